@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from .one_message import Debug, file_option, one_message
+from .command import command, file_option
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
 
@@ -33,12 +33,7 @@ Compression = Literal["none", "gzip", "lz4", "zstd"]
 _Loaders = Annotated[int | None, typer.Option(min=1, help="Processes that read; by default one for each core.")]
 
 
-def add_to(app: typer.Typer) -> None:
-    """Have `app` know these commands."""
-    for command in (inspect, pack, bench, params, report):
-        app.command()(command)
-
-
+@command()
 def inspect(
     source: _Paths,
     tops: _Tops = None,
@@ -52,27 +47,27 @@ def inspect(
         str,
         typer.Option(help="For the sheet: more parameters, such as '{transform: {mirror: true}}'.", metavar="YAML"),
     ] = "{}",
-    debug: Debug = False,
 ) -> None:
     """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
-    with one_message(debug):
-        from .tools.inspecting import inspect as look
-        from .tools.recognise import source_of
+    from .tools.inspecting import inspect as look
+    from .tools.recognise import source_of
 
-        console = _console()
-        if sheet is None and parameters != "{}":
-            raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
-        if sheet is not None:
-            from .tools.sheet import draw_sheet
+    console = _console()
+    if sheet is None and parameters != "{}":
+        raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
+    if sheet is not None:
+        need("cv2", "a contact sheet")
+        from .tools.sheet import draw_sheet
 
-            if any(path.endswith(".prototxt") for path in source):
-                need("torch", "a net definition")
-                from . import caffe  # noqa: F401  Python layers may import it
-            draw_sheet(source, _names(tops), parameters, sheet, image_list, console)
-            return
-        look(source_of(source, _names(tops), image_list), console, seconds=seconds, shown=samples)
+        if any(path.endswith(".prototxt") for path in source):
+            need("torch", "a net definition")
+            from . import caffe  # noqa: F401  Python layers may import it
+        draw_sheet(source, _names(tops), parameters, sheet, image_list, console)
+        return
+    look(source_of(source, _names(tops), image_list), console, seconds=seconds, shown=samples)
 
 
+@command()
 def pack(
     source: _Paths,
     target: Annotated[Path, typer.Argument(help="FILE.h5; FILE.lmdb keeps pictures encoded.", metavar="TARGET")],
@@ -83,37 +78,38 @@ def pack(
     resize: Annotated[str, typer.Option(help="Size of the pictures, such as 256x256.", metavar="HEIGHTxWIDTH")] = "",
     image_list: _List = None,
     loaders: _Loaders = None,
-    debug: Debug = False,
 ) -> None:
     """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
-    with one_message(debug):
-        from .tools.inspecting import in_bytes, print_lines
-        from .tools.packing import Layout, pack_encoded
-        from .tools.packing import pack as pack_arrays
-        from .tools.recognise import Found, sized, source_of
+    from rich.filesize import decimal
 
-        found = source_of(source, _names(tops), image_list)
-        with _progress() as told:
-            if target.name.lower().endswith("lmdb"):  # mnist_train_lmdb is how Caffe names them
-                if chunk or compression != "none" or uint8 or resize or tops or loaders:
-                    raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
-                packed = pack_encoded(found, target, told)
-                listed = found.declared["image_list"]
-                decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
-                made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
-            else:
-                layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
-                packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
-                named = None if packed.tops == ("data", "label") else packed.tops
-                made = Found({"hdf5": {"path": str(target)}}, named)
-        again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
-        typer.echo(
-            f"{target}: {packed.samples:,} samples{again}, {in_bytes(packed.bytes)}, in {packed.seconds:.1f} s; "
-            "read back and found equal"
-        )
-        print_lines(made, _console())
+    from .tools.inspecting import print_lines
+    from .tools.packing import Layout, pack_encoded
+    from .tools.packing import pack as pack_arrays
+    from .tools.recognise import Found, sized, source_of
+
+    found = source_of(source, _names(tops), image_list)
+    with _progress() as told:
+        if target.name.lower().endswith("lmdb"):  # mnist_train_lmdb is how Caffe names them
+            if chunk or compression != "none" or uint8 or resize or tops or loaders:
+                raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
+            packed = pack_encoded(found, target, told)
+            listed = found.declared["image_list"]
+            decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
+            made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
+        else:
+            layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
+            packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
+            named = None if packed.tops == ("data", "label") else packed.tops
+            made = Found({"hdf5": {"path": str(target)}}, named)
+    again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
+    typer.echo(
+        f"{target}: {packed.samples:,} samples{again}, {decimal(packed.bytes)}, in {packed.seconds:.1f} s; "
+        "read back and found equal"
+    )
+    print_lines(made, _console())
 
 
+@command()
 def bench(
     source: _Paths,
     tops: _Tops = None,
@@ -122,58 +118,55 @@ def bench(
     seconds: Annotated[
         float, typer.Option(min=0.1, help="How long each way of reading is timed, in three rounds.")
     ] = 6.0,
-    debug: Debug = False,
 ) -> None:
     """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""
-    with one_message(debug):
-        from rich.table import Table
+    from rich.table import Table
 
-        from .tools.benching import IN_PROCESS, TORCH
-        from .tools.benching import bench as time_ways
-        from .tools.recognise import source_of
-        from .workers.plan.plan import usable_cores
+    from .tools.benching import IN_PROCESS, TORCH
+    from .tools.benching import bench as time_ways
+    from .tools.recognise import source_of
+    from .workers.plan.plan import usable_cores
 
-        number = loaders or usable_cores()
-        console = _console()
-        with console.status("") as status:
-            found = source_of(source, _names(tops))
-            rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
-        base = TORCH if TORCH in rates else IN_PROCESS
-        rates[base] = rates.pop(base)  # as the last one
-        table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
-        for name, rate in rates.items():
-            table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
-        console.print(table)
-        if why:
-            console.print(f"torch's DataLoader was left out: {why}", markup=False, soft_wrap=True)
+    number = loaders or usable_cores()
+    console = _console()
+    with console.status("") as status:
+        found = source_of(source, _names(tops))
+        rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
+    base = TORCH if TORCH in rates else IN_PROCESS
+    rates[base] = rates.pop(base)  # as the last one
+    table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
+    console.print(table)
+    if why:
+        console.print(f"torch's DataLoader was left out: {why}", markup=False, soft_wrap=True)
 
 
+@command()
 def params(
     name: Annotated[str, typer.Argument(help="A parameter, such as shuffle, or a kind of source, such as hdf5.")] = "",
-    debug: Debug = False,
 ) -> None:
     """Print what a parameter says, which values it may have and its default; without a name, all of them."""
-    with one_message(debug):
-        from .tools.parameters import as_text
+    from .tools.parameters import as_text
 
-        typer.echo(as_text(name))
+    typer.echo(as_text(name))
 
 
+@command()
 def report(
     files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
     out: Annotated[Path, file_option("The page to write.")] = Path("report.html"),
     source: Annotated[
         str | None, typer.Option(help="The data, for pictures of the slowest samples.", metavar="SOURCE")
     ] = None,
-    debug: Debug = False,
 ) -> None:
     """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
-    with one_message(debug):
-        from .tools.recognise import source_of
-        from .tools.report import write_report
+    need("plotly", "a report")
+    from .tools.recognise import source_of
+    from .tools.report import write_report
 
-        write_report(files, out, source_of([source]) if source else None)
-        typer.echo(f"{out}: open it in a browser; it needs no network")
+    write_report(files, out, source_of([source]) if source else None)
+    typer.echo(f"{out}: open it in a browser; it needs no network")
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -86,11 +86,24 @@ def _gpu() -> Iterator[str]:
         return
     import torch
 
-    from .devices import cuda_devices
-
     yield f"torch {torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}"
     yield from cuda_devices()
     yield f"driver: {_text('/proc/driver/nvidia/version')}"
+
+
+def cuda_devices() -> Iterator[str]:
+    """A line for each."""
+    import torch
+
+    count = torch.cuda.device_count()
+    for number in range(count):
+        found = torch.cuda.get_device_properties(number)
+        yield (
+            f"device {number}: {found.name}, {found.total_memory / 2**30:.1f} GiB, "
+            f"{found.multi_processor_count} multiprocessors, compute capability {found.major}.{found.minor}"
+        )
+    if not count:
+        yield "torch finds no CUDA device"
 
 
 def _missing() -> Iterator[str]:

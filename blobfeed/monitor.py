@@ -53,7 +53,7 @@ class Monitor:
         self._pid = pid
         self._watched: dict[Key, Readings] = {}
 
-    def look(self) -> None:
+    def look(self) -> list[Readings]:
         now = {key: (reading, pids) for key, reading, pids in read_pipelines()}
         self._watched = {
             key: self._watched.get(key, deque(maxlen=_HISTORY))
@@ -62,9 +62,6 @@ class Monitor:
         }
         for key, readings in self._watched.items():
             readings.append(now[key][0])
-
-    @property
-    def shown(self) -> list[Readings]:
         return list(self._watched.values())
 
 
@@ -74,40 +71,35 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
     Raises BlobfeedError if there is nothing.
     """
     monitor = Monitor(pid)
-    monitor.look()
-    if not monitor.shown:
+    if not (seen := monitor.look()):
         whose = "" if pid is None else f" with process {pid}"
         raise BlobfeedError(
             f"no pipeline{whose} runs here that this user may look at: it begins with the first batch, and ends with "
             "close()"
         )
     if not (once or as_json or svg) and sys.stdout.isatty() and not Console().is_dumb_terminal:
-        _show(monitor)
+        with Live(view(seen), console=Console(), auto_refresh=False, screen=True) as live:
+            while seen:
+                time.sleep(1)
+                seen = monitor.look()
+                live.update(view(seen), refresh=True)
+        print("all pipelines have ended")
         return
     end = time.monotonic() + seconds
     while (left_s := end - time.monotonic()) > 0:
         time.sleep(min(1.0, left_s))
-        monitor.look()
+        seen = monitor.look()
     if as_json:
-        print(json.dumps([as_mapping(readings) for readings in monitor.shown], indent=2))
+        print(json.dumps([as_mapping(readings) for readings in seen], indent=2))
         return
     console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
-    console.print(view(monitor.shown))
+    console.print(view(seen))
     if svg is not None:
         # Without the fonts that rich would have a viewer fetch from the network.
         picture = console.export_svg(title="blobfeed monitor")
         with writing(svg):
             text = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
             svg.write_text(text, encoding="utf-8")
-
-
-def _show(monitor: Monitor) -> None:
-    with Live(view(monitor.shown), console=Console(), auto_refresh=False, screen=True) as live:
-        while monitor.shown:
-            time.sleep(1)
-            monitor.look()
-            live.update(view(monitor.shown), refresh=True)
-    print("all pipelines have ended")
 
 
 # ---- under /proc: without a port, and without the pipelines' help

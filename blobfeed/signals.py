@@ -19,7 +19,6 @@ class SignalRequest(StopRequest):
     """
 
     def __init__(self, sigint: str = "stop", sighup: str = "snapshot") -> None:
-        self.requested = False
         self._snapshot_wanted = False
         self._effects: dict[int, str] = {signal.SIGINT: sigint, signal.SIGHUP: sighup, signal.SIGTERM: "stop"}
 

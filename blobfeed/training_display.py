@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -82,34 +83,6 @@ class BarReporter(LineReporter):
         self._progress.stop()
 
 
-class ScalarLogs:
-    """One for each file, whose ending says which, and one for TensorBoard's folder; raises ParameterError."""
-
-    def __init__(self, files: Sequence[Path], tensorboard: Path | None, solver: Solver) -> None:
-        self._writers: dict[str, Callable[[Row], object]] = {}
-        with ExitStack() as stack:
-            for path in files:
-                if path.suffix not in (".csv", ".jsonl"):
-                    raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
-                stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
-                file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
-                self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
-                if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                    file.write("\n")  # behind a part of a row, as a full disk leaves it
-            if tensorboard is not None:
-                stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
-                self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
-            self.close = stack.pop_all().close
-
-    def __bool__(self) -> bool:
-        return bool(self._writers)
-
-    def write(self, iteration: int, seconds: float, net: str, scalars: Mapping[str, float]) -> None:
-        for what, write in self._writers.items():
-            with writing(what):
-                write({"iteration": iteration, "seconds": round(seconds, 3), "net": net, **scalars})
-
-
 def _objective(solver: Solver) -> str:
     """What rows call the objective, a mean over `average_loss` iterations: `total loss` if an output that is
     something else has the name `loss`."""
@@ -167,13 +140,30 @@ def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row
 
 
 class LoggingReporter(LineReporter):
-    """Writes to `logs` and leaves the rest to `shown`; closes all."""
+    """Writes rows into `files`, whose endings say which, and into TensorBoard's folder, and leaves the rest to the
+    reporter that `show` makes; closes all. Raises ParameterError.
+    """
 
-    def __init__(self, shown: LineReporter, logs: ScalarLogs) -> None:
-        super().__init__()
-        self._shown = shown
+    def __init__(
+        self, show: Callable[[], LineReporter], solver: Solver, files: Sequence[Path], tensorboard: Path | None
+    ) -> None:
+        self._writers: dict[str, Callable[[Row], object]] = {}
+        with ExitStack() as stack:
+            for path in files:
+                if path.suffix not in (".csv", ".jsonl"):
+                    raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
+                stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
+                file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
+                self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
+                if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                    file.write("\n")  # behind a part of a row, as a full disk leaves it
+            if tensorboard is not None:
+                stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
+                self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
+            self._shown = show()
+            self._close_files = stack.pop_all().close
+        super().__init__()  # time is counted from here: importing TensorBoard takes seconds
         self._begun = time.monotonic()
-        self._logs = logs
 
     def stepped(self, solver: Solver) -> None:
         self._shown.stepped(solver)
@@ -184,24 +174,30 @@ class LoggingReporter(LineReporter):
             speed, share = self._meter.read(time.monotonic(), self._samples, solver.stall_s())
             outputs = numbers_of(solver.train_net.outputs())
             own = {_objective(solver): solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
-            self._logs.write(solver.iteration, time.monotonic() - self._begun, "train", {**outputs, **own})
+            self._write(solver.iteration, "train", {**outputs, **own})
 
     def tested(self, solver: Solver, number: int, scores: Scores) -> None:
         self._shown.tested(solver, number, scores)
-        self._logs.write(solver.iteration, time.monotonic() - self._begun, f"test {number}", scores)
+        self._write(solver.iteration, f"test {number}", scores)
+
+    def _write(self, iteration: int, net: str, scalars: Mapping[str, float]) -> None:
+        row = {"iteration": iteration, "seconds": round(time.monotonic() - self._begun, 3), "net": net, **scalars}
+        for what, write in self._writers.items():
+            with writing(what):
+                write(row)
 
     def say(self, text: str) -> None:
         self._shown.say(text)
 
     def close(self) -> None:
-        close_all(self._shown.close, self._logs.close)
+        close_all(self._shown.close, self._close_files)
 
 
-def make_reporter(solver: Solver, logs: ScalarLogs | None = None) -> LineReporter:
-    """A bar if stderr is a terminal that can draw one, else lines on stdout; `logs` are closed with it."""
+def make_reporter(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> LineReporter:
+    """A bar if stderr is a terminal that can draw one, else lines on stdout; what it tells goes into the logs, too."""
     can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
-    shown = BarReporter(solver) if can_draw else LineReporter()
-    return LoggingReporter(shown, logs) if logs else shown
+    show = partial(BarReporter, solver) if can_draw else LineReporter
+    return LoggingReporter(show, solver, logs, tensorboard) if logs or tensorboard else show()
 
 
 def traced_to(trace: Path | None) -> DataParameters:

@@ -310,6 +310,13 @@ def test_a_drawing_is_not_written_under_the_name_of_something_else(tmp_path: Pat
     assert (solver.read_text(), (tmp_path / "net.png").exists()) == (before, False)
 
 
+def test_the_monitors_picture_is_not_written_under_the_name_of_something_else(tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("precious")
+    said = message_of(run("monitor", "--svg", tmp_path / "run.log"))
+    assert "run.log: the picture is an SVG: name a file that ends in .svg" in said
+    assert (tmp_path / "run.log").read_text() == "precious"
+
+
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     for name in ("a.svg", "a.jsonl"):

@@ -24,7 +24,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
-from blobfeed.monitor import Monitor, as_mapping, sparkline, view
+from blobfeed.monitor import Monitor, Readings, as_mapping, sparkline, view
 
 from .support.waiting import wait_until
 from .support.watched_trainer import STUCK_AT
@@ -51,16 +51,17 @@ def watched(process: Trainer, condition: Callable[[dict[str, Any]], bool], what:
     """What the monitor tells of the trainer when `condition` holds, and its table."""
     monitor = Monitor(process.pid)
     told: list[dict[str, Any]] = []
+    seen: list[Readings] = []
 
     def holds() -> bool:
-        monitor.look()
-        told[:] = [as_mapping(each) for each in monitor.shown]
+        seen[:] = monitor.look()
+        told[:] = [as_mapping(each) for each in seen]
         return bool(told) and condition(told[0])
 
     wait_until(holds, what)
     console = Console(width=140, record=True, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     with console.file:
-        console.print(view(monitor.shown))
+        console.print(view(seen))
     return told[0], console.export_text()
 
 
@@ -132,8 +133,7 @@ def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died
         os.kill(loader["pid"], signal.SIGKILL)
 
         def is_replaced() -> bool:
-            monitor.look()
-            (readings,) = monitor.shown
+            (readings,) = monitor.look()
             numbers = [each["loader"] for each in as_mapping(readings)["loader_states"]]
             return len(numbers) == 2 and loader["loader"] not in numbers
 
@@ -147,8 +147,7 @@ def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypat
         pytest.skip("this machine lets its users make no PID namespace")
     with trainer("starving", tmp_path, within=container) as process:
         (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        (monitor := Monitor(int(pid))).look()
-        (readings,) = monitor.shown
+        (readings,) = Monitor(int(pid)).look()
         assert readings[-1].about.trainer == 1
 
 

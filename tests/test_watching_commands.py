@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import signal
 import threading
+import time
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
@@ -19,7 +21,7 @@ from rich.progress import track
 from typer.testing import CliRunner, Result
 
 import blobfeed
-from blobfeed import BatchReader
+from blobfeed import BatchReader, training_display
 from blobfeed.cli import app
 
 from .support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
@@ -108,6 +110,33 @@ def test_tensorboard_is_told_that_a_resumed_run_does_iterations_again(tmp_path: 
     assert version.file_version == "brain.Event:2"
     assert (start.step, start.session_log.status) == (11, start.session_log.START)
     assert [event.step for event in others] == [20, 30, 30]
+
+
+def test_the_time_in_which_logs_are_made_ready_is_none_of_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = training_display._tensorboard
+
+    def slow(*given: Any) -> Any:  # as the import of TensorBoard may be
+        time.sleep(2)
+        return make(*given)
+
+    monkeypatch.setattr(training_display, "_tensorboard", slow)
+    path, lines = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1"), tmp_path / "log.jsonl"
+    assert run("train", "--solver", path, "--log", lines, "--tensorboard", tmp_path / "board").exit_code == 0
+    first = json.loads(lines.read_text().splitlines()[0])
+    assert first["seconds"] < 2
+    assert first["samples_per_s"] > 8 / 2  # of a batch
+
+
+def test_ctrl_c_while_logs_are_made_ready_ends_the_command_without_a_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training_display, "_tensorboard", lambda *_: signal.raise_signal(signal.SIGINT))
+    path = write_project(tmp_path, solver=SMALL_SOLVER)
+    result = run("train", "--solver", path, "--tensorboard", tmp_path / "board")
+    assert (result.exit_code, result.stderr) == (130, "blobfeed: interrupted\n")
+    assert not list(tmp_path.glob("*.pt"))
 
 
 def test_a_log_that_ends_in_a_part_of_a_row_goes_on_in_a_row_of_its_own(tmp_path: Path) -> None:

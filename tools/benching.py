@@ -40,10 +40,9 @@ def bench(
         }
         if source.chunk_samples is not None:
             ways["blobfeed, shuffle: chunk"] = partial(_blobfeed, source, "chunk", batch_size, loaders)
-        fits_torch = all(not spec.varies and spec.dtype.kind in "biuf" for spec in source.specs.values())
         if not is_installed("torch"):
             why = "it is not installed"
-        elif not fits_torch:
+        elif any(spec.varies or spec.dtype.kind not in "biuf" for spec in source.specs.values()):
             why = "samples differ in size, or are no real numbers"
         else:
             ways[TORCH] = partial(_torch, source, batch_size, loaders)

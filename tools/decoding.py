@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from ..workers.base.errors import InexactValueError, ParameterError
@@ -11,24 +9,16 @@ from ..workers.base.hooks import Sample
 from ..workers.base.specs import AnyArray, channels_first_hint
 
 
-@dataclass(frozen=True)
-class Decoding:
-    """A decode hook: the tops `uint8` as such, `data` resized to `size` (height, width)."""
-
-    uint8: tuple[str, ...]
-    size: tuple[int, int] | None
-
-    @property
-    def changes(self) -> bool:
-        return bool(self.uint8 or self.size)
-
-    def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
-        made = dict(sample)
-        if self.size is not None:
-            made["data"] = _resized(made["data"], self.size)
-        for top in self.uint8:
-            made[top] = _as_uint8(made[top], top)
-        return made
+def decode(
+    uint8: tuple[str, ...], size: tuple[int, int] | None, sample: Sample, rng: np.random.Generator
+) -> dict[str, AnyArray]:
+    """A decode hook, once two are given: the tops `uint8` as such, `data` resized to `size` (height, width)."""
+    made = dict(sample)
+    if size is not None:
+        made["data"] = _resized(made["data"], size)
+    for top in uint8:
+        made[top] = _as_uint8(made[top], top)
+    return made
 
 
 def _as_uint8(values: AnyArray, top: str) -> AnyArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,10 @@ from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import ArraysSource
-from .recognise import Found, sample_of
+from ..workers.sources.files.paths import list_hdf5_files
+from ..workers.sources.files.remote import stamp_of
+from ..workers.sources.stored.library_rows import open_file
+from .recognise import Found, samples_of
 
 _BATCH = 64
 _BATCH_BYTES = 64 << 20
@@ -26,6 +29,10 @@ _PACKED_BYTES = 64 << 20
 _PACKED_S = 1.0
 _MOST_CLASSES = 10_000
 _FILTERS = {1: "gzip {}", 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
+
+
+Bad = dict[int, str]
+"""By index, what samples say that cannot be read; they are left out."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +69,7 @@ class Facts:
     first: tuple[Mapping[str, AnyArray], ...] = ()
     rates: dict[str, float] = field(default_factory=dict)
     packed_samples: int = 0
-    bad: dict[int, str] = field(default_factory=dict)
+    bad: Bad = field(default_factory=dict)
 
     @property
     def varies(self) -> bool:
@@ -77,83 +84,58 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
     """Look into `found`: its storage, classes and first `shown` samples; read it for `seconds` in each order."""
     with closing(found.open()) as source:
         facts = Facts(found.kind, len(source), dict(source.specs))
-        looking = _Looking(source, facts.bad)
         facts.storage = _storage(found, tuple(source.specs))
-        facts.first = tuple(looking.samples(range(min(shown, len(source)))))
-        facts.labels = {top: counted for top in _scalars(source) if (counted := _count(found, top, facts.bad))}
-        packed = None
+        facts.first = tuple(samples_of(source, range(min(shown, len(source))), facts.bad))
+        scalars = [top for top, spec in facts.specs.items() if not spec.shape and spec.dtype.kind in "iuf"]
+        if len(facts.specs) > 1:  # else they are the data, and no classes
+            facts.labels = {top: counted for top in scalars if (counted := _count(found, top, facts.bad))}
         if seconds:
-            facts.rates["in order"] = looking.rate(False, seconds)
+            facts.rates["in order"] = _rate(source, False, seconds, facts.bad)
             if source.chunk_samples is not None:
-                facts.rates["by chunks (shuffle: chunk)"] = looking.rate("chunk", seconds)
-            facts.rates["shuffled (shuffle: true)"] = looking.rate(True, seconds)
-            packed = looking.packed()
-    if packed is not None:
-        with closing(packed):
-            facts.rates["packed, shuffled"] = _Looking(packed, {}).rate(True, min(seconds, 0.5))
-        facts.packed_samples = len(packed)
+                facts.rates["by chunks (shuffle: chunk)"] = _rate(source, "chunk", seconds, facts.bad)
+            facts.rates["shuffled (shuffle: true)"] = _rate(source, True, seconds, facts.bad)
+            if not (facts.varies or facts.bad):  # else it cannot be packed
+                packed = _packed(source, facts.sample_bytes, facts.bad)
+                facts.rates["packed, shuffled"] = _rate(packed, True, min(seconds, 0.5), {})
+                facts.packed_samples = len(packed)
     return facts
 
 
-class _Looking:
-    """Reads samples of a source. `bad`: by index, what those say that cannot be read; they are left out."""
-
-    def __init__(self, source: Source, bad: dict[int, str]) -> None:
-        self._source = source
-        self._bytes = sum(spec.nbytes for spec in source.specs.values())
-        self._bad = bad
-
-    def samples(self, indices: Iterable[int]) -> Iterator[dict[str, AnyArray]]:
-        """Those that can be read, one by one."""
-        for index in indices:
-            try:
-                yield sample_of(self._source, index)
-            except BlobfeedError as error:
-                self._bad[int(index)] = str(error)
-
-    def rate(self, shuffle: Any, seconds: float) -> float:
-        """Samples/s of one process that reads batches in the order that `shuffle` asks for, nothing in its caches."""
-        source = self._source
-        source.close()
-        order = make_order(len(source), shuffle=shuffle, seed=0, chunk_samples=source.chunk_samples)
-        size = max(1, min(_BATCH, _BATCH_BYTES // max(1, self._bytes)))
-        rows = allocate_rows(source.specs, size)
-        position, read, begun = 0, 0, time.perf_counter()
-        while position == 0 or time.perf_counter() - begun < seconds:
-            read += self._read(order.indices(position, size), rows)
-            position += size
-        return read / (time.perf_counter() - begun)
-
-    def packed(self) -> Source | None:
-        """The first samples as `blobfeed pack` would lay them out, in memory; None if they differ in size, or some are
-        bad."""
-        if any(spec.varies for spec in self._source.specs.values()) or self._bad:
-            return None
-        count = max(1, min(len(self._source), _PACKED_BYTES // max(1, self._bytes)))
-        rows = allocate_rows(self._source.specs, count)
-        until, read = time.monotonic() + _PACKED_S, 0
-        while read < count and time.monotonic() < until:
-            step = slice(read, min(read + _BATCH, count))
-            self._read(np.arange(step.start, step.stop), {top: array[step] for top, array in rows.items()})
-            read = step.stop
-        return ArraysSource({top: np.asarray(array)[:read] for top, array in rows.items()})
-
-    def _read(self, indices: IndexArray, rows: NamedRows) -> int:
-        """How many of `indices` could be read."""
-        try:
-            self._source.read(indices, rows)
-        except BlobfeedError:
-            return len(list(self.samples(indices)))
-        return len(indices)
+def _rate(source: Source, shuffle: Any, seconds: float, bad: Bad) -> float:
+    """Samples/s of one process that reads batches in the order that `shuffle` asks for, nothing in its caches."""
+    source.close()
+    order = make_order(len(source), shuffle=shuffle, seed=0, chunk_samples=source.chunk_samples)
+    size = max(1, min(_BATCH, _BATCH_BYTES // max(1, sum(spec.nbytes for spec in source.specs.values()))))
+    rows = allocate_rows(source.specs, size)
+    position, read, begun = 0, 0, time.perf_counter()
+    while position == 0 or time.perf_counter() - begun < seconds:
+        read += _read(source, order.indices(position, size), rows, bad)
+        position += size
+    return read / (time.perf_counter() - begun)
 
 
-def _scalars(source: Source) -> list[str]:
-    """The tops that may be classes."""
-    specs = source.specs
-    return [top for top, spec in specs.items() if not spec.shape and spec.dtype.kind in "iuf" and len(specs) > 1]
+def _packed(source: Source, sample_bytes: int, bad: Bad) -> Source:
+    """The first samples as `blobfeed pack` would lay them out, in memory."""
+    count = max(1, min(len(source), _PACKED_BYTES // max(1, sample_bytes)))
+    rows = allocate_rows(source.specs, count)
+    until, read = time.monotonic() + _PACKED_S, 0
+    while read < count and time.monotonic() < until:
+        end = min(read + _BATCH, count)
+        _read(source, np.arange(read, end), {top: array[read:end] for top, array in rows.items()}, bad)
+        read = end
+    return ArraysSource({top: np.asarray(array)[:read] for top, array in rows.items()})
 
 
-def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
+def _read(source: Source, indices: IndexArray, rows: NamedRows, bad: Bad) -> int:
+    """How many of `indices` could be read."""
+    try:
+        source.read(indices, rows)
+    except BlobfeedError:
+        return len(list(samples_of(source, indices, bad)))
+    return len(indices)
+
+
+def _count(found: Found, top: str, bad: Bad) -> Labels | None:
     """The classes of `top`, None if these are no whole numbers, nearly each sample has its own, or some are noted in
     `bad`, since they cannot be read."""
     values: list[AnyArray] = []
@@ -165,7 +147,7 @@ def _count(found: Found, top: str, bad: dict[int, str]) -> Labels | None:
             try:
                 source.read(indices, rows)
             except BlobfeedError:
-                list(_Looking(source, bad).samples(indices))
+                list(samples_of(source, indices, bad))
                 return None
             values.append(np.asarray(rows[top]))
             if time.monotonic() > until:
@@ -185,10 +167,6 @@ def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
     """Of an HDF5 file with a data set for each top; of other kinds the source's own facts say enough."""
     if found.kind != "hdf5":
         return {}
-    from ..workers.sources.files.paths import list_hdf5_files
-    from ..workers.sources.files.remote import stamp_of
-    from ..workers.sources.stored.library_rows import open_file
-
     options = found.declared["hdf5"]
     path = list_hdf5_files(options["path"], Path.cwd(), "inspect")[0]
     with open_file(stamp_of(path), options.get("locking")) as file:

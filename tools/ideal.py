@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from ..trainer.layer_types.layer import DataParameters, no_data_parameters
 from ..trainer.prototxt.prototxt import Document
@@ -26,26 +25,19 @@ def compare(
 
     Raises ParameterError if the net has no layer that is fed by loaders, or if the data end before there is a result.
     """
-    real = _timed(document, device, iterations, no_data_parameters)
-    say(f"real:  {real.told}")
-    ideal = _timed(document, device, iterations, lambda _: {"replay": _KEPT, "trace": ""})
-    say(f"ideal: {ideal.told}; the first {_KEPT} batches again and again")
-    share = max(0.0, 1 - ideal.per_iteration_s / real.per_iteration_s)
-    say(f"an input that takes no time would save {share:.1%} of the time")
-    for name, sentence in real.diagnoses.items():
+    real_s, told, diagnoses = _timed(document, device, iterations, no_data_parameters)
+    say(f"real:  {told}")
+    ideal_s, told, _ = _timed(document, device, iterations, lambda _: {"replay": _KEPT, "trace": ""})
+    say(f"ideal: {told}; the first {_KEPT} batches again and again")
+    say(f"an input that takes no time would save {max(0.0, 1 - ideal_s / real_s):.1%} of the time")
+    for name, sentence in diagnoses.items():
         say(f"data of layer {name!r}: {sentence}")
-
-
-class _Timed(NamedTuple):
-    per_iteration_s: float
-    told: str
-    diagnoses: Mapping[str, str]
-    """By the layer's name."""
 
 
 def _timed(
     document: Document[SolverParameter], device: str | None, iterations: int, parameters: DataParameters
-) -> _Timed:
+) -> tuple[float, str, Mapping[str, str]]:
+    """Seconds of an iteration, what to say of them, and the diagnosis of each layer's data."""
     with Solver(document, device, parameters) as solver:
         _steps(solver, _WARM)
         if not solver.data_statistics():
@@ -62,7 +54,7 @@ def _timed(
         each_s, share = seconds / done, min(1.0, stalled_s / seconds)
         told = f"{done} iterations in {seconds:.2f} s, {1000 * each_s:.2f} ms each, {share:.1%} of it waiting for data"
         diagnoses = {name: getattr(counted, "diagnosis", "") for name, counted in solver.data_statistics().items()}
-        return _Timed(each_s, told, {name: sentence for name, sentence in diagnoses.items() if sentence})
+        return each_s, told, {name: sentence for name, sentence in diagnoses.items() if sentence}
 
 
 def _steps(solver: Solver, most: int) -> int:

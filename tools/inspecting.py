@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rich.console import Console
+from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
@@ -27,7 +28,7 @@ _DECODED = {
 def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Facts:
     """Print what `found` holds, how fast it is read here, advice, and the lines to paste; returns the facts."""
     facts = examine(found, seconds=seconds, shown=shown)
-    size = f"up to {in_bytes(facts.sample_bytes)}" if facts.varies else in_bytes(facts.sample_bytes)
+    size = f"up to {decimal(facts.sample_bytes)}" if facts.varies else decimal(facts.sample_bytes)
     console.print(f"{facts.kind}: {facts.samples:,} samples of {size}")
     console.print(_tops(facts))
     for top, labels in facts.labels.items():
@@ -49,18 +50,16 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
 
 def print_lines(found: Found, console: Console) -> None:
     """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
-    console.print(
-        f"source: {in_yaml(dict(found.declared), encoding=console.encoding)}", highlight=False, soft_wrap=True
-    )
+    console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
-        console.print(f"tops: {in_yaml(list(found.tops), encoding=console.encoding)}", highlight=False, soft_wrap=True)
+        console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:
     table = Table("top", "sample", "type", "stored as", "bytes in the file", box=None)
     for top, spec in facts.specs.items():
         storage = facts.storage.get(top)
-        stored = in_bytes(storage.stored_bytes) if storage else ""
+        stored = decimal(storage.stored_bytes) if storage else ""
         if storage and storage.compression and storage.stored_bytes:
             stored += f" (1:{facts.samples * spec.nbytes / storage.stored_bytes:.2g})"
         single = "one text" if spec.dtype.kind in "SU" else "one number"
@@ -90,7 +89,7 @@ def _in_short(value: AnyArray) -> str:
 def _rates(facts: Facts) -> Table:
     table = Table("one process reads", "samples/s", "bytes/s", box=None)
     for order, rate in facts.rates.items():
-        table.add_row(order, f"{rate:,.0f}", "" if facts.varies else in_bytes(rate * facts.sample_bytes))
+        table.add_row(order, f"{rate:,.0f}", "" if facts.varies else decimal(int(rate * facts.sample_bytes)))
     return table
 
 
@@ -99,12 +98,7 @@ def _rates(facts: Facts) -> Table:
 
 def advise(facts: Facts) -> list[str]:
     """What would make training on these data faster or safer, the most effective first."""
-    return [
-        *_about_bad(facts),
-        *_about_reading(facts),
-        *_about_types(facts),
-        *_about_labels(facts),
-    ]
+    return [*_about_bad(facts), *_about_reading(facts), *_about_types(facts), *_about_labels(facts)]
 
 
 def times(factor: float) -> str:
@@ -135,7 +129,7 @@ def _about_reading(facts: Facts) -> Iterator[str]:
         size = facts.samples * facts.sample_bytes
         yield (
             f"{why}: `blobfeed pack` makes shuffled reading {times(packed / shuffled)} faster (measured "
-            f"on the first {facts.packed_samples:,} samples, in memory); the file would have {in_bytes(size)}"
+            f"on the first {facts.packed_samples:,} samples, in memory); the file would have {decimal(size)}"
         )
     if facts.kind == "hdf5_samples" and facts.samples > 10_000:
         yield "all data sets are looked for at each start: `index_cache: FILE` in the source keeps what was found"
@@ -165,12 +159,3 @@ def _about_labels(facts: Facts) -> Iterator[str]:
                 yield (
                     f"{top} {rare} is {times(ratio)} rarer than {common}: `sampler: {{balance: {top}}}` gives all alike"
                 )
-
-
-def in_bytes(count: float) -> str:
-    """`count` bytes in words: 1.2 GB."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.1f} TB"

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
@@ -32,7 +33,8 @@ from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
-from .decoding import Decoding
+from ..workers.sources.stored.hdf5_library import h5py
+from .decoding import decode
 from .recognise import COLOR_ATTRIBUTE, Found, in_yaml
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
@@ -86,13 +88,16 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         )
     found = _resized(found, layout)
     with closing(found.open()) as source:
-        decode = Decoding(layout.uint8, layout.size if found.kind != "image_list" else None)
+        size = layout.size if found.kind != "image_list" else None
+        hook = partial(decode, layout.uint8, size) if layout.uint8 or size else None
         _check_tops(source, layout)
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
         if layout.compression != "none" and not layout.chunk:
             layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
-        rows = _batch_rows(sample_bytes, layout.chunk)
-        hook, loaders = decode if decode.changes else None, loaders or usable_cores()
+        rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
+        if layout.chunk:  # a batch is whole chunks
+            rows = max(1, rows // layout.chunk) * layout.chunk
+        loaders = loaders or usable_cores()
         with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")
@@ -162,11 +167,6 @@ def _check_specs(reader: BatchReader) -> None:
             )
 
 
-def _batch_rows(sample_bytes: int, chunk: int) -> int:
-    rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
-    return max(1, rows // chunk) * chunk if chunk else rows
-
-
 class _Packing:
     """A file that is being written. `what`: a line that says what is packed, and how."""
 
@@ -209,8 +209,6 @@ class _Packing:
         return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size, self._tops)
 
     def _append(self, log: TextIO, resumed: int, told: Told) -> None:
-        from ..workers.sources.stored.hdf5_library import h5py
-
         if resumed == self._samples:
             return
         self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
@@ -228,8 +226,9 @@ class _Packing:
 
     def _sound_batches(self, told: Told, step: str) -> int:
         """How many of the first batches the file really has."""
+        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
         try:
-            with self._reader_of_part() as reader:
+            with BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given) as reader:
                 for number, batch in enumerate(reader):
                     if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
                         return number
@@ -237,10 +236,6 @@ class _Packing:
         except (BlobfeedError, OSError):
             return 0  # killed in the middle of a write, HDF5 may leave a file that nobody can open
         return len(self._sums)
-
-    def _reader_of_part(self) -> BatchReader:
-        given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
-        return BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given)
 
 
 def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
@@ -251,8 +246,6 @@ def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
 
 
 def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
-    from ..workers.sources.stored.hdf5_library import h5py
-
     with writing(part), h5py.File(part, "w") as file:
         file.attrs["packed_from"] = in_yaml(dict(found.declared))
         if found.is_bgr:
@@ -279,12 +272,12 @@ def _filters(compression: Compression) -> dict[str, Any]:
 
 
 def _put(dataset: Any, row: int, values: AnyArray, layout: Layout, pool: ThreadPoolExecutor) -> None:
-    size = dataset.chunks[0] if dataset.chunks else 0
-    last = row + len(values) == len(dataset)
-    if layout.compression != "gzip" or row % size or (len(values) % size and not last):
+    if layout.compression != "gzip":
         dataset[row : row + len(values)] = values
         return
-    # The library would compress on one core. zlib lets go of the interpreter while it works.
+    # The library would compress on one core. zlib lets go of the interpreter while it works. Every batch but the last
+    # one fills its chunks.
+    size = dataset.chunks[0]
     chunks = (values[start : start + size] for start in range(0, len(values), size))
     for number, content in enumerate(pool.map(lambda chunk: _compressed(chunk, size), chunks)):
         dataset.id.write_direct_chunk((row + number * size, *(0 for _ in values.shape[1:])), content)
@@ -344,24 +337,16 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
         end = min(start + _RECORDS_AT_ONCE, samples)
         with environment.begin(write=True) as transaction:
             for index in range(start, end):
-                transaction.put(_key(index), _record(_content(source, index), labels[index]), append=True)
+                transaction.put(_key(index), _record(source, index, labels[index]), append=True)
         told("packing", end, samples)
     with environment.begin() as transaction:
         for index in range(samples):
-            if transaction.get(_key(index)) != _record(_content(source, index), labels[index]):
+            if transaction.get(_key(index)) != _record(source, index, labels[index]):
                 raise SourceError(
                     f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
                 )
             told("checking", index + 1, samples)
     return int(resumed)
-
-
-def _content(source: Any, index: int) -> bytes:
-    with source.naming(index):
-        content: bytes = source.content(index)
-        if not content:
-            raise ValueError("the file is empty (0 bytes)")
-    return content
 
 
 def _whole_labels(source: Source) -> list[int | None]:
@@ -383,8 +368,10 @@ def _key(index: int) -> bytes:
     return b"%010d" % index
 
 
-def _record(content: bytes, label: int | None) -> bytes:
-    datum: Any = datum_class()(data=content, encoded=True)
-    if label is not None:
-        datum.label = label
+def _record(source: Any, index: int, label: int | None) -> bytes:
+    with source.naming(index):
+        content: bytes = source.content(index)
+        if not content:
+            raise ValueError("the file is empty (0 bytes)")
+    datum: Any = datum_class()(data=content, encoded=True, label=label)
     return bytes(datum.SerializeToString())

@@ -54,7 +54,8 @@ def documented(options: type[msgspec.Struct]) -> list[Documented]:
         texts = described(kind)
         for name in [name for name in fields if name in vars(kind).get("__annotations__", ())]:
             field = fields.pop(name)
-            made.append(Documented(name, _values(field.type), _default(field), texts.get(name, "")))
+            values = "a mapping" if isinstance(field.type, types.StructType) else allowed(field.type)
+            made.append(Documented(name, values, _default(field), texts.get(name, "")))
     return made
 
 
@@ -62,10 +63,6 @@ def described(options: type) -> dict[str, str]:
     """By name what the docstring says: lines `name: text`, continued by lines that are indented further."""
     found = re.finditer(r"^(\w+(?:, \w+)*): (.+(?:\n {4}.+)*)", inspect.cleandoc(options.__doc__ or ""), re.MULTILINE)
     return {name: " ".join(each[2].split()) for each in found for name in each[1].split(", ")}
-
-
-def _values(kind: types.Type) -> str:
-    return "a mapping" if isinstance(kind, types.StructType) else allowed(kind)
 
 
 def _default(field: types.Field) -> str:
@@ -138,12 +135,9 @@ def as_markdown() -> str:
 
 
 def _table(parameters: list[Documented]) -> str:
-    rows = [f"| `{each.name}` | {_linked(each.text)} | {each.values} | {each.default} |" for each in parameters]
-    return "\n".join(["| parameter | what it says | values | default |", "|---|---|---|---|", *rows, ""])
-
-
-def _linked(text: str) -> str:
-    return re.sub(r"\b(\w+\.md)\b", r"[\1](\1)", text)
+    rows = [f"| `{each.name}` | {each.text} | {each.values} | {each.default} |" for each in parameters]
+    table = "\n".join(["| parameter | what it says | values | default |", "|---|---|---|---|", *rows, ""])
+    return re.sub(r"\b(\w+\.md)\b", r"[\1](\1)", table)  # links to other pages
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
+from ..workers.base.checks import shown
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.files import writing
@@ -30,13 +31,21 @@ from ..workers.loading.worker import read_one
 from ..workers.sources import open_source
 from ..workers.sources.files.file import FileStamp
 from ..workers.sources.files.paths import natural_key
+from ..workers.sources.hdf5.examine import holds_values
+from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images.list_file import parse_image_list
 from ..workers.sources.images.options import LONGEST_SIDE_RATIO
+from ..workers.sources.stored.hdf5_library import h5py
+from ..workers.sources.stored.library_rows import open_file
+from ..workers.sources.stored.npy import read_header
 from ..workers.sources.tar.fields import PICTURES
+from ..workers.sources.zarr.examine import examine_array
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
 """What a file's name says of its top."""
+_MARKS = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
+"""Files that say what their folder is."""
 _IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 COLOR_ATTRIBUTE = "color"
 """Of a packed file: the order of the channels, if it is known."""
@@ -48,8 +57,10 @@ _DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
 _USUAL_SIDE = 256
-_LONGEST_SHOWN = 100
-"""Characters of a path in a message."""
+
+
+Shapes = dict[str, tuple[int, ...] | None]
+"""Of arrays, by name; None for what holds no numbers or strings."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +93,19 @@ def sample_of(source: Source, index: int) -> dict[str, AnyArray]:
     return {top: np.asarray(value) for top, value in read_one(source, index).items()}
 
 
-def in_yaml(value: object, *, encoding: str = "utf-8") -> str:
-    """`value` on one line, as it stands in a prototxt's param_str; `encoding`: of where it is printed."""
-    # An escape needs quotation marks, which end a param_str.
-    readable = encoding.lower().startswith("utf")
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=readable)
+def samples_of(source: Source, indices: Iterable[int], bad: dict[int, str]) -> Iterator[dict[str, AnyArray]]:
+    """One by one those samples of `source` that can be read; what the others say goes into `bad`, by index."""
+    for index in indices:
+        try:
+            yield sample_of(source, index)
+        except BlobfeedError as error:
+            bad[int(index)] = str(error)  # the error itself would keep the sample's bytes, by its traceback
+
+
+def in_yaml(value: object) -> str:
+    """`value` on one line, as it stands in a prototxt's param_str."""
+    # Letters as they are: an escape needs quotation marks, which end a param_str.
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10**6, sort_keys=False, allow_unicode=True)
     return text.strip().removesuffix("\n...")
 
 
@@ -144,7 +163,6 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     if kind == "folder":
         return _folder(path, image_list)
     if kind in ("lmdb", "leveldb"):
-        need("lmdb" if kind == "lmdb" else "plyvel", f"{path}")
         return sized(kind, {"path": str(path)})
     if kind == "npz":
         return _npz(path)
@@ -155,10 +173,7 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
 
 def _kind(path: Path) -> str:
     if path.is_dir():
-        databases = {"data.mdb": "lmdb", "CURRENT": "leveldb"} | dict.fromkeys(
-            ("zarr.json", ".zgroup", ".zarray"), "zarr"
-        )
-        return next((kind for name, kind in databases.items() if (path / name).exists()), "folder")
+        return next((kind for name, kind in _MARKS.items() if (path / name).exists()), "folder")
     with path.open("rb") as file:
         head = file.read(512)
     if head.startswith(_HDF5_SIGNATURE) or (path.suffix in (".h5", ".hdf5") and b"\0" in head):
@@ -171,19 +186,12 @@ def _kind(path: Path) -> str:
             return kind
     if re.search(r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))$", path.name):  # its source says what is wrong with it
         return "tar"
-    if _has_user_block(path):
+    if h5py.is_hdf5(path):  # behind other bytes, as in MATLAB's files
         return "hdf5"
     if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
         kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
         raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
     return "text"
-
-
-def _has_user_block(path: Path) -> bool:
-    """Whether other bytes stand before the HDF5 file proper, as in MATLAB's files."""
-    from ..workers.sources.stored.hdf5_library import h5py
-
-    return bool(h5py.is_hdf5(path))
 
 
 def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
@@ -214,31 +222,26 @@ def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
 
 
 def _hdf5(paths: Sequence[Path]) -> Found:
-    from ..workers.sources.hdf5.examine import holds_values
-    from ..workers.sources.stored.hdf5_library import h5py
-    from ..workers.sources.stored.library_rows import open_file
-
     path = _one_or_all(paths)
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
 
     def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset) and not holds_values(item):
-            others.append(name)
+            shapes[name] = None
         elif getattr(item, "shape", ()):
             shapes[name] = item.shape
 
     with open_file(FileStamp.of(str(paths[0])), None) as file:
         file.visititems(visit)
-        patterns = {name: _pattern(name) for name in shapes}
-        pattern, most = Counter(patterns.values()).most_common(1)[0] if shapes else ("", 0)
+        patterns = {name: re.sub(r"\d+", "#", name) for name, shape in shapes.items() if shape}
+        pattern, most = Counter(patterns.values()).most_common(1)[0] if patterns else ("", 0)
         if most >= _MANY_DATASETS and "#" in pattern:
-            numbered = {name: shape for name, shape in shapes.items() if patterns[name] == pattern}
-            unnumbered = {name: shape for name, shape in shapes.items() if "#" not in patterns[name]}
+            numbered = {name: shape for name, shape in shapes.items() if shape and patterns[name] == pattern}
+            unnumbered = {name: shape for name, shape in shapes.items() if shape and "#" not in patterns[name]}
             if not _have_labels(numbered, unnumbered):
                 return _hdf5_samples(file, {"path": path}, list(numbered))
         noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
-    tops, remarks = _tops_of(shapes, others, paths[0])
+    tops, remarks = _tops_of(shapes, paths[0])
     return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
 
 
@@ -251,13 +254,12 @@ def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, t
     return any(lengths == {shape} and label.search(name.lower().rpartition("/")[2]) for name, shape in others.items())
 
 
-def _tops_of(
-    shapes: Mapping[str, tuple[int, ...]], others: Sequence[str], path: Path
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _tops_of(shapes: Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Of arrays with these shapes, those of the usual length, the largest first; and what is left out, for remarks.
 
-    `others`: what is no array of numbers or strings. Raises SourceError if none counts samples.
+    Raises SourceError if none counts samples.
     """
+    others = [name for name, shape in shapes.items() if shape is None]
     counting = {name: shape for name, shape in shapes.items() if shape}
     usable = {name: shape for name, shape in counting.items() if all(shape)} or counting
     if not usable:
@@ -268,10 +270,10 @@ def _tops_of(
     has_one = usable.get("data", (0,))[0] == 1
     length = max(lengths, key=lambda length: (length > 1 or has_one, lengths[length], length))
     fitting = [name for name, shape in usable.items() if shape[0] == length]
-    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(shapes[name][1:]), name != "label", name))
+    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(usable[name][1:]), name != "label", name))
     reasons = {
         f"they have another length than {length:,}": set(usable) - set(fitting),
-        "they are empty or have no axis": set(shapes) - set(usable),
+        "they are empty or have no axis": set(shapes) - set(usable) - set(others),
         "they are no arrays of numbers or strings": set(others),
     }
     return tuple(first), tuple(
@@ -279,19 +281,18 @@ def _tops_of(
     )
 
 
-def _pattern(name: str) -> str:
-    return re.sub(r"\d+", "#", name)
-
-
 def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found:
     """One data set, or one group of data sets, is a sample: the names differ in their numbers alone."""
-    from ..workers.sources.hdf5_samples.scan import label_array
-
     first = file[min(names, key=natural_key)]
     if not re.search(r"\d", first.name.rpartition("/")[2]):
         first = first.parent
         inside: list[str] = []
-        first.visititems(lambda name, item: inside.append(name) if _is_part(item) else None)
+
+        def note(name: str, item: Any) -> None:  # hdf5_samples takes no elements of varying length
+            if hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS":
+                inside.append(name)
+
+        first.visititems(note)
         other = file[max(names, key=natural_key)].parent
         options["datasets"] = [name for name in inside if name in other]
     labels = []
@@ -305,43 +306,26 @@ def _hdf5_samples(file: Any, options: dict[str, Any], names: list[str]) -> Found
     return Found({"hdf5_samples": options}, None, (said,))
 
 
-def _is_part(item: Any) -> bool:
-    from ..workers.sources.hdf5.examine import holds_values
-
-    # hdf5_samples takes no elements of varying length.
-    return hasattr(item, "shape") and holds_values(item) and item.dtype.kind in "biufcS"
-
-
 # ---- npz, zarr
 
 
 def _npz(path: Path) -> Found:
-    from ..workers.sources.stored.npy import read_header
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.namelist():
                 with archive.open(member) as stream, suppress(ValueError, TokenError):
                     shape, _, dtype = read_header(cast("BinaryIO", stream))
-                    name = member.removesuffix(".npy")
-                    if dtype.kind in "biufcSU":
-                        shapes[name] = shape
-                    else:
-                        others.append(name)
+                    shapes[member.removesuffix(".npy")] = shape if dtype.kind in "biufcSU" else None
     except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceError(f"{path} cannot be read: {error}; write or copy it again") from error
-    tops, remarks = _tops_of(shapes, others, path)
+    tops, remarks = _tops_of(shapes, path)
     return Found({"npz": {"path": str(path)}}, tops if remarks else None, remarks)
 
 
 def _zarr(path: Path) -> Found:
     need("zarr", f"{path}")
-    from ..workers.sources.zarr.examine import examine_array
-
-    shapes: dict[str, tuple[int, ...]] = {}
-    others: list[str] = []
+    shapes: Shapes = {}
     for folder, below, names in os.walk(path):
         if not {"zarr.json", ".zarray"} & set(names):
             continue
@@ -352,7 +336,7 @@ def _zarr(path: Path) -> Found:
         except SourceError:
             if not name:
                 raise
-            others.append(name)
+            shapes[name] = None
         else:
             if array is None:
                 continue
@@ -360,7 +344,7 @@ def _zarr(path: Path) -> Found:
                 return Found({"zarr": {"path": str(path)}})
             shapes[name] = array.shape
         below.clear()  # chunks
-    tops, remarks = _tops_of(shapes, others, path)
+    tops, remarks = _tops_of(shapes, path)
     return Found({"zarr": {"path": str(path)}}, None if tops == ("data", "label") else tops, remarks)
 
 
@@ -368,8 +352,6 @@ def _zarr(path: Path) -> Found:
 
 
 def _text(path: Path) -> Found:
-    from ..workers.sources.stored.hdf5_library import h5py
-
     if path.suffix == ".prototxt":
         raise SourceError(
             f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
@@ -382,12 +364,9 @@ def _text(path: Path) -> Found:
         if h5py.is_hdf5(folder / name):
             found = _hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
-        need("cv2", f"{path}")
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
-    if len(first) > _LONGEST_SHOWN:  # a line of a table of numbers, say
-        first = f"{first[:_LONGEST_SHOWN]}…"
     raise SourceError(
-        f"{path}: its first path, {first!r}, is no file here or beside the list: say where the files are, by "
+        f"{path}: its first path, {shown(first)}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
     )
 
@@ -527,15 +506,11 @@ def _opened_at_any_size(kind: str, options: Mapping[str, Any]) -> Source:
 def _sizes_of(source: Source) -> Any:
     """Height and width of some samples over the whole of `source`, shape (samples, 2); leaves out bad ones.
 
-    Raises the last one's error if all are bad.
+    Raises SourceError, which says what the first one does, if all are bad.
     """
-    sizes: list[Any] = []
-    error: BlobfeedError = SourceError("no samples")
-    for index in np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64)):
-        try:
-            sizes.append(sample_of(source, index)["data"].shape[-2:])
-        except BlobfeedError as bad:
-            error = bad
+    bad: dict[int, str] = {}
+    indices = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
+    sizes = [sample["data"].shape[-2:] for sample in samples_of(source, indices, bad)]
     if not sizes:
-        raise error
+        raise SourceError(bad[0])
     return np.array(sizes)

@@ -1,4 +1,4 @@
-"""`blobfeed report`: what a trace says of a run, as one page that needs no network."""
+"""`blobfeed report`: what a trace says of a run, as one page that needs no network. Needs plotly."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go  # type: ignore[import-untyped]
+from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ..workers.base.errors import BlobfeedError, ParameterError
-from ..workers.base.extras import is_installed, need
+from ..workers.base.extras import is_installed
 from ..workers.base.files import writing
 from ..workers.transport.trace_ring import SUFFIX
 from ..workers.watching.trace_events import load
@@ -49,11 +51,14 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
 
     Raises ParameterError for what is neither a trace nor a log of losses.
     """
-    need("plotly", "a report")
     parts: list[str] = []
     losses: dict[str, tuple[Series, Series]] = {}
     for path in paths:
-        if _is_trace(path):
+        if not path.is_file():
+            raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
+        with path.open("rb") as file:
+            is_trace = path.name.endswith(SUFFIX) or b'"traceEvents"' in file.read(1 << 16)
+        if is_trace:
             parts.append(_about_trace(path.name, run_facts(load(path)), found))
         else:
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
@@ -67,18 +72,7 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 
 
-def _is_trace(path: Path) -> bool:
-    if not path.is_file():
-        raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
-    if path.name.endswith(SUFFIX):
-        return True
-    with path.open("rb") as file:
-        return b'"traceEvents"' in file.read(1 << 16)
-
-
 def _page(parts: Sequence[str]) -> str:
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
-
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>blobfeed: report</title>'
         '<link rel="icon" href="data:,"><meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -118,8 +112,6 @@ def _card(title: str, content: str, *, wide: bool = False) -> str:
 
 
 def _figure(**layout: Any) -> Any:
-    import plotly.graph_objects as go  # type: ignore[import-untyped]
-
     look = {
         "height": 300,
         "margin": {"l": 70, "r": 50, "t": 10, "b": 40},

@@ -22,6 +22,7 @@ Series = NDArray[np.float64]
 
 _BINS = 120
 _BATCHES_IN_A_BIN = 4
+_SLOWEST = 8
 _LOADER_WORK = ("read", "decode", "postprocess")
 _LOG_LINE = re.compile(r"[Ii]teration (\d+)(?:/\d+)?(?: \([^)]*\))?[:,] *loss *=? *([-+]?(?:nan|inf|\d[-+\d.eE]*))")
 """Lines of `blobfeed train` ("iteration 10/30: loss 0.5, …") and of Caffe ("Iteration 10 (…), loss = 0.5")."""
@@ -74,7 +75,8 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     end = max(event["ts"] + event.get("dur", 0) for event in events)
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
-    batch_size = _batch_size(trace)
+    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
+    batch_size = max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)  # of the fullest
     batches = [copy.get("args", {}).get("batches", 1) for copy in copies]
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
     working = defaultdict(list)
@@ -98,12 +100,6 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
             if event["name"] == "death"
         ],
     )
-
-
-def _batch_size(trace: Mapping[str, Any]) -> int:
-    """Samples in a batch, as the fullest slot says."""
-    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
-    return max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)
 
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
@@ -136,7 +132,7 @@ def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> di
     return {"trainer": trainer, "loaders": loaders}
 
 
-def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any]:
+def _samples(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     cost: dict[tuple[int, int], float] = defaultdict(float)
     rows: dict[tuple[int, int], int] = {}
     for span in spans:
@@ -151,7 +147,7 @@ def _samples(spans: Sequence[Mapping[str, Any]], most: int = 8) -> dict[str, Any
     return {
         "sample_ms": np.array(list(cost.values())),
         "sample_counts": np.array([rows[key] for key in cost], np.float64),
-        "slowest": heapq.nlargest(most, worst.items(), key=itemgetter(1)),
+        "slowest": heapq.nlargest(_SLOWEST, worst.items(), key=itemgetter(1)),
     }
 
 

@@ -1,4 +1,7 @@
-"""`blobfeed inspect --sheet`: a contact sheet of what the net sees, the same samples over several epochs."""
+"""`blobfeed inspect --sheet`: a contact sheet of what the net sees, the same samples over several epochs.
+
+Needs OpenCV.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ from pathlib import Path
 from textwrap import shorten
 from typing import cast
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
 from ..readers.delivery.tops import Top, UnevenTop, make_tops
 from ..workers.base.errors import ParameterError
-from ..workers.base.extras import is_installed, need
+from ..workers.base.extras import is_installed
 from ..workers.base.files import writing
 from ..workers.base.hooks import Hooks
 from ..workers.base.param_str import parse_param_str
@@ -62,9 +66,6 @@ def draw_sheet(
     `paths`: data, or a net prototxt, whose own parameters and hooks count. Raises ParameterError, and what the plan
     and the hooks raise.
     """
-    need("cv2", "a contact sheet")
-    import cv2
-
     if not cv2.haveImageWriter(str(target)):
         raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
     with ExitStack() as stack:
@@ -90,7 +91,6 @@ def draw_sheet(
 @contextmanager
 def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
     """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
-    need("torch", f"{model}")
     from ..layers.multi_process_input_layer import MultiProcessInputLayer
     from ..trainer.prototxt import schema
     from ..trainer.prototxt.phases import State
@@ -153,8 +153,6 @@ def _delivered(plan: Plan, tops: Sequence[Top], indices: NDArray[np.int64], epoc
 
 def drawn(seen: Seen) -> Pixels:
     """The sheet, shape (height, width, 3), BGR. Values other than uint8 are stretched, all pictures alike."""
-    import cv2
-
     tiles = [[_tile(picture, seen.is_bgr, _TILE) for picture in row] for row in _stretched(seen.pictures)]
     width, height = max(t.shape[1] for row in tiles for t in row), max(t.shape[0] for row in tiles for t in row)
     step_x, step_y = max(width, 72) + _GAP, height + _TEXT + _GAP
@@ -175,24 +173,21 @@ def _stretched(pictures: list[list[AnyArray]]) -> Iterator[list[Pixels]]:
     if all(picture.dtype == np.uint8 for row in pictures for picture in row):
         yield from pictures
         return
-    low = min(float(np.nanmin(picture)) for row in pictures for picture in row)
-    high = max(float(np.nanmax(picture)) for row in pictures for picture in row)
+    finite = np.concatenate([picture[np.isfinite(picture)] for row in pictures for picture in row])
+    low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     factor = 255 / max(high - low, 1e-12)
     for row in pictures:
-        yield [np.nan_to_num((picture.astype(np.float64) - low) * factor).astype(np.uint8) for picture in row]
+        scaled = [(picture.astype(np.float64) - low) * factor for picture in row]
+        yield [np.nan_to_num(each, posinf=255, neginf=0).astype(np.uint8) for each in scaled]
 
 
 def thumbnail(picture: AnyArray, is_bgr: bool, side: int) -> bytes:
     """`picture`, shape (channels, height, width), as a small PNG."""
-    import cv2
-
     ((pixels,),) = _stretched([[picture]])
     return bytes(cv2.imencode(".png", _tile(pixels, is_bgr, side))[1])
 
 
 def _tile(picture: Pixels, is_bgr: bool, longest: int) -> Pixels:
-    import cv2
-
     image = np.broadcast_to(picture, (3, *picture.shape[-2:])).transpose(1, 2, 0)[:, :, :: 1 if is_bgr else -1]
     side = max(image.shape[:2])
     factor = longest // side if side <= longest else longest / side

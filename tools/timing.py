@@ -3,60 +3,48 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from itertools import pairwise
 
+import numpy as np
 import torch
 
 from ..trainer.net.graph import Net
 from ..trainer.net.stepwise import Stepwise
 
 
-@dataclass
-class LayerTime:
-    """Means over the iterations, in seconds."""
+def layer_times(net: Net, iterations: int) -> str:
+    """A table with a line for each layer and one for all of them: means over the iterations.
 
-    name: str
-    type: str
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-
-
-def time_layers(net: Net, iterations: int) -> list[LayerTime]:
-    """Run the net forward and backward; a first iteration, which takes memory and starts loaders, does not count."""
+    A first iteration, which takes memory and starts loaders, does not count.
+    """
     stepwise = Stepwise(net)
-    times = [LayerTime(name, layer.param.type) for name, layer in net.layers.items()]
-    last = len(times) - 1
-
-    def add(field: str) -> None:
-        """Run through all layers, and add the time of each to `field`."""
-        since = _now(net)
-
-        def note(nth: int) -> None:
-            nonlocal since
-            now = _now(net)
-            setattr(times[nth], field, getattr(times[nth], field) + (now - since) / iterations)
-            since = now
-
-        (stepwise.forward if field == "forward_s" else stepwise.backward)(0, last, note)
-
-    stepwise.forward(0, last)
-    stepwise.backward(0, last)
+    runs = (stepwise.forward, stepwise.backward)
+    mean_ms = np.zeros((len(net.layers), len(runs)))
+    for run in runs:
+        run(0, len(net.layers) - 1)
     for _ in range(iterations):
-        add("forward_s")
-        add("backward_s")
-    return times
+        for column, run in enumerate(runs):
+            for nth, seconds in _timed(net, run):
+                mean_ms[nth, column] += 1000 * seconds / iterations
+    rows = [("layer", "type", "forward ms", "backward ms")]
+    names = [*((name, layer.param.type) for name, layer in net.layers.items()), ("all layers", "")]
+    rows += [
+        (*name, *(f"{ms:.3f}" for ms in each)) for name, each in zip(names, (*mean_ms, mean_ms.sum(0)), strict=True)
+    ]
+    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
+    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c:>11}  {d:>11}" for a, b, c, d in rows)
+
+
+def _timed(net: Net, run: Callable[..., None]) -> Iterator[tuple[int, float]]:
+    """Run through all layers; gives the position of each and the seconds that it took."""
+    stamps = [(-1, _now(net))]
+    run(0, len(net.layers) - 1, lambda nth: stamps.append((nth, _now(net))))
+    for (_, before), (nth, now) in pairwise(stamps):
+        yield nth, now - before
 
 
 def _now(net: Net) -> float:
     if net.device.type == "cuda":
         torch.cuda.synchronize(net.device)
     return time.perf_counter()
-
-
-def table(times: list[LayerTime]) -> str:
-    """A line for each layer, and one for all of them."""
-    total = LayerTime("all layers", "", sum(each.forward_s for each in times), sum(each.backward_s for each in times))
-    rows = [("layer", "type", "forward ms", "backward ms")]
-    rows += [(t.name, t.type, f"{1000 * t.forward_s:.3f}", f"{1000 * t.backward_s:.3f}") for t in (*times, total)]
-    first, second = (max(len(row[column]) for row in rows) for column in (0, 1))
-    return "\n".join(f"{a:<{first}}  {b:<{second}}  {c:>11}  {d:>11}" for a, b, c, d in rows)

@@ -57,8 +57,14 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
             Blame.DEATHS,
             f"loaders die: {seen.deaths} in {seen.seconds:,.0f} s, the last one: {seen.last_death}",
         )
-    if (present := _stuck(seen)) is not None:
-        return Diagnosis(Blame.STUCK, _stuck_text(present, seen))
+    present = seen.present
+    if present is not None and seen.waiting_s and present.seconds > max(_STUCK_S, MANY_TIMES * seen.median_s):
+        times = f", {present.seconds / seen.median_s:,.0f} times the median" if seen.median_s else ""
+        return Diagnosis(
+            Blame.STUCK,
+            f"loader {present.loader} is stuck: it has been in {_VERB[present.activity]} for {present.seconds:.1f} s"
+            f"{times}: {_named(present)}; the trainer waits",
+        )
     if not seen.begun:
         return Diagnosis(Blame.STARTING, f"starting: there is no batch yet, and {_count(seen.loaders, 'loader')}")
     if seen.stall_share < STALL_SHARE:
@@ -145,21 +151,6 @@ def _more(seen: Interval, most: int) -> str:
     working = max(seen.seconds - seen.stall_s, seen.seconds / _MORE_LOADERS)
     wanted = math.ceil(max(1, seen.loaders) * seen.stall_s / working)
     return f"{_count(max(1, min(wanted, most)), 'more loader')}"
-
-
-def _stuck(seen: Interval) -> SlowSample | None:
-    present = seen.present
-    if present is None or not seen.waiting_s:
-        return None
-    return present if present.seconds > max(_STUCK_S, MANY_TIMES * seen.median_s) else None
-
-
-def _stuck_text(present: SlowSample, seen: Interval) -> str:
-    times = f", {present.seconds / seen.median_s:,.0f} times the median" if seen.median_s else ""
-    return (
-        f"loader {present.loader} is stuck: it has been in {_VERB[present.activity]} for {present.seconds:.1f} s"
-        f"{times}: {_named(present)}; the trainer waits"
-    )
 
 
 def _named(slow: SlowSample) -> str:

@@ -71,9 +71,7 @@ class Interval:
 def interval(now: Reading, before: Reading | None = None) -> Interval:
     """From `before` to `now`, two readings of the same board; without `before`, from the start."""
     first_batch = now.counts[Count.FIRST_BATCH_NS]
-    begun_ns = first_batch or now.begun_ns
-    if before is not None:
-        begun_ns = max(begun_ns, before.now_ns)
+    from_ns = 0 if before is None else before.now_ns
 
     def grown(count: Count) -> int:
         return now.counts[count] - (0 if before is None else before.counts[count])
@@ -85,7 +83,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
     local = [line for line in loaders if not line.node]
     sampler = [line for line in now.lines if line.state.loader < 0]
     return Interval(
-        seconds=max(0, now.now_ns - begun_ns) / 1e9,
+        seconds=max(0, now.now_ns - max(first_batch or now.begun_ns, from_ns)) / 1e9,
         batches=grown(Count.BATCHES),
         samples=grown(Count.SAMPLES),
         stall_s=max(0, stall_ns) / 1e9,
@@ -102,7 +100,7 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
         median_s=median_s([line.times for line in local or loaders]),
-        slowest=_slowest(local, 0 if before is None else before.now_ns),
+        slowest=_slowest(local, from_ns),
         present=_present(now),
         in_process=now.in_process,
     )

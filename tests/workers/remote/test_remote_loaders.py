@@ -70,8 +70,7 @@ def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(tmp_path: Pa
 
 
 def _nodes_seen(monitor: Monitor) -> set[str]:
-    monitor.look()
-    return {state["node"] for watched in monitor.shown for state in as_mapping(watched)["loader_states"]}
+    return {state["node"] for watched in monitor.look() for state in as_mapping(watched)["loader_states"]}
 
 
 @pytest.mark.slow

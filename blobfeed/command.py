@@ -1,0 +1,135 @@
+"""What the commands share: how one is declared, options, and what is said of an error."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import typer
+
+from .workers.base.errors import BlobfeedError, ParameterError
+from .workers.base.extras import need
+
+_FAILED = 1
+_INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
+_NOBODY_READS = 141  # 128 + SIGPIPE
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True)
+class Common:
+    """The options of every command that computes."""
+
+    level: Annotated[int, typer.Option(help="The level for include and exclude rules of layers.")] = 0
+    stage: Annotated[str, typer.Option(help="Stages for these rules, such as deploy,fast.", metavar="STAGES")] = ""
+    gpu: Annotated[str | None, typer.Option(help="The CUDA device to compute on, such as 0, or all.")] = None
+    device: Annotated[Device | None, typer.Option(help="Where to compute; by default CUDA if there is a device.")] = (
+        None
+    )
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
+    ] = None
+
+    def prepare(self, what: str) -> None:
+        """Make torch ready, which `what` needs."""
+        need("torch", what)
+        from . import caffe  # noqa: F401  Python layers may import it
+        from .trainer.solving.solver_file import fix_threads
+
+        fix_threads(self.threads)
+
+    @property
+    def stages(self) -> frozenset[str]:
+        return frozenset(stage.strip() for stage in self.stage.split(",") if stage.strip())
+
+    @property
+    def where(self) -> str | None:
+        """The device that was asked for: "cuda:0" for `--gpu 0`, and for `--gpu all` if there is one."""
+        if self.gpu is None:
+            return self.device
+        import torch
+
+        if self.device is not None:
+            raise typer.BadParameter("give --gpu or --device, not both")
+        numbers = list(map(str, range(torch.cuda.device_count()))) if self.gpu == "all" else self.gpu.split(",")
+        if len(numbers) > 1:
+            raise ParameterError(
+                f"--gpu {self.gpu}: training on several GPUs ({', '.join(numbers)}; NCCL in Caffe) is not supported; "
+                "name one"
+            )
+        if self.gpu != "all" and not self.gpu.isdecimal():
+            raise ParameterError(f"--gpu {self.gpu}: expected the number of a CUDA device, or all")
+        return f"cuda:{int(numbers[0])}" if numbers else "cuda"
+
+
+def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorator: the function is a command, whose errors are one message. Its options are the function's parameters,
+    those of Common in place of a parameter `common`, and --debug."""
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        own = dict(inspect.signature(function, eval_str=True).parameters)
+        common = inspect.signature(Common, eval_str=True).parameters if own.pop("common", None) else {}
+
+        @functools.wraps(function)
+        def run(*, debug: bool, **values: Any) -> None:
+            with _one_message(debug):
+                shared = {each: values.pop(each) for each in common}
+                function(*([Common(**shared)] if common else ()), **values)
+
+        debug = inspect.Parameter("debug", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=_Debug)
+        every = [*(each.replace(kind=debug.kind) for each in (*own.values(), *common.values())), debug]
+        vars(run).update(__signature__=inspect.Signature(every))
+        run.__annotations__ = {each.name: each.annotation for each in every}
+        return app.command(name)(run)
+
+    return register
+
+
+_Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors.")]
+
+
+def file_option(what: str) -> Any:
+    """An option that names a file."""
+    return typer.Option(help=what, metavar="FILE")
+
+
+@contextlib.contextmanager
+def _one_message(debug: bool) -> Iterator[None]:
+    """Turn an error that the user can do something about into its message, and Ctrl-C into silence."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("blobfeed: interrupted", err=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    except Exception as error:
+        # An exception with a note was raised by somebody's layer, and the note says by which.
+        if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
+            raise
+        if isinstance(error, BrokenPipeError) and not hasattr(error, "__notes__"):  # `| head` has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains at its end of what it could not print
+            raise typer.Exit(_NOBODY_READS) from None
+        typer.echo(f"blobfeed: error: {_message(error)}", err=True)
+        raise typer.Exit(_FAILED) from None
+
+
+def _message(error: Exception) -> str:
+    ours = isinstance(error, BlobfeedError)
+    lines = [str(error) if ours else _named(error), *getattr(error, "__notes__", [])]
+    because = error.__cause__
+    if because is not None and str(because) not in str(error):
+        lines.append(f"because of {_named(because)}")
+    if not ours or because is not None:
+        lines[-1] += " (--debug shows where)"
+    return "\n  ".join(lines)
+
+
+def _named(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
