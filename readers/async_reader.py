@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
@@ -50,10 +49,8 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class AsyncReaderParameters(SharedParameters, total=False):
-    """The same, and the batch size by either name, as keyword arguments, for type checkers and editors."""
+    """The same as keyword arguments, for type checkers and editors."""
 
-    batch_size: int
-    batchSize: int  # noqa: N815 - as the original spells it
     hdf5_path: str
     nthread: int
     njob: int
@@ -95,14 +92,19 @@ class AsyncReader(Closing):
     def __init__(
         self,
         params: Mapping[str, object] | None = None,
+        *,
+        batch_size: int | None = None,
+        batchSize: int | None = None,  # noqa: N803 - as the original spells it
         **named: Unpack[AsyncReaderParameters],
     ) -> None:
-        given = _with_aliases({**(params or {}), **named})
+        sizes = {"batch_size": batch_size, "batchSize": batchSize}
+        sizes_given = {name: size for name, size in sizes.items() if size is not None}
+        given = _with_aliases({**(params or {}), **named, **sizes_given})
         check_names(given, (*known_names(AsyncReaderOptions), *_PASSED_ON), "AsyncReader")
         passed_on = {name: given.pop(name) for name in _PASSED_ON if name in given}
         self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
-        hooks = Hooks() if function is None else Hooks(postprocess=partial(_on_data, self.options.data_field, function))
+        hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
         try:
             self._feed = LoopedPipeline(
                 "AsyncReader",
@@ -187,10 +189,16 @@ class AsyncReader(Closing):
         return self._fetches - self._feed.batches.count
 
 
-def _on_data(field: str, function: Postprocess, batch: dict[str, AnyArray]) -> dict[str, AnyArray] | None:
+class _OnData:
     """The user's function of the data, as a hook over the whole batch."""
-    changed = function(batch[field])
-    return None if changed is None else {field: changed}
+
+    def __init__(self, field: str, function: Postprocess) -> None:
+        self._field = field
+        self._function = function
+
+    def __call__(self, batch: dict[str, AnyArray]) -> dict[str, AnyArray] | None:
+        changed = self._function(batch[self._field])
+        return None if changed is None else {self._field: changed}
 
 
 def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:

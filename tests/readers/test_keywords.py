@@ -23,7 +23,7 @@ CHECKOUT = Path(__file__).parents[2]
     ("struct", "keywords", "different"),
     [
         (Parameters, ReaderParameters, {"source"}),
-        (AsyncReaderOptions, AsyncReaderParameters, {*SharedParameters.__annotations__, "batch_size", "batchSize"}),
+        (AsyncReaderOptions, AsyncReaderParameters, set(SharedParameters.__annotations__)),
     ],
 )
 def test_the_keywords_are_the_parameters(struct: type, keywords: type, different: set[str]) -> None:
