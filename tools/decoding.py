@@ -12,7 +12,7 @@ from ..workers.base.specs import AnyArray, channels_first_hint
 def decode(
     uint8: tuple[str, ...], size: tuple[int, int] | None, sample: Sample, rng: np.random.Generator
 ) -> dict[str, AnyArray]:
-    """A decode hook, once two are given: the tops `uint8` as such, `data` resized to `size` (height, width)."""
+    """A decode hook behind two arguments of pack's: tops to make `uint8`, and the `size` (height, width) of `data`."""
     made = dict(sample)
     if size is not None:
         made["data"] = _resized(made["data"], size)

@@ -92,8 +92,8 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         hook = partial(decode, layout.uint8, size) if layout.uint8 or size else None
         _check_tops(source, layout)
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
-        if layout.compression != "none" and not layout.chunk:
-            layout = replace(layout, chunk=max(1, min(_CHUNK_BYTES // max(1, sample_bytes), len(source))))
+        usual = max(1, _CHUNK_BYTES // max(1, sample_bytes)) if layout.compression != "none" else 0
+        layout = replace(layout, chunk=min(layout.chunk or usual, len(source)))
         rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
         if layout.chunk:  # a batch is whole chunks
             rows = max(1, rows // layout.chunk) * layout.chunk

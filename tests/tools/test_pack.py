@@ -70,6 +70,7 @@ def is_equal(path: Path, data: Any, label: Any) -> None:
         (Layout(chunk=7, compression="gzip"), 7),
         (Layout(compression="lz4"), 36),
         (Layout(chunk=500, compression="zstd"), 300),
+        (Layout(chunk=10**12), 300),
     ],
     ids=str,
 )
