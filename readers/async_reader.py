@@ -52,8 +52,8 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 class AsyncReaderParameters(SharedParameters, total=False):
     """The same, and the batch size by either name, as keyword arguments, for type checkers and editors."""
 
-    batch_size: int
-    batchSize: int  # noqa: N815 - as the original spells it
+    batch_size: int | None
+    batchSize: int | None  # noqa: N815 - as the original spells it
     hdf5_path: str
     nthread: int
     njob: int
@@ -194,9 +194,11 @@ def _on_data(field: str, function: Postprocess, batch: dict[str, AnyArray]) -> d
 
 
 def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:
-    renamed = {"batch_size" if name == "batchSize" else name: value for name, value in values.items()}
-    if len(renamed) < len(values):
-        raise ParameterError(f"AsyncReader: 'batch_size' and 'batchSize' are both given, in {sorted(values)}: give one")
+    sizes = {"batch_size", "batchSize"}  # None: not given
+    given = {name: value for name, value in values.items() if value is not None or name not in sizes}
+    renamed = {"batch_size" if name == "batchSize" else name: value for name, value in given.items()}
+    if len(renamed) < len(given):
+        raise ParameterError(f"AsyncReader: 'batch_size' and 'batchSize' are both given, in {sorted(given)}: give one")
     return renamed
 
 

@@ -71,6 +71,15 @@ def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
     reader.destructor()
 
 
+@pytest.mark.parametrize("name", ["batch_size", "batchSize"])
+def test_a_batch_size_of_none_is_not_given(path: str, name: str) -> None:
+    with AsyncReader({"hdf5_path": path, "batchSize": 3}, batch_size=None) as reader:
+        assert [len(data) for data, _ in epoch(reader)] == [3, 3, 1]
+    none: dict[str, Any] = {name: None}
+    with AsyncReader(hdf5_path=path, **none) as reader:
+        assert len(epoch(reader)) == EXAMPLES
+
+
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 1, 0), (1, 0, 3, 2), (3, 1, 2, 0)])
 def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tuple[int, ...]) -> None:
     with h5py.File(tmp_path / "turned.h5", "w") as file:
