@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
@@ -16,6 +16,7 @@ from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
+from ..workers.plan.packed import hook_name
 from ..workers.plan.plan import State
 from .looped import LoopedPipeline, check_hook, close_when_forgotten
 
@@ -102,7 +103,7 @@ class AsyncReader(Closing):
         passed_on = {name: given.pop(name) for name in _PASSED_ON if name in given}
         self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
-        hooks = Hooks() if function is None else Hooks(postprocess=partial(_on_data, self.options.data_field, function))
+        hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
         try:
             self._feed = LoopedPipeline(
                 "AsyncReader",
@@ -187,10 +188,19 @@ class AsyncReader(Closing):
         return self._fetches - self._feed.batches.count
 
 
-def _on_data(field: str, function: Postprocess, batch: dict[str, AnyArray]) -> dict[str, AnyArray] | None:
-    """The user's function of the data, as a hook over the whole batch."""
-    changed = function(batch[field])
-    return None if changed is None else {field: changed}
+class _OnData:
+    """The user's function of the data, as a hook over the whole batch. Whoever looks for the user's code finds it."""
+
+    __signature__ = Signature([Parameter("batch", Parameter.POSITIONAL_ONLY)])
+
+    def __init__(self, field: str, function: Postprocess) -> None:
+        self.__wrapped__ = function
+        self.__qualname__ = hook_name(function)
+        self._field = field
+
+    def __call__(self, batch: dict[str, AnyArray]) -> dict[str, AnyArray] | None:
+        changed = self.__wrapped__(batch[self._field])
+        return None if changed is None else {self._field: changed}
 
 
 def _with_aliases(values: Mapping[str, object]) -> dict[str, object]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,42 @@ def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> 
         data, labels = reader.get_next_batch()
         np.testing.assert_array_equal(data.numpy(), pictures() * 0.5)
         np.testing.assert_array_equal(labels.numpy(), targets())
+
+
+class Locking:
+    """A function with something that no process can be sent, made at its first call."""
+
+    lock: Any = None
+
+    def __call__(self, data: NDArray[np.float32]) -> None:
+        self.lock = self.lock or threading.Lock()
+        with self.lock:
+            data += 1
+
+
+def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=Locking()) as reader:
+        reader.fetch_data()
+        np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() + 1)
+
+
+def test_a_postprocess_that_cannot_be_sent_is_named(path: str) -> None:
+    function = Locking()
+    function.lock = threading.Lock()
+    with (
+        AsyncReader(hdf5_path=path, postprocess=function) as reader,
+        pytest.raises(ParameterError, match="postprocess hook 'Locking' cannot be sent to the loaders"),
+    ):
+        reader.fetch_data()
+
+
+def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -> None:
+    def scaled(data: NDArray[np.float32], rng: float = 3) -> NDArray[np.float32]:
+        return data * np.float32(rng)
+
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=scaled) as reader:
+        reader.fetch_data()
+        np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() * 3)
 
 
 def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:
