@@ -5,11 +5,24 @@
 
 from __future__ import annotations
 
-from .harness import LayerHarness as LayerHarness
-from .multi_process_input_layer import MultiProcessInputLayer as MultiProcessInputLayer
-from .ready_made import HDF5InputLayer as HDF5InputLayer
-from .ready_made import HDF5SamplesInputLayer as HDF5SamplesInputLayer
-from .ready_made import ImageListInputLayer as ImageListInputLayer
-from .ready_made import NpyInputLayer as NpyInputLayer
-from .ready_made import StreamInputLayer as StreamInputLayer
-from .ready_made import WindowsInputLayer as WindowsInputLayer
+from .harness import LayerHarness
+from .multi_process_input_layer import MultiProcessInputLayer
+from .ready_made import (
+    HDF5InputLayer,
+    HDF5SamplesInputLayer,
+    ImageListInputLayer,
+    NpyInputLayer,
+    StreamInputLayer,
+    WindowsInputLayer,
+)
+
+__all__ = [
+    "HDF5InputLayer",
+    "HDF5SamplesInputLayer",
+    "ImageListInputLayer",
+    "LayerHarness",
+    "MultiProcessInputLayer",
+    "NpyInputLayer",
+    "StreamInputLayer",
+    "WindowsInputLayer",
+]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from inspect import Parameter, Signature
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
@@ -15,6 +16,7 @@ from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
+from ..workers.plan.packed import hook_name
 from ..workers.plan.plan import State
 from .looped import LoopedPipeline, check_hook, close_when_forgotten
 
@@ -190,14 +192,17 @@ class AsyncReader(Closing):
 
 
 class _OnData:
-    """The user's function of the data, as a hook over the whole batch."""
+    """The user's function of the data, as a hook over the whole batch. Whoever looks for the user's code finds it."""
+
+    __signature__ = Signature([Parameter("batch", Parameter.POSITIONAL_ONLY)])
 
     def __init__(self, field: str, function: Postprocess) -> None:
+        self.__wrapped__ = function
+        self.__qualname__ = hook_name(function)
         self._field = field
-        self._function = function
 
     def __call__(self, batch: dict[str, AnyArray]) -> dict[str, AnyArray] | None:
-        changed = self._function(batch[self._field])
+        changed = self.__wrapped__(batch[self._field])
         return None if changed is None else {self._field: changed}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pydoc
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,15 @@ from blobfeed.layers import (
 )
 from blobfeed.workers.base.errors import ParameterError
 
+import blobfeed
+from blobfeed import layers
 from tests.support.standin_files import images, write_images
+
+
+def test_all_public_names_and_no_others_are_in_the_help_and_behind_a_star() -> None:
+    assert set(layers.__all__) == {name for name, home in blobfeed._HOME_OF.items() if home == "layers"}
+    text = pydoc.plain(pydoc.render_doc(layers))
+    assert [name for name in layers.__all__ if f"class {name}(" not in text] == []
 
 
 def test_hdf5_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +72,15 @@ def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
     reader.destructor()
 
 
+@pytest.mark.parametrize("name", ["batch_size", "batchSize"])
+def test_a_batch_size_of_none_is_not_given(path: str, name: str) -> None:
+    with AsyncReader({"hdf5_path": path, "batchSize": 3}, batch_size=None) as reader:
+        assert [len(data) for data, _ in epoch(reader)] == [3, 3, 1]
+    none: dict[str, Any] = {name: None}
+    with AsyncReader(hdf5_path=path, **none) as reader:
+        assert len(epoch(reader)) == EXAMPLES
+
+
 @pytest.mark.parametrize("order", [(0, 2, 3, 1), (2, 3, 1, 0), (1, 0, 3, 2), (3, 1, 2, 0)])
 def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tuple[int, ...]) -> None:
     with h5py.File(tmp_path / "turned.h5", "w") as file:
@@ -126,6 +136,42 @@ def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> 
         data, labels = reader.get_next_batch()
         np.testing.assert_array_equal(data.numpy(), pictures() * 0.5)
         np.testing.assert_array_equal(labels.numpy(), targets())
+
+
+class Locking:
+    """A function with something that no process can be sent, made at its first call."""
+
+    lock: Any = None
+
+    def __call__(self, data: NDArray[np.float32]) -> None:
+        self.lock = self.lock or threading.Lock()
+        with self.lock:
+            data += 1
+
+
+def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str) -> None:
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=Locking()) as reader:
+        reader.fetch_data()
+        np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() + 1)
+
+
+def test_a_postprocess_that_cannot_be_sent_is_named(path: str) -> None:
+    function = Locking()
+    function.lock = threading.Lock()
+    with (
+        AsyncReader(hdf5_path=path, postprocess=function) as reader,
+        pytest.raises(ParameterError, match="postprocess hook 'Locking' cannot be sent to the loaders"),
+    ):
+        reader.fetch_data()
+
+
+def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -> None:
+    def scaled(data: NDArray[np.float32], rng: float = 3) -> NDArray[np.float32]:
+        return data * np.float32(rng)
+
+    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=scaled) as reader:
+        reader.fetch_data()
+        np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() * 3)
 
 
 def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:

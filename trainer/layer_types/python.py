@@ -29,7 +29,7 @@ class WeightBlobs(list[Blob | ArrayBlob]):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.made: list[Blob] = []
-        self.show: Callable[[Blob], Blob | ArrayBlob] = lambda blob: blob
+        self.show: Callable[[Blob], Blob | ArrayBlob] = _as_it_is
         self._device = device
 
     def add_blob(self, *shape: int) -> Blob | ArrayBlob:
@@ -38,6 +38,10 @@ class WeightBlobs(list[Blob | ArrayBlob]):
         self.made.append(blob)
         self.append(self.show(blob))
         return self[-1]
+
+
+def _as_it_is(blob: Blob) -> Blob:  # no lambda: a layer that sends itself to a process pickles its blobs
+    return blob
 
 
 class _Bottom(Blob):

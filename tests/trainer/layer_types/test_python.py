@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import traceback
 import weakref
 from pathlib import Path
@@ -362,6 +363,14 @@ def test_a_layer_with_learnt_blobs_trains_as_scale_does_in_place_or_not(tmp_path
         assert factors[0] is not None
         torch.testing.assert_close(*factors)
     assert len(list(own.learnt())) == 5
+
+
+def test_a_layer_may_send_its_blobs_to_another_process(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FACTOR)
+    net = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring='bottom: "a" top: "y"'))
+    blobs = pickle.loads(pickle.dumps(user_layer(net).blobs))  # type: ignore[attr-defined]
+    assert [tuple(blob.shape) for blob in blobs] == [net.layers["p"].blobs[0].shape]
+    assert (blobs[0].data == 1.5).all()
 
 
 def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> None:
