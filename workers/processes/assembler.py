@@ -368,15 +368,15 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
         sys.stdout.reconfigure(line_buffering=True)
-    config = Config.adopt(descriptor)
+    config, errors = Config.adopt(descriptor)
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def become(number: int, line: int) -> None:
         if number < 0:
-            run_sampler(config, number, line, theirs)
+            run_sampler(config, errors, number, line, theirs)
         else:
-            run_loader(config, number, line)
+            run_loader(config, errors, number, line)
 
     nursery = Nursery(
         become,
