@@ -40,7 +40,6 @@ from ..transport.messages import (
     Done,
     Failure,
     FromLoader,
-    JoinFailed,
     LoaderEnded,
     LoaderStarted,
     Ready,
@@ -224,10 +223,7 @@ class Assembler:
 
     def _take_remote_events(self, bridge: Bridge) -> None:
         for event in bridge.receive(self._now(), self._poller):
-            if isinstance(event, JoinFailed):
-                self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
-            else:
-                self._note_event(event, bridge.pool)
+            self._note_event(event, bridge.pool)
 
     def _now(self) -> float:
         """The time without that in which the whole job was suspended: no loader can have used it."""

@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 import zmq
+from blobfeed.workers.base.errors import LoaderDied
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.processes.bridge import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
@@ -51,7 +52,9 @@ def test_a_cluster_that_cannot_be_joined_is_no_news_to_an_assembler_that_has_end
         bridge.run()
 
 
-def test_a_bridge_for_which_there_is_no_process_is_started_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def refused(*_: object, **_options: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -64,6 +67,8 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later(caplog: pytest.
         assert bridge.next_start() == next_start
     assert bridge.fileno() == -1
     assert len(caplog.records) == 2
-    assert "Resource temporarily unavailable; tried again in 0.5 s" in caplog.text
+    assert "Resource temporarily unavailable; another one starts in 0.5 s" in caplog.text
+    with pytest.raises(LoaderDied, match=r"failed 3 times before it had joined: .* temporarily unavailable"):
+        bridge.start_if_due(1.5, poller)
     bridge.close()
     board.close()
