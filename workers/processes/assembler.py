@@ -233,7 +233,8 @@ class Assembler:
         now = self._now()
         limit = self._plan.parameters.task_timeout_s
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
-        deadlines += [] if self._bridge is None else [self._bridge.next_start()]
+        if self._bridge is not None and self._assembly.last is None:
+            deadlines.append(self._bridge.next_start())
         deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
