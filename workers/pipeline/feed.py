@@ -257,12 +257,7 @@ class Feed:
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
-                self._failure = Failed(
-                    AssemblerDied(
-                        f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-                        f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
-                    )
-                )
+                self._failure = Failed(self._assembler_died(assembler))
                 raise self._failure.error()
             self._inbox.receive()  # it may be what has ended the wait
             now = time.monotonic()
@@ -296,6 +291,12 @@ class Feed:
         return words
 
     # ---- errors
+
+    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
+        return AssemblerDied(
+            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+        )
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(

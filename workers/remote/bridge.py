@@ -274,9 +274,8 @@ class _Bridge:
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
         # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
-        crashed = isinstance(error, self._cluster.ray.exceptions.ActorDiedError) and "its node has died" not in str(
-            error
-        )
+        died = isinstance(error, self._cluster.ray.exceptions.ActorDiedError)
+        crashed = died and "its node has died" not in str(error)
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
