@@ -251,7 +251,11 @@ class Feed:
             asleep = time.monotonic()
             wait_s = max(0.0, min(deadline, next_log, next_look) - asleep)
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            try:
+                ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            except zmq.ZMQError:  # pyzmq polls on when a signal's handler has come back, which may have closed them
+                if self._assembler is not None:
+                    raise
             if self._assembler is None:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
             if (announce := self._received()) is not None:
