@@ -217,7 +217,7 @@ class Assembler:
     def _take_event(self) -> None:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
-            self._sampling.handle_event(event)
+            self._sampling.handle_event(event, self._now())
         else:
             self._note_event(event, self._pool)
 
