@@ -251,18 +251,17 @@ class Feed:
             asleep = time.monotonic()
             wait_s = max(0.0, min(deadline, next_log, next_look) - asleep)
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
-            ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            try:
+                ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            except zmq.ZMQError:  # pyzmq polls on when a signal's handler has come back, which may have closed them
+                if self._assembler is not None:
+                    raise
             if self._assembler is None:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
             if (announce := self._received()) is not None:
                 return announce
             if assembler.handle in ready:
-                self._failure = Failed(
-                    AssemblerDied(
-                        f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
-                        f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
-                    )
-                )
+                self._failure = Failed(self._assembler_died(assembler))
                 raise self._failure.error()
             self._inbox.receive()  # it may be what has ended the wait
             now = time.monotonic()
@@ -296,6 +295,12 @@ class Feed:
         return words
 
     # ---- errors
+
+    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
+        return AssemblerDied(
+            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+        )
 
     def _stalled(self, timeout_s: float) -> BlobfeedError:
         return PipelineStalled(

@@ -40,7 +40,6 @@ from ..transport.messages import (
     Done,
     Failure,
     FromLoader,
-    JoinFailed,
     LoaderEnded,
     LoaderStarted,
     Ready,
@@ -218,16 +217,13 @@ class Assembler:
     def _take_event(self) -> None:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
-            self._sampling.handle_event(event)
+            self._sampling.handle_event(event, self._now())
         else:
             self._note_event(event, self._pool)
 
     def _take_remote_events(self, bridge: Bridge) -> None:
         for event in bridge.receive(self._now(), self._poller):
-            if isinstance(event, JoinFailed):
-                self._assembly.end(Failure("LoaderDied", event.text, details=(event.text,)))
-            else:
-                self._note_event(event, bridge.pool)
+            self._note_event(event, bridge.pool)
 
     def _now(self) -> float:
         """The time without that in which the whole job was suspended: no loader can have used it."""
@@ -237,7 +233,8 @@ class Assembler:
         now = self._now()
         limit = self._plan.parameters.task_timeout_s
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
-        deadlines += [] if self._bridge is None else [self._bridge.next_start()]
+        if self._bridge is not None and self._assembly.last is None:
+            deadlines.append(self._bridge.next_start())
         deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
@@ -368,15 +365,15 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
         sys.stdout.reconfigure(line_buffering=True)
-    config = Config.adopt(descriptor)
+    config, errors = Config.adopt(descriptor)
     unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def become(number: int, line: int) -> None:
         if number < 0:
-            run_sampler(config, number, line, theirs)
+            run_sampler(config, errors, number, line, theirs)
         else:
-            run_loader(config, number, line)
+            run_loader(config, errors, number, line)
 
     nursery = Nursery(
         become,

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import zmq
 
+from ..base.errors import LoaderDied
 from ..transport.links import Opener, Sealer
 from ..transport.messages import (
     FromBridge,
@@ -79,24 +80,30 @@ class Bridge:
         return None if self._process is not None else self._next_start
 
     def start_if_due(self, now: float, poller: zmq.Poller) -> None:
-        """Start the process, unless it runs or its last death was a moment ago."""
+        """Start the process, unless it runs or its last end was a moment ago. Raises LoaderDied: see `_put_off`."""
         if self._process is not None or now < self._next_start:
             return
-        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
+            self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 # In the assembler's own session and group: what is left at its end, it ends.
                 link = theirs.fileno()
                 self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
-        except OSError as error:  # processes or memory may be short for a while
-            self._link.close()
-            self._link = None
-            _log.warning("the bridge to the cluster cannot be started: %s; tried again in %g s", error, self._pause_s)
-            self._put_off(now)
-            return
-        poller.register(self._link.fileno(), zmq.POLLIN)
+        except OSError as error:  # processes, descriptors or memory may be short for a while
+            if self._link is not None:
+                self._link.close()
+                self._link = None
+            self._put_off(f"could not be started: {error}", now)
+        else:
+            poller.register(self._link.fileno(), zmq.POLLIN)
 
-    def _put_off(self, now: float) -> None:
+    def _put_off(self, how: str, now: float) -> None:
+        """The next one comes after a growing pause. Raises LoaderDied if none has ever joined: then it is no use."""
+        self._failed_joins += not self._has_joined
+        if self._failed_joins == _MOST_FAILED_JOINS:
+            text = f"the bridge to the cluster has failed {self._failed_joins} times before it had joined: it {how}"
+            raise LoaderDied(text, [text])
+        _log.warning("the bridge to the cluster %s; another one starts in %g s", how, self._pause_s)
         self._next_start = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
@@ -117,8 +124,8 @@ class Bridge:
 
     # ---- what it tells
 
-    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
-        """What has arrived of loaders; room in the cluster is noted."""
+    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded]:
+        """What has arrived of loaders; room in the cluster is noted. Raises LoaderDied if it cannot be joined."""
         while self._link is not None:
             try:
                 frame = self._link.recv(_FRAME_BYTES, socket.MSG_DONTWAIT)
@@ -131,38 +138,31 @@ class Bridge:
                 return
             yield from self._note(self._opener.open(frame))
 
-    def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded | JoinFailed]:
+    def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded]:
         match message:
             case Room(loaders):
                 self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
                 self.pool.wanted = min(self._most, loaders)
             case JoinFailed(text):
                 if not self._has_joined:
-                    yield message
-                else:
-                    _log.warning("%s", text)
+                    raise LoaderDied(text, [text])
+                _log.warning("%s", text)
             case LoaderStarted() | LoaderEnded():
                 yield message
 
-    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded | JoinFailed]:
+    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded]:
         """Only when the process is gone can it no longer write into slots."""
         if self._link is None or self._process is None:
             return
         poller.unregister(self._link.fileno())
         self._link.close()
         self._process.kill()
-        how = exit_in_words(self._process.wait())
+        how = f"died: {exit_in_words(self._process.wait())}"
         self._link = self._process = None
-        _log.warning("the bridge to the cluster died: %s; another one starts in %g s", how, self._pause_s)
-        self._failed_joins += not self._has_joined
-        if self._failed_joins == _MOST_FAILED_JOINS:
-            yield JoinFailed(
-                f"the bridge to the cluster has died {self._failed_joins} times before it had joined: {how}"
-            )
-        self._put_off(now)
         self.pool.wanted = 0
+        self._put_off(how, now)
         for loader in self.pool.loaders:
-            yield LoaderEnded(loader, f"the bridge to the cluster died: {how}", False)
+            yield LoaderEnded(loader, f"the bridge to the cluster {how}", False)
 
     def close(self) -> None:
         """End the process; the cluster ends its actors."""

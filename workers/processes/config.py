@@ -99,13 +99,17 @@ class Config:
             os.close(descriptor)
 
     @staticmethod
-    def adopt(descriptor: int) -> Config:
-        """What the parent has written. From now on this process logs to the trainer, and imports what it would."""
+    def adopt(descriptor: int) -> tuple[Config, socket.socket]:
+        """What the parent has written, and the error channel, to be kept as long as anybody uses its descriptor.
+
+        From now on this process logs to the trainer, and imports what it would. User code may remove the log's handler.
+        """
         packed, *buffers = _map_parts(descriptor)
         config: Config = pickle.loads(packed, buffers=buffers)
-        log_to_trainer(socket.socket(fileno=config.descriptors.errors), config.log_levels)
+        errors = socket.socket(fileno=config.descriptors.errors)
+        log_to_trainer(errors, config.log_levels)
         sys.path[:] = config.sys_path
-        return config
+        return config, errors
 
 
 def _write_parts(descriptor: int, parts: list[memoryview]) -> None:

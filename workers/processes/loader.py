@@ -32,13 +32,12 @@ from .config import Config
 _LAST_REPORT_MS = 1000
 
 
-def run_loader(config: Config, loader: int, line: int) -> None:
+def run_loader(config: Config, errors: socket.socket, loader: int, line: int) -> None:
     """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
     settle()
     status = config.status(line)
     status.begin(loader, os.getpid())
-    channel = socket.socket(fileno=config.descriptors.errors)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     results, sealer = links.open_socket(context, zmq.PUSH), links.Sealer(config.key)
     results.connect(links.address(Path(config.sockets), "results"))
@@ -48,10 +47,10 @@ def run_loader(config: Config, loader: int, line: int) -> None:
 
     try:
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
-        send_error = partial(send_exception, channel)
+        send_error = partial(send_exception, errors)
         worker = config.plan.worker(Workplace(ring.views, status, send_error, config.descriptors.drawn))
     except Exception as error:
-        report(StartFailed(loader, summary_of(error), send_exception(channel, error), describe(error)))
+        report(StartFailed(loader, summary_of(error), send_exception(errors, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)
         return
     tasks = links.open_socket(context, zmq.PULL)

@@ -1,4 +1,4 @@
-"""A pool of loaders: asks their home for them, keeps their handles, replaces the dead with a growing pause.
+"""A pool of loaders: asks their home for them, and replaces the dead with a growing pause.
 
 The home of this host's loaders is the nursery, that of remote ones the bridge to the cluster; each has a pool. A pool
 decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.

@@ -31,15 +31,14 @@ FRAME_BYTES = 1 << 18
 _MOST_CHARACTERS = 2000
 
 
-def run_sampler(config: Config, number: int, line: int, link: socket.socket) -> None:
+def run_sampler(config: Config, errors: socket.socket, number: int, line: int, link: socket.socket) -> None:
     """The whole life of the sampler's process, on `line` of the status board."""
     os.environ["BLOBFEED_ROLE"] = "sampler"
     assert isinstance(config.plan, SampledPlan)
     status = config.status(line)
     status.begin(number, os.getpid())
-    channel = socket.socket(fileno=config.descriptors.errors)
     drawn, weights = SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights)
-    drawer = Drawer(config.plan, drawn, weights, partial(send_exception, channel))
+    drawer = Drawer(config.plan, drawn, weights, partial(send_exception, errors))
     sealer, opener = Sealer(config.key), Opener[Draw](config.key, Draw)
     status.write(Activity.WAITING)
     while frame := link.recv(FRAME_BYTES):

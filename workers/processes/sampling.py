@@ -75,10 +75,10 @@ class Sampling:
         if self.schedule.note_drawn(answer):
             self._sent, self._suspicion, self._deaths = None, 0, 0
 
-    def handle_event(self, event: LoaderStarted | LoaderEnded) -> None:
+    def handle_event(self, event: LoaderStarted | LoaderEnded, now: float) -> None:
         """What the nursery has told of the process."""
-        if isinstance(event, LoaderStarted):
-            self._started = True
+        if isinstance(event, LoaderStarted):  # from now on it must answer in time: the nursery may have imported before
+            self._started, self._deadline = True, now + self._task_timeout_s
             return
         how, weight = event.how, weight_of(event)
         if self._killed:
@@ -98,10 +98,10 @@ class Sampling:
                 self._answer(DrawFailed(draw.request, text))
 
     def next_deadline(self) -> float | None:
-        return None if self._sent is None or self._killed else self._deadline
+        return None if self._sent is None or self._killed or not self._started else self._deadline
 
     def kill_overdue(self, now: float) -> None:
         deadline = self.next_deadline()
-        if deadline is not None and now > deadline and self._started:
+        if deadline is not None and now > deadline:
             self._killed = True
             self._nursery.kill(-self._processes)

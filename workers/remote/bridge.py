@@ -92,7 +92,7 @@ class _Remote:
 
 
 class _Bridge:
-    def __init__(self, config: Config, link: socket.socket) -> None:
+    def __init__(self, config: Config, errors: socket.socket, link: socket.socket) -> None:
         self._config = config
         self._plan = config.plan
         self._wanted = wanted_of(config)
@@ -101,7 +101,7 @@ class _Bridge:
         self._opener: links.Opener[ToBridge] = links.Opener(config.key, ToBridge)
         self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
         self._board = StatusBoard(config.descriptors.board)
-        self._errors = socket.socket(fileno=config.descriptors.errors)
+        self._errors = errors
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
         self._careful: deque[int] = deque(maxlen=_MOST_CAREFUL)
@@ -274,9 +274,8 @@ class _Bridge:
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
         # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
-        crashed = isinstance(error, self._cluster.ray.exceptions.ActorDiedError) and "its node has died" not in str(
-            error
-        )
+        died = isinstance(error, self._cluster.ray.exceptions.ActorDiedError)
+        crashed = died and "its node has died" not in str(error)
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
@@ -298,7 +297,7 @@ def main() -> None:
     die_with(parent)
     leave_signals_to_trainer()
     keep_freed_memory()
-    bridge = _Bridge(Config.adopt(descriptor), socket.socket(fileno=link))
+    bridge = _Bridge(*Config.adopt(descriptor), socket.socket(fileno=link))
     run_and_exit(bridge.run)  # Ray's threads and exit handlers have nothing more to do here
 
 

@@ -131,9 +131,7 @@ def main() -> None:
     leave_signals_to_trainer()
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # Ray prints, and so may the user's modules
-    config = Config.adopt(descriptor)
-    errors = socket.socket(fileno=config.descriptors.errors)
-    answers.write(msgspec.json.encode(list(_troubles(config, errors))))
+    answers.write(msgspec.json.encode(list(_troubles(*Config.adopt(descriptor)))))
     answers.flush()
     os._exit(0)  # the cluster ends what a dead driver had
 

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SampleError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
-from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
+from tests.support.pipelines import Fault, Harm, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
 from tests.support.waiting import wait_until
 
 SAID = "sample 7 is decoded"
@@ -92,6 +93,18 @@ def test_what_is_logged_arrives_at_once_while_the_trainer_waits(
         deliver_all(Pipeline(parameters(epochs=1), Hooks(decode=tells_and_waits), source=Numbered()))
     finally:
         logging.getLogger("mine.decode").removeHandler(handler)
+
+
+def test_a_hook_that_replaces_the_logs_handlers_does_not_close_the_way_of_its_exceptions() -> None:
+    def raises(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+        if sample.index == 7:
+            logging.basicConfig(force=True)
+            raise Harm(7)
+        return {"data": sample["data"], "label": sample["label"]}
+
+    with pytest.raises(SampleError) as caught:
+        deliver_all(Pipeline(parameters(epochs=1), Hooks(decode=raises), source=Numbered()))
+    assert isinstance(caught.value.__cause__, Harm)
 
 
 def test_what_is_logged_arrives_although_the_trainer_never_waits(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,10 +11,13 @@ from typing import Any, NoReturn
 
 import pytest
 import zmq
+from blobfeed.workers.base.errors import LoaderDied
 from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.processes.bridge import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.messages import Failure
 from blobfeed.workers.transport.status_board import StatusBoard
 
 
@@ -51,7 +54,9 @@ def test_a_cluster_that_cannot_be_joined_is_no_news_to_an_assembler_that_has_end
         bridge.run()
 
 
-def test_a_bridge_for_which_there_is_no_process_is_started_later(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_ever(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def refused(*_: object, **_options: object) -> NoReturn:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
@@ -64,6 +69,19 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later(caplog: pytest.
         assert bridge.next_start() == next_start
     assert bridge.fileno() == -1
     assert len(caplog.records) == 2
-    assert "Resource temporarily unavailable; tried again in 0.5 s" in caplog.text
+    assert "Resource temporarily unavailable; another one starts in 0.5 s" in caplog.text
+    with pytest.raises(LoaderDied, match=r"failed 3 times before it had joined: .* temporarily unavailable"):
+        bridge.start_if_due(1.5, poller)
     bridge.close()
     board.close()
+
+
+def test_an_assembler_whose_run_has_ended_does_not_wake_for_a_bridge_that_it_will_not_start() -> None:
+    assembler: Any = object.__new__(Assembler)
+    assembly = SimpleNamespace(last=None, ledger=SimpleNamespace(next_deadline=lambda _limit: None))
+    plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=60.0))
+    vars(assembler).update(_overslept_s=0.0, _plan=plan, _assembly=assembly, _pools=[], _sampling=None)
+    vars(assembler).update(_bridge=SimpleNamespace(next_start=lambda: 0.0))
+    assert assembler._timeout_ms() == 1
+    assembly.last = Failure("LoaderDied", "the bridge to the cluster has failed")
+    assert assembler._timeout_ms() == 1001
