@@ -246,7 +246,7 @@ class Plan(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedPlan(Plan, Schedule):
-    """It is its own schedule: what is in a group is a function of its number. `rounds`: the batches of this rank."""
+    """Its own schedule: what is in a group follows from its number. `rounds`: all of them, with this rank's batches."""
 
     order: EpochOrder
     rounds: Batches
