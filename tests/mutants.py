@@ -125,8 +125,14 @@ _ALIKE: dict[str, str] = {
     r"workers/plan/plan\.py: def announcement\(.*": (
         "an abstract method's default is nobody's; IndexedPlan's line reads the same, and test_schedule.py tests it"
     ),
-    r"workers/plan/stream_plan\.py: return .*self\._short.*  →  .*\(None, -?\d\)\)\[0\] == part\.draw": (
+    r"workers/plan/stream_plan\.py: return .*self\._short.*  →  .*\(None, (?!0\))-?\d\)\)\[0\] == part\.draw": (
         "only the first of the two is looked at"
+    ),
+    r"workers/plan/stream_plan\.py: .*parts(\[group\])?\[0\].*  →  .*parts(\[group\])?\[-1\].*": (
+        "a batch of one shard is one part, and the parts of a joined one are alike in what is asked of them"
+    ),
+    r"workers/plan/stream_plan\.py: return \[Part\(draw, -1, .*  →  return \[Part\(draw, -2, .*": (
+        "any `first` below 0 stands for a whole batch"
     ),
 }
 

@@ -358,6 +358,18 @@ def test_another_sampler_cannot_go_on() -> None:
         reader.load_state_dict(state)
 
 
+class _Nested:
+    class Drawing:
+        def __call__(self, epoch: int, samples: int, rng: np.random.Generator) -> list[int]:
+            return [3, 1, 2, 0]
+
+
+@pytest.mark.parametrize(("sampler", "called"), [(varying, "sampler varying"), (_Nested.Drawing(), "sampler Drawing")])
+def test_a_state_calls_a_function_as_states_of_earlier_versions_do(sampler: Any, called: str) -> None:
+    with BatchReader(source(), batch_size=4, num_loaders=0, sampler=sampler) as reader:
+        assert reader.state_dict()["sampler"] == called
+
+
 # ---- sources and files
 
 

@@ -262,7 +262,7 @@ def hdf5_if_path(source: object) -> object:
 
 def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
-    `hdf5_if_path`. Source objects stand for what a mapping declares.
+    `hdf5_if_path`. Source objects stand for what a mapping declares. Raises ParameterError if `source` is none of them.
     """
     changed = dict(values)
     source = changed.get("source")

@@ -31,7 +31,6 @@ from ..order.samplers import (
 )
 from ..order.weights_log import check_weights
 from ..sources.stream import StreamSource
-from .packed import hook_name
 
 OpenField = Callable[[str], Source | StreamSource]
 
@@ -149,7 +148,8 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
                 "shuffle=True, or keep it and give rank=0, world_size=1"
             )
     if callable(value):
-        return HookSampler(f"{name} {hook_name(value)}", value, gives_batches=gives_batches)
+        called = getattr(value, "__qualname__", type(value).__name__)  # not by hook_name: saved states have it so
+        return HookSampler(f"{name} {called}", value, gives_batches=gives_batches)
     if isinstance(value, Iterable) and not isinstance(value, str | Mapping):
         sampler = IterableSampler(f"{name} {type(value).__name__}", value, gives_batches=gives_batches)
         if sampler.about.length == 0:

@@ -84,7 +84,9 @@ class Schedule(ABC):
         return False
 
     def affinity(self, group: int, row: int) -> int | None:
-        """Rows of one affinity had better be made by one loader; None if any loader will do."""
+        """Rows of one affinity had better be made by one loader, since they lie in the same storage chunks or come from
+        the same shard of a stream; None if any loader will do.
+        """
         return None
 
     def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
@@ -244,7 +246,7 @@ class Plan(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedPlan(Plan, Schedule):
-    """It is its own schedule: what is in a group is a function of its number. `rounds`: the batches of this rank."""
+    """Its own schedule: what is in a group follows from its number. `rounds`: all of them, with this rank's batches."""
 
     order: EpochOrder
     rounds: Batches
