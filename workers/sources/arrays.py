@@ -66,9 +66,12 @@ class ArraysSource(StoredSource):
         """It is in memory."""
 
     def fingerprint(self) -> str:
-        digest = blake2b()
-        for name in self.specs:
-            digest.update(self._memory[name].reshape(-1).view(np.uint8).data)
+        digest, end = blake2b(), 0
+        for name in self.specs:  # with the gaps between the arrays in their file: the caches of all versions go by this
+            array, offset = self._memory[name], self._memory.offset(name)
+            digest.update(bytes(offset - end))
+            digest.update(array.reshape(-1).view(np.uint8).data)
+            end = offset + array.nbytes
         return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{digest.hexdigest()}"
 
     def _checked(self, name: str, value: object) -> AnyArray:
