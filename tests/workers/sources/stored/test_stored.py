@@ -164,7 +164,8 @@ def test_large_rows_are_read_and_small_ones_mapped() -> None:
 
 def test_mounted_file_systems_may_have_any_name(tmp_path: Path) -> None:
     (tmp_path / "mountinfo").write_bytes(
-        b"30 22 0:30 / /a\x0b\xe2\x80\xa8\xff rw shared:5 - nfs4 server:/export rw\n31 22 0:31 / /b\\040c rw - ext4 x rw\n"
+        b"30 22 0:30 / /a\x0b\xe2\x80\xa8\xff rw shared:5 - nfs4 server:/export rw\n"
+        b"31 22 0:31 / /b\\040c rw - ext4 x rw\n"
     )
     assert [*stored_file.mounted(tmp_path / "mountinfo")] == [
         ("0:30", "/a\x0b\u2028\udcff", "nfs4 server:/export"),
