@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import math
+import mmap
 import os
+import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
@@ -20,8 +22,9 @@ from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
 from ..base.keys import blake2b
 from ..base.specs import AnyArray, IndexArray
+from ..transport.linux import memfd_create
 from ..transport.memory import available_memory
-from ..transport.shared_arrays import SharedArrays
+from ..transport.shared_arrays import write_arrays
 from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
 from .stored.source import OpenFiles, StoredSource
@@ -50,12 +53,14 @@ class ArraysSource(StoredSource):
                 f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
                 "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
             )
-        self._memory = SharedArrays(self.kind, arrays)
-        self.descriptors = (self._memory.descriptor,)
-        stamp = FileStamp.of(f"/proc/self/fd/{self._memory.descriptor}")
+        self._memory = memfd_create(f"blobfeed-{self.kind}")
+        weakref.finalize(self, os.close, self._memory)
+        self.descriptors = (self._memory,)
+        offsets = write_arrays(self._memory, arrays)
+        stamp = FileStamp.of(f"/proc/self/fd/{self._memory}")
         columns = {}
         for name, array in arrays.items():
-            layout = Chunked(array.shape, np.array([self._memory.offset(name)]))
+            layout = Chunked(array.shape, np.array([offsets[name]]))
             columns[name] = Column([StoredArray(stamp, name, array.shape, array.dtype, layout)], f"source {self.kind}")
         super().__init__(columns, OpenFiles(), limit=None)
 
@@ -66,10 +71,10 @@ class ArraysSource(StoredSource):
         """It is in memory."""
 
     def fingerprint(self) -> str:
-        digest = blake2b()
-        for name in self.specs:
-            digest.update(self._memory[name].reshape(-1).view(np.uint8).data)
-        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{digest.hexdigest()}"
+        size = os.fstat(self._memory).st_size
+        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
+            content = blake2b(memory).hexdigest()
+        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
 
     def _checked(self, name: str, value: object) -> AnyArray:
         try:

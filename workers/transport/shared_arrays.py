@@ -30,23 +30,14 @@ class SharedArrays:
         weakref.finalize(self, os.close, self.descriptor)
         self._file = _identity(self.descriptor)
         self.is_lost = False
-        self._layout: dict[str, tuple[str, tuple[int, ...], int]] = {}
-        with os.fdopen(os.dup(self.descriptor), "wb") as file:
-            for key, array in arrays.items():
-                file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
-                self._layout[key] = array.dtype.str, array.shape, file.tell()
-                step = max(1, _BLOCK_BYTES * len(array) // max(1, array.nbytes))
-                for block in (array[first : first + step] for first in range(0, len(array), step)):  # it may be strided
-                    file.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
-            file.truncate(file.tell() + _ALIGNMENT)  # an array without elements begins behind the last one
+        offsets = write_arrays(self.descriptor, arrays)
+        self._layout = {key: (array.dtype.str, array.shape, offsets[key]) for key, array in arrays.items()}
+        # An array without elements begins behind the last one.
+        os.truncate(self.descriptor, os.fstat(self.descriptor).st_size + _ALIGNMENT)
         self._map()
 
     def __getitem__(self, key: str) -> AnyArray:
         return self._arrays[key]
-
-    def offset(self, key: str) -> int:
-        """Where the array begins in the file."""
-        return self._layout[key][2]
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_arrays"}
@@ -65,6 +56,18 @@ class SharedArrays:
         self._arrays: dict[str, AnyArray] = {
             key: np.ndarray(shape, dtype, memory, offset) for key, (dtype, shape, offset) in self._layout.items()
         }
+
+
+def write_arrays(descriptor: int, arrays: Mapping[str, AnyArray]) -> dict[str, int]:
+    """Put the arrays into the empty file in C order, some rows at a time; returns where each begins."""
+    offsets = {}
+    with os.fdopen(os.dup(descriptor), "wb") as file:
+        for key, array in arrays.items():
+            offsets[key] = file.seek(-(-file.tell() // _ALIGNMENT) * _ALIGNMENT)
+            step = max(1, _BLOCK_BYTES * len(array) // max(1, array.nbytes))
+            for block in (array[first : first + step] for first in range(0, len(array), step)):  # it may be strided
+                file.write(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+    return offsets
 
 
 def _identity(descriptor: int) -> tuple[int, int] | None:

@@ -103,10 +103,10 @@ def is_network(device: int) -> bool:
 def mounted(mountinfo: Path) -> Iterator[tuple[str, str, str]]:
     """Of each file system its number, where it is mounted, and what it is if it is a network's."""
     try:
-        lines = mountinfo.read_text().splitlines()
+        lines = os.fsdecode(mountinfo.read_bytes()).split("\n")[:-1]
     except OSError:
         return
-    for line in lines:
+    for line in lines:  # in a name any other character that ends a line may stand
         before, _, after = line.partition(" - ")
         number, _, point = before.split(" ")[2:5]
         kind, what, *_ = after.split(" ")

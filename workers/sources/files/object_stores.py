@@ -64,19 +64,7 @@ class ObjectStore(ABC):
 
     def get(self, key: str, start: int, stop: int, version: str) -> memoryview:
         """Bytes [start, stop) of the object; raises SourceError, also if it is not of this version any more."""
-
-        def attempt() -> memoryview:
-            data, found = self._get(key, start, stop, version)
-            if found != version:
-                raise SourceError(
-                    f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
-                    f"{found} now); start the training again, on objects that stay"
-                )
-            if len(data) != stop - start:
-                raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
-            return data
-
-        return self._persist(key, attempt)
+        return self._persist(key, lambda: self._checked(key, start, stop, version))
 
     def get_whole(self, key: str) -> memoryview | None:
         """All bytes of the object, None if there is none; raises SourceError."""
@@ -101,6 +89,17 @@ class ObjectStore(ABC):
     def listed(self, prefix: str) -> dict[str, str]:
         """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""
         return self._persist(prefix, lambda: self._list(prefix))
+
+    def _checked(self, key: str, start: int, stop: int, version: str) -> memoryview:
+        data, found = self._get(key, start, stop, version)
+        if found != version:
+            raise SourceError(
+                f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
+                f"{found} now); start the training again, on objects that stay"
+            )
+        if len(data) != stop - start:
+            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
+        return data
 
     @abstractmethod
     def _look(self, key: str) -> tuple[int, str]: ...
@@ -234,7 +233,7 @@ class _Obstore(ObjectStore):
             result = self._obstore.get(self._store, key, options={"range": {"suffix": size}})
         except NotSupportedError:  # Azure counts no bytes from the end
             total, version = self._look(key)
-            return self._get(key, max(0, total - size), total, version)
+            return self._checked(key, max(0, total - size), total, version), version
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:

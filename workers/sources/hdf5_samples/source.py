@@ -15,7 +15,7 @@ from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import FileStamp, Locking, locate_part, split_by_part
+from ..files.file import FileStamp, Locking, locate_part, split_by_part, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
@@ -131,8 +131,9 @@ class HDF5SamplesSource(FilesSource):
             _read_ragged(file, data, indices, offsets, positions, rows)
         elif len(offsets):
             file.raw.gather_at(offsets, positions, rows.reshape(len(rows), -1).view(np.uint8))
-            if not data.dtype.isnative:
-                rows[positions] = rows[positions].byteswap()
+            if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
+                for start, stop in stretches(positions, positions, 1):
+                    rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)
 
     def _read_by_library(
         self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows

@@ -122,6 +122,6 @@ def require_like_first(shape: tuple[int, int, int], spec: ArraySpec) -> None:
     elif shape != spec.shape:
         _, height, width = spec.shape
         raise ValueError(
-            f"it is {shape[1]}×{shape[2]} and the first one {height}×{width}: all need one size, unless max_height and "
-            "max_width declare the largest"
+            f"it is {shape[1]}×{shape[2]} and the first one {height}×{width}: resize them, or declare the largest by "
+            "max_height and max_width, not equal_sizes"
         )

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import plyvel  # type: ignore[import-untyped]
 
@@ -85,11 +85,20 @@ class LevelDbSource(LmdbSource):
     def __init__(
         self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
     ) -> None:
-        _remove_left_rooms()
-        self._room, lock = _locked_room(os.getpid())
-        # Loaders may use the room until this object goes. An unpickled one has no part in it, nor has a forked process.
-        weakref.finalize(self, _remove_room, self._room, lock, os.getpid())
+        self._make_room()
         super().__init__(options, tops=tops, base_dir=base_dir)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if os.getpid() == self._owner:  # a copy in the trainer may outlive what it was made from
+            self._make_room()
+
+    def _make_room(self) -> None:
+        """A folder for views. Loaders may use it until this object goes; a forked process has no part in it."""
+        _remove_left_rooms()
+        self._owner = os.getpid()
+        self._room, lock = _locked_room(self._owner)
+        weakref.finalize(self, _remove_room, self._room, lock, self._owner)
 
     def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
         if not (Path(path) / "CURRENT").is_file():

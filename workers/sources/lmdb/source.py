@@ -72,8 +72,9 @@ class LmdbSource(Source):
         self._stamp, self._keys = self._list_keys(self._path)
         if not len(self._keys):
             raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
-        self._database: _Database | None = None
-        first = self._datum(0)
+        database = self._database
+        with self._naming(0):
+            first = self._datum(database, 0)
         if first.encoded:
             need("cv2", f"source {self.kind}, for the encoded records of {self._path},")
         self._float = not first.encoded and not first.data
@@ -99,12 +100,13 @@ class LmdbSource(Source):
         return self._specs
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
+        database = self._database
         for row, index in enumerate(indices.tolist()):
-            datum = self._datum(index)
-            if _LABEL in out:
-                cast("AnyArray", out[_LABEL])[row] = datum.label
-            if _DATA in out:
-                with self._naming(index):
+            with self._naming(index):
+                datum = self._datum(database, index)
+                if _LABEL in out:
+                    cast("AnyArray", out[_LABEL])[row] = datum.label
+                if _DATA in out:
                     self._put(datum, row, out[_DATA])
 
     def where(self, index: int) -> str:
@@ -117,12 +119,11 @@ class LmdbSource(Source):
     def close(self) -> None:
         """Close the database, and give back the decoder's buffers."""
         self.__dict__.pop("_decoder", None)
-        database, self._database = self._database, None
-        if database is not None:
+        if database := self.__dict__.pop("_database", None):
             database.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_database": None}
+        return {name: value for name, value in self.__dict__.items() if name != "_database"}
 
     def _list_keys(self, path: str) -> tuple[Any, PackedNames]:
         """What tells whether the database is still the same, and its keys in order; raises SourceError."""
@@ -131,17 +132,19 @@ class LmdbSource(Source):
     def _open(self) -> _Database:
         return _Lmdb(self._stamp)
 
-    def _datum(self, index: int) -> Any:
-        if self._database is None:
-            self._database = self._open()
-        with self._naming(index):
-            try:
-                record = self._database.get(self._keys[index])
-            except Exception as error:  # lmdb and plyvel have errors of their own
-                raise ValueError(str(error)) from error
-            if record is None:
-                raise ValueError("the database has no such key")
-            return parsed(record)
+    @cached_property
+    def _database(self) -> _Database:
+        return self._open()
+
+    def _datum(self, database: _Database, index: int) -> Any:
+        """Raises ValueError."""
+        try:
+            record = database.get(self._keys[index])
+        except Exception as error:  # lmdb and plyvel have errors of their own
+            raise ValueError(str(error)) from error
+        if record is None:
+            raise ValueError("the database has no such key")
+        return parsed(record)
 
     def _naming(self, index: int) -> Naming:
         return Naming(self, index, self._path, self.where)

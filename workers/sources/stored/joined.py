@@ -1,8 +1,9 @@
 """Rows of many files gathered in one call: the files are mapped side by side, at addresses that put all rows on a grid.
 
-Going through the files one after the other, Python takes 13 µs for each. Maps begin at whole pages; but of the pages
-behind each other, one in (row bytes / greatest common divisor of the page and the row) is such that the rows of a file
-mapped there lie at whole rows from the first file's. So an index of a row is an index into one array.
+Going through the files one after the other, Python takes 13 µs for each, and of many files a task has a row or two of
+each. Maps begin at whole pages; but of the pages behind each other, one in (row bytes / greatest common divisor of the
+page and the row) is such that the rows of a file mapped there lie at whole rows from the first file's. So an index of a
+row is an index into one array.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, repeat
 from operator import attrgetter, lt, ne
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -211,8 +213,7 @@ class _JoinedColumn:
 
     def __init__(self, column: Column) -> None:
         self.arrays = column.arrays
-        layouts = [array.layout for array in self.arrays if isinstance(array.layout, Chunked)]
-        self._offsets = np.array([int(layout.offsets[0]) for layout in layouts])
+        self._offsets = np.array([int(cast("Chunked", array.layout).offsets[0]) for array in self.arrays])
         self._row_bytes = self.arrays[0].sample_bytes
         counts = np.diff(column.starts)
         grid = lay_out_grid(self._offsets, counts, self._row_bytes)

@@ -141,7 +141,7 @@ class _Folder:
 
     def whole(self, key: str) -> Bytes | None:
         """All bytes, None if there is no such file."""
-        with suppress(FileNotFoundError, NotADirectoryError):
+        with suppress(FileNotFoundError):
             return np.frombuffer(read_whole(self._folder / key), np.uint8)
         return None
 

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ...base.errors import SourceError
+from ...base.files import is_url
 from ..files.remote import stamp_of
 from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray
 from ..stored.object_rows import folder_at
@@ -23,7 +25,8 @@ _BYTES_CODECS = ("gzip", "zstd", "blosc")
 def examine_array(folder: str, name: str) -> StoredArray | None:
     """The array in `folder`, None if there is none; raises SourceError for one that cannot be read."""
     for document, examine in (("zarr.json", _examine_v3), (".zarray", _examine_v2)):
-        text = folder_at(folder).whole(document)
+        is_there = is_url(folder) or Path(folder, document).is_file()
+        text = folder_at(folder).whole(document) if is_there else None
         if text is None:
             continue
         try:

@@ -52,6 +52,20 @@ def test_records_are_read_in_any_order_and_the_database_is_left_as_it_is(databas
     assert {each.name: each.stat().st_mtime_ns for each in database.iterdir()} == before
 
 
+def test_a_copy_in_the_same_process_outlives_the_source(database: Path) -> None:
+    before = rooms()
+    source = opened(database)
+    copy = pickle.loads(pickle.dumps(source))
+    del source
+    gc.collect()
+    rows = allocate_rows(copy.specs, 1)
+    copy.read(np.array([57]), rows)
+    np.testing.assert_array_equal(rows["data"], IMAGES[[57]])
+    del copy
+    gc.collect()
+    assert rooms() <= before
+
+
 def test_two_loaders_read_it_and_nothing_is_left(database: Path) -> None:
     before = rooms()
     with BatchReader({"leveldb": database}, batch_size=50, num_loaders=2, epochs=1) as reader:

@@ -162,6 +162,17 @@ def test_large_rows_are_read_and_small_ones_mapped() -> None:
     assert not stamp.maps(1 << 20)
 
 
+def test_mounted_file_systems_may_have_any_name(tmp_path: Path) -> None:
+    (tmp_path / "mountinfo").write_bytes(
+        b"30 22 0:30 / /a\x0b\xe2\x80\xa8\xff rw shared:5 - nfs4 server:/export rw\n"
+        b"31 22 0:31 / /b\\040c rw - ext4 x rw\n"
+    )
+    assert [*stored_file.mounted(tmp_path / "mountinfo")] == [
+        ("0:30", "/a\x0b\u2028\udcff", "nfs4 server:/export"),
+        ("0:31", "/b c", ""),
+    ]
+
+
 @pytest.mark.parametrize("files", [1, 3])
 def test_files_of_a_network_are_read_and_not_mapped(
     files: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -227,11 +227,18 @@ def add_link(tar: tarfile.TarFile, kind: bytes, name: str, target: str) -> None:
     tar.addfile(entry)
 
 
-def test_a_hard_link_is_refused(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [("0.cls", b"0")])
+def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.CLS").write_bytes(b"%d" % number)
+    (tmp_path / "3.CLS").hardlink_to(tmp_path / "1.CLS")
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for number in range(4):
+            tar.add(tmp_path / f"{number}.CLS", f"./some.dir/{number}.CLS")
+    source = opened("tar", tmp_path, path="a.tar")
+    assert rows_of(source, range(4))["cls"].tolist() == [0, 1, 2, 1]
     with tarfile.open(tmp_path / "a.tar", "a") as tar:
-        add_link(tar, tarfile.LNKTYPE, "1.cls", "0.cls")
-    with pytest.raises(SourceError, match=r"'1\.cls' is a hard link to '0\.cls', .* tar --hard-dereference"):
+        add_link(tar, tarfile.LNKTYPE, "4.cls", "5.cls")
+    with pytest.raises(SourceError, match=r"'4\.cls' is a hard link to '5\.cls', which is no file in it"):
         opened("tar", tmp_path, path="a.tar")
 
 

@@ -195,6 +195,10 @@ def test_damage_is_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"data: chunk \(1, 0, 0\): the checksum is"):
         rows_of(source, [5])
     assert rows_of(source, [3])["data"].shape == (1, 6, 5)
+    shutil.rmtree(chunk.parent)
+    chunk.parent.write_text("a file where chunks should be")
+    with pytest.raises(SourceError, match=r"data: reading samples failed: .* Not a directory"):
+        rows_of(source, [5])
 
 
 def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
@@ -286,3 +290,8 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
     document.write_text("{")
     with pytest.raises(SourceError, match="cannot be understood"):
         opened("zarr", tmp_path, ["data"], path="a.zarr")
+    document.unlink()
+    document.mkdir()
+    for path in ("a.zarr", "a.zarr/zarr.json"):
+        with pytest.raises(SourceError, match=rf"there is no array .*{path}/data"):
+            opened("zarr", tmp_path, ["data"], path=path)
