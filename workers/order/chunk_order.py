@@ -56,6 +56,9 @@ class ChunkOrder(EpochOrder):
         self._window_chunks, self._longer = divmod(self._chunks, self._windows)
         self._epoch: _Epoch | None = None
 
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_epoch": None}
+
     def window_at(self, position: int) -> int | None:
         if not self.has_windows:
             return None

@@ -109,8 +109,7 @@ class EpochOrder(ABC):
         """Some range of global positions around `position`: its start, and its samples."""
 
     def __getstate__(self) -> dict[str, object]:
-        """Without what any order keeps of the last epoch that was asked for."""
-        return self.__dict__ | {"_block": _NOTHING, "_epochs": _NOTHING, "_epoch": None}
+        return self.__dict__ | {"_block": _NOTHING}
 
 
 class SequentialOrder(EpochOrder):
@@ -127,16 +126,19 @@ class ShuffledOrder(EpochOrder):
     def __init__(self, samples: int, seed: int) -> None:
         super().__init__(samples)
         self._key_of = partial(derive_key, seed, "shuffle")
-        self._epoch: tuple[int, Permutation] | None = None
+        self._permutation: tuple[int, Permutation] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_permutation": None}
 
     def _compute_block(self, position: int) -> tuple[int, IndexArray]:
         start, first, end = block_around(position, self.samples)
         return start, self._of_epoch(start // self.samples)(np.arange(first, end, dtype=np.int64))
 
     def _of_epoch(self, epoch: int) -> Permutation:
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = epoch, keyed_permutation(self.samples, self._key_of(epoch))
-        return self._epoch[1]
+        if self._permutation is None or self._permutation[0] != epoch:
+            self._permutation = epoch, keyed_permutation(self.samples, self._key_of(epoch))
+        return self._permutation[1]
 
 
 def block_around(position: int, samples: int) -> tuple[int, int, int]:

@@ -76,6 +76,9 @@ class MixedOrder(EpochOrder):
             done = end
         return indices, epochs
 
+    def __getstate__(self) -> dict[str, object]:
+        return super().__getstate__() | {"_epochs": self._block[:0]}
+
     def _compute_block(self, position: int) -> tuple[int, IndexArray]:
         length = len(self._pattern)
         together = max(1, BLOCK // length)
