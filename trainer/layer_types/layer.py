@@ -156,7 +156,8 @@ class Layer:
         torch says what it cannot make: of too many numbers, of a negative deviation and the like.
         """
         try:
-            weights = torch.empty(shape, device="cpu")  # there a seed gives the same net for every device
+            # Made on the CPU, so that a seed gives the same net on every device.
+            weights = torch.empty(shape, device="cpu")
             FILLERS[filler.type](filler, weights, self.context.generators.weights)
             return weights.to(self.context.device)
         except (RuntimeError, ValueError, ZeroDivisionError) as error:
