@@ -19,7 +19,7 @@ from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.files import writing
+from .workers.base.files import require_ending, writing
 from .workers.processes.process import fill_standard_streams
 
 Effect = Literal["stop", "snapshot", "none"]
@@ -167,8 +167,7 @@ def draw_net(
     picture = draw(document, state)
     if target.exists() and target.samefile(model):
         raise ParameterError(f"{target} is the net itself: name another file for the drawing")
-    if target.suffix.lower() not in ("", ".svg"):  # no viewer would show an SVG called net.png
-        raise ParameterError(f"{target}: the drawing is an SVG: name a file that ends in .svg")
+    require_ending(target, (".svg",), f"{target}: the drawing is an SVG")
     with writing(target):
         target.write_text(picture, encoding="utf-8")
     typer.echo(f"{target}: {len(included_layers(document, state))} layers")
@@ -201,8 +200,8 @@ def monitor(
 
     if as_json and svg is not None:
         raise typer.BadParameter("give --json or --svg, not both")
-    if svg is not None and svg.suffix.lower() not in ("", ".svg"):
-        raise ParameterError(f"--svg {svg}: the picture is an SVG: name a file that ends in .svg")
+    if svg is not None:
+        require_ending(svg, (".svg",), f"--svg {svg}: the picture is an SVG")
     watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 

@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed
-from ..workers.base.files import writing
+from ..workers.base.files import require_ending, writing
 from ..workers.transport.trace_ring import SUFFIX
 from ..workers.watching.trace_events import load
 from .recognise import Found, sample_of
@@ -66,8 +66,7 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         parts.append(f'<div class="cards">{_card("Loss", _loss_chart(losses), wide=True)}</div>')
     if target.exists() and any(map(target.samefile, paths)):
         raise ParameterError(f"--out {target} is one of the files that the page is made of: name another file")
-    if target.suffix.lower() not in ("", ".html", ".htm"):
-        raise ParameterError(f"--out {target}: the page is HTML: name a file that ends in .html")
+    require_ending(target, (".html", ".htm"), f"--out {target}: the page is HTML")
     with writing(target):
         target.write_text(_page(parts), encoding="utf-8", errors="backslashreplace")  # names may be no UTF-8
 

@@ -9,7 +9,7 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -122,6 +122,15 @@ def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, whole or not at all; raises OSError."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
+
+
+def require_ending(path: Path, endings: Sequence[str], what: str) -> None:
+    """Raises ParameterError, which begins with `what`, if `path` has an ending, and it is none of these.
+
+    No viewer would show an SVG called net.png, and a file that was meant for another argument would be written over.
+    """
+    if path.suffix.lower() not in ("", *endings):
+        raise ParameterError(f"{what}: name a file that ends in {endings[0]}")
 
 
 @contextmanager
