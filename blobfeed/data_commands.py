@@ -50,7 +50,7 @@ def inspect(
 ) -> None:
     """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
     from .tools.inspecting import inspect as look
-    from .tools.recognise import source_of
+    from .tools.recognition.recognise import source_of
 
     console = _console()
     if sheet is None and parameters != "{}":
@@ -85,7 +85,9 @@ def pack(
     from .tools.inspecting import print_lines
     from .tools.packing import Layout, pack_encoded
     from .tools.packing import pack as pack_arrays
-    from .tools.recognise import Found, sized, source_of
+    from .tools.recognition.found import Found
+    from .tools.recognition.pictures import sized
+    from .tools.recognition.recognise import source_of
 
     found = source_of(source, _names(tops), image_list)
     with _progress() as told:
@@ -124,7 +126,7 @@ def bench(
 
     from .tools.benching import IN_PROCESS, TORCH
     from .tools.benching import bench as time_ways
-    from .tools.recognise import source_of
+    from .tools.recognition.recognise import source_of
     from .workers.plan.plan import usable_cores
 
     number = loaders or usable_cores()
@@ -162,7 +164,7 @@ def report(
 ) -> None:
     """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
     need("plotly", "a report")
-    from .tools.recognise import source_of
+    from .tools.recognition.recognise import source_of
     from .tools.report import write_report
 
     write_report(files, out, source_of([source]) if source else None)

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..workers.base.specs import AnyArray
 from .examine import Facts, examine
-from .recognise import Found, in_yaml
+from .recognition.found import Found, in_yaml
 
 _MOST_CLASSES = 20
 _WORTH_IT = 1.5

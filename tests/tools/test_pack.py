@@ -20,7 +20,8 @@ import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools import benching, packing
 from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
-from blobfeed.tools.recognise import Found, in_yaml, source_of
+from blobfeed.tools.recognition.found import Found, in_yaml
+from blobfeed.tools.recognition.recognise import source_of
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from typer.testing import CliRunner
 
@@ -203,7 +204,7 @@ import os, signal, sys
 from pathlib import Path
 from blobfeed.tools.packing import Layout, pack
 from blobfeed.tools import packing
-from blobfeed.tools.recognise import source_of
+from blobfeed.tools.recognition.recognise import source_of
 
 packing._BATCH_BYTES = 10 * 3 * 64 * 64
 

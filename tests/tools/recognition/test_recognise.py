@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 import yaml
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.tools.recognise import Found, in_yaml, sample_of, source_of
+from blobfeed.tools.recognition.found import Found, in_yaml, sample_of
+from blobfeed.tools.recognition.recognise import source_of
 from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SourceError
 
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb

@@ -1,0 +1,179 @@
+"""From paths to a source that reads them: what `blobfeed inspect`, `pack` and `bench` are given."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from textwrap import shorten
+
+from ...workers.base.checks import shown
+from ...workers.base.errors import ParameterError, SourceError
+from ...workers.base.param_str import parse_param_str
+from ...workers.sources.files.paths import natural_key
+from ...workers.sources.images.list_file import parse_image_list
+from ...workers.sources.stored.hdf5_library import h5py
+from ...workers.sources.tar.fields import PICTURES
+from .arrays import WORDS_FOR, hdf5, npz, zarr
+from .found import Found
+from .pictures import folder_of_images, sized, tar
+
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_MARKS = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
+"""Files that say what their folder is."""
+_IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
+_IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
+_DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
+
+
+def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:
+    """What `paths` hold; one of them may be a declaration such as `{npy: {data: x.npy}}`.
+
+    `image_list`: where to write the list of a folder of images. Raises SourceError for what cannot be read, or needs
+    something first; it says what.
+    """
+    if len(paths) == 1 and paths[0].lstrip().startswith("{"):
+        found = _declaration(paths[0])
+    else:
+        found = _recognised([Path(path).expanduser() for path in paths], image_list)
+    return replace(found, tops=tuple(tops) if tops else found.tops)
+
+
+def _declaration(text: str) -> Found:
+    declared = parse_param_str(text, "the declaration")
+    if len(declared) != 1:
+        raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
+    ((kind, options),) = declared.items()
+    return Found({kind: {"path": options} if isinstance(options, str) else options})
+
+
+def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
+    if missing := [path for path in paths if not path.exists()]:
+        raise SourceError(
+            f"there is no {str(missing[0])!r}; name files or folders, or a declaration such as {{npy: …}}"
+        )
+    kinds = {_kind(path) for path in paths}
+    if len(kinds) > 1:
+        raise SourceError(
+            f"{', '.join(map(str, paths))} are of different kinds ({', '.join(sorted(kinds))}): name those of one kind"
+        )
+    kind = kinds.pop()
+    if kind in ("npy", "idx"):
+        return Found({kind: _tops_by_file(paths)})
+    if kind == "hdf5":
+        return hdf5(paths)
+    if kind == "tar":
+        return tar(paths)
+    if len(paths) > 1:
+        raise SourceError(f"{len(paths)} paths of kind {kind}: name one, or declare {{concat: [{{{kind}: …}}, …]}}")
+    (path,) = paths
+    if kind == "folder":
+        return _folder(path, image_list)
+    if kind in ("lmdb", "leveldb"):
+        return sized(kind, {"path": str(path)})
+    if kind == "npz":
+        return npz(path)
+    if kind == "zarr":
+        return zarr(path)
+    return _text(path)
+
+
+def _kind(path: Path) -> str:
+    if path.is_dir():
+        return next((kind for name, kind in _MARKS.items() if (path / name).exists()), "folder")
+    with path.open("rb") as file:
+        head = file.read(512)
+    if head.startswith(_HDF5_SIGNATURE) or (path.suffix in (".h5", ".hdf5") and b"\0" in head):
+        return "hdf5"
+    if _IDX_NAME.search(path.name):
+        return "idx"
+    signs = ((0, b"\x93NUMPY", "npy"), (0, b"PK\3\4", "npz"), (16, b"\xde\xc0\xef\xbe", "lmdb"), (257, b"ustar", "tar"))
+    for offset, sign, kind in signs:
+        if head[offset:].startswith(sign):
+            return kind
+    if re.search(r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))$", path.name):  # its source says what is wrong with it
+        return "tar"
+    if h5py.is_hdf5(path):  # behind other bytes, as in MATLAB's files
+        return "hdf5"
+    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
+        kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
+        raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
+    return "text"
+
+
+def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
+    """A top for each file: `data` and `label` where the names say so, else the file's own name."""
+    if len(paths) == 1:
+        return {"data": str(paths[0])}
+    tops: dict[str, str] = {}
+    for path in paths:
+        words = re.sub(r"[-.]", "_", path.name).lower()
+        name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
+        top = next((top for top, pattern in WORDS_FOR.items() if re.search(pattern, words)), name)
+        named = top if top not in tops else path.stem
+        if named in tops:
+            raise SourceError(
+                f"{tops[named]} and {path} would both be the top {named!r}: rename one, or declare the tops, such as "
+                f"'{{npy: {{{named}: [FILE, FILE]}}}}' for .npy files to be put end to end"
+            )
+        tops[named] = str(path)
+    return dict(sorted(tops.items(), key=lambda top: top[0] != "data"))
+
+
+def _text(path: Path) -> Found:
+    if path.suffix == ".prototxt":
+        raise SourceError(
+            f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
+            f"net sees by `blobfeed inspect {path} --sheet sheet.png`"
+        )
+    first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0].path(0))
+    for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
+        if not os.path.isfile(folder / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
+            continue
+        if h5py.is_hdf5(folder / name):
+            found = hdf5([folder / name])
+            return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
+        return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+    raise SourceError(
+        f"{path}: its first path, {shown(first)}, is no file here or beside the list: say where the files are, by "
+        f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
+    )
+
+
+def _folder(path: Path, image_list: Path | None) -> Found:
+    files = sorted(_files(path), key=lambda file: natural_key(str(file)))
+    if not files:
+        raise SourceError(f"the folder {path} holds no files")
+    images = [file for file in files if _is_image(file)]
+    rest = [file for file in files if not _is_image(file)]
+    others = Counter(file.suffix or file.name for file in rest)
+    data = max((count for end, count in others.items() if end.lower() in _DATA), default=0)
+    # Each may have a text and more beside it; or it may itself lie beside data, to show them.
+    if len(images) > data and len(images) >= max(others.values(), default=0):
+        found = folder_of_images(path, images, image_list)
+        named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
+        remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
+        return replace(found, remarks=(*found.remarks, remark)) if others else found
+    counts = Counter(file.suffix for file in rest)
+    suffix = max(counts, key=lambda end: (counts[end], end.lower() in _DATA))
+    return _recognised([file for file in rest if file.suffix == suffix], image_list)
+
+
+def _is_image(file: Path) -> bool:
+    return file.suffix.lower()[1:] in _IMAGES
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """All below `folder`, also behind symbolic links, as torchvision finds them; but nothing that is hidden.
+
+    A link that leads nowhere is among them, so that it is missed by its name.
+    """
+    for root, folders, names in os.walk(folder, followlinks=True):
+        here = Path(root).resolve()
+        folders[:] = [name for name in folders if name[0] != "." and not here.is_relative_to((here / name).resolve())]
+        seen = (Path(root, name) for name in names if name[0] != ".")
+        yield from (file for file in seen if file.is_file() or file.is_symlink())
