@@ -177,9 +177,10 @@ class CudaDelivery(Delivery):
             self.pipeline.take()
 
     def _send_array(self, name: str, host: AnyArray, largest_bytes: int, buffer: _Buffer) -> torch.Tensor:
-        if name not in buffer.device:
-            buffer.device[name] = self._device.memory(largest_bytes)
-        return self._device.send(host, buffer.device[name])
+        with torch.inference_mode(False):  # what is made in that mode cannot be written to outside of it
+            if name not in buffer.device:
+                buffer.device[name] = self._device.memory(largest_bytes)
+            return self._device.send(host, buffer.device[name])
 
     def _host_array(self, top: Top, shape: Shape, batch: Batch, buffer: _Buffer) -> AnyArray:
         """What is sent: the slot's own memory where that is page-locked, else a staged copy of it."""

@@ -128,6 +128,17 @@ def test_a_stream_that_captures_a_graph_is_refused_and_no_batch_is_lost(feeding:
     np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
 
 
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+def test_a_reader_that_began_in_inference_mode_goes_on_outside_of_it(feeding: Any, page_lock: str) -> None:
+    with torch.inference_mode():
+        feed = feeding(PlayedDevice(1), page_lock=page_lock, transform={"scale": [0.5, 1, 2], "mean_value": 1})
+        feed.next()
+    np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
+    with torch.inference_mode():
+        np.testing.assert_array_equal(feed.next()[1], np.arange(8, 12))
+    np.testing.assert_array_equal(feed.next()[1], np.arange(12, 16))
+
+
 def test_what_travels_lies_in_page_locked_memory(feeding: Any, tmp_path: Path) -> None:
     """Crops too: a copy from other memory makes the trainer wait for the device."""
     device = PlayedDevice(0)
