@@ -17,28 +17,35 @@ class _Copy:
 
     def __init__(self, host: AnyArray, target: Any, wrong: list[str]) -> None:
         self.host, self.target, self.as_sent, self.done, self._wrong = host, target, host.copy(), False, wrong
+        self._has_arrived = False
+
+    def arrive(self) -> None:
+        """For what a stream does behind it. The host has not waited, so it may not touch what is copied yet."""
+        if not self._has_arrived:
+            self.target.copy_(torch.from_numpy(self.as_sent))
+            self._has_arrived = True
 
     def do(self) -> None:
         if not self.done:
             if not np.array_equal(self.host, self.as_sent):
                 self._wrong.append("a slot was released, or a staged copy overwritten, before it was copied")
-            self.target.copy_(torch.from_numpy(self.host))
+            self.arrive()
             self.done = True
 
 
 class _Event:
     def __init__(self, copies: list[_Copy], patience: int, memory: tuple[int, ...] = ()) -> None:
-        self._copies, self._asked, self._patience = copies, 0, patience
+        self.copies, self._asked, self._patience = copies, 0, patience
         self.memory = memory
 
     def query(self) -> bool:
         self._asked += 1
         if self._asked > self._patience:
             self.synchronize()
-        return all(copy.done for copy in self._copies)
+        return all(copy.done for copy in self.copies)
 
     def synchronize(self) -> None:
-        for copy in self._copies:
+        for copy in self.copies:
             copy.do()
 
 
@@ -129,6 +136,7 @@ class PlayedDevice:
 
     def use_after(self, event: Any) -> None:
         self.at("before use_after")
-        event.synchronize()
+        for copy in event.copies:
+            copy.arrive()
         self._used = event.memory
         self.at("after use_after")
