@@ -25,6 +25,11 @@ _PORTABLE = 1
 _LOCKED_ALREADY = 712
 """cudaErrorHostMemoryAlreadyRegistered."""
 
+_UNKNOWN = 64
+"""Bytes at the start of page-locked memory that are left out. torch knows it by its first address: it would record an
+event when it is freed, which CUDA refuses once any kernel of the program's has failed, and torch then ends the process
+before the error has been shown. `unlock` waits for the copies, so there is no need of that event."""
+
 
 class CudaDevice:
     """One device and the stream on which batches travel to it.
@@ -102,8 +107,8 @@ class CudaDevice:
         """Uninitialised page-locked memory, shape (nbytes,)."""
         with torch.cuda.device(self.device):
             # Named: else torch.set_default_device decides.
-            memory = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-        return memory.numpy()
+            memory = torch.empty(_UNKNOWN + nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        return memory.numpy()[_UNKNOWN:]
 
     def constant(self, array: AnyArray) -> torch.Tensor:
         """A copy of `array` on the device; waits until it is there."""

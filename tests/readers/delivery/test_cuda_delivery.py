@@ -456,6 +456,17 @@ def test_staging_memory_is_the_hosts_though_torch_has_another_default(
         assert CudaDevice("cuda").host_memory(8).nbytes == 8
 
 
+def test_torch_does_not_know_staging_memory_by_its_address(
+    runtime: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it records an event when the memory is freed, and ends the process if a kernel of the user's has failed."""
+    whole = torch.empty(1 << 10, dtype=torch.uint8)
+    monkeypatch.setattr(torch, "empty", lambda nbytes, **_: whole[:nbytes])
+    memory = CudaDevice("cuda").host_memory(8)
+    assert memory.nbytes == 8
+    assert memory.ctypes.data > whole.data_ptr()
+
+
 def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:
     runtime.cudaHostRegister = lambda *_: 2
     runtime.cudaGetErrorString = {2: "out of memory"}.__getitem__
