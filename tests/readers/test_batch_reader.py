@@ -574,6 +574,21 @@ def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_wh
     reader.close()
 
 
+def test_what_the_block_raises_goes_on_though_closing_fails_too(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a kernel that has failed: from then on CUDA refuses every call."""
+
+    def fail() -> None:
+        raise OSError("the device has gone")
+
+    reader = read(source, epochs=1)
+    monkeypatch.setattr(reader._feed.batches.delivery, "close", fail)
+    with pytest.raises(ZeroDivisionError) as caught, reader:
+        raise ZeroDivisionError
+    assert caught.value.__notes__ == ["closing the BatchReader raised OSError: the device has gone"]
+
+
 def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
     with read(source, epochs=1, num_loaders=2) as reader:
         list(reader)

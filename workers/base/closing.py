@@ -8,7 +8,8 @@ from typing import Self
 
 
 class Closing:
-    """`with Thing() as thing:` closes the thing, however the block ends."""
+    """`with Thing() as thing:` closes the thing, however the block ends. What the block raises goes on: a device that a
+    kernel of the block has broken cannot be closed without an error either."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -16,8 +17,13 @@ class Closing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        try:
+            self.close()
+        except Exception as second:
+            if error is None:
+                raise
+            error.add_note(f"closing the {type(self).__name__} raised {type(second).__name__}: {second}")
 
     def __getstate__(self) -> object:
         raise TypeError(
