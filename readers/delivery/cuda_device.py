@@ -94,9 +94,12 @@ class CudaDevice:
                         self._forget_error()
 
     def _forget_error(self) -> None:
-        """CUDA remembers a refusal as its last error, and the next kernel, whosever it is, would be blamed for it."""
+        """CUDA remembers a refusal as its last error, and the next kernel, whosever it is, would be blamed for it.
+
+        Newer releases of torch make zeros without a kernel.
+        """
         with contextlib.suppress(RuntimeError):
-            torch.zeros(1, device=self.device)
+            torch.ones(1, device=self.device)
 
     def memory(self, nbytes: int) -> torch.Tensor:
         """Uninitialised memory on the device, shape (nbytes,) uint8."""

@@ -436,7 +436,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.captures)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
-    monkeypatch.setattr(torch, "zeros", lambda *_, **__: None)
+    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
     return made
 
 
