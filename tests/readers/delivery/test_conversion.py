@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import conversion as delivery_values
-from blobfeed.readers.delivery.conversion import (
-    Conversion,
-    check_range,
-    check_types,
-    check_whole_numbers,
-    mean_of,
-)
+from blobfeed.readers.delivery.conversion import Conversion, check_range, check_types, check_whole_numbers, mean_of
 from blobfeed.readers.delivery.mean_image import Mean
 from blobfeed.workers.base.errors import InexactValueError, ParameterError
 from blobfeed.workers.base.specs import AnyArray

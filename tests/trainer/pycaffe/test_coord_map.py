@@ -8,12 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.trainer.prototxt.errors import NetError
-from blobfeed.trainer.pycaffe.coord_map import (
-    AxisMismatchException,
-    UndefinedMapException,
-    coord_map_from_to,
-    crop,
-)
+from blobfeed.trainer.pycaffe.coord_map import AxisMismatchException, UndefinedMapException, coord_map_from_to, crop
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, params
 

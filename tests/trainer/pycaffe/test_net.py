@@ -14,13 +14,7 @@ from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import (
-    BATCHES,
-    SMALL_NET,
-    with_inputs,
-    write_as_on_cuda,
-    write_project,
-)
+from tests.support.trainer_nets import BATCHES, SMALL_NET, with_inputs, write_as_on_cuda, write_project
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 TRAIN, TEST = 0, 1

@@ -12,12 +12,7 @@ from blobfeed.trainer.pycaffe import mode, solvers
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
 
-from tests.support.trainer_nets import (
-    SMALL_SOLVER,
-    write_as_on_cuda,
-    write_golden_solver,
-    write_project,
-)
+from tests.support.trainer_nets import SMALL_SOLVER, write_as_on_cuda, write_golden_solver, write_project
 from tests.trainer.solving.test_golden import GOLDEN, WEIGHTS
 
 CLASSES = ["SGDSolver", "NesterovSolver", "AdaGradSolver", "RMSPropSolver", "AdaDeltaSolver", "AdamSolver"]

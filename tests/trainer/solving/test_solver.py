@@ -14,13 +14,7 @@ from blobfeed.trainer.solving.progress import LineReporter, StopRequest
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import train
 
-from tests.support.trainer_nets import (
-    BATCHES,
-    DATA_LAYER,
-    SMALL_NET,
-    SMALL_SOLVER,
-    write_project,
-)
+from tests.support.trainer_nets import BATCHES, DATA_LAYER, SMALL_NET, SMALL_SOLVER, write_project
 
 TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10\n"
 

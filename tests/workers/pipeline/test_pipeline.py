@@ -15,13 +15,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.base.errors import (
-    EndOfData,
-    LoaderDied,
-    PipelineStalled,
-    SampleError,
-    TooManyBadSamples,
-)
+from blobfeed.workers.base.errors import EndOfData, LoaderDied, PipelineStalled, SampleError, TooManyBadSamples
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.feed import Feed

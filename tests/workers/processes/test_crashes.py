@@ -11,15 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 
-from tests.support.crash_table import (
-    Case,
-    accidents,
-    check_accident,
-    check_poison,
-    check_start_up,
-    poisons,
-    start_ups,
-)
+from tests.support.crash_table import Case, accidents, check_accident, check_poison, check_start_up, poisons, start_ups
 from tests.support.pipelines import DEADLY, Fault
 
 

@@ -20,14 +20,7 @@ from blobfeed.workers.sources.cache.source import CachedSource
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workers.sources.cache.numbers import (
-    LIMIT,
-    SAMPLES,
-    Numbers,
-    check,
-    check_lent,
-    everything,
-)
+from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent, everything
 
 
 @pytest.mark.parametrize("names", [("data", "label"), ("words",), ("label", "words", "data")])

@@ -12,13 +12,7 @@ from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.sources.cache.layout import PAGE_BYTES, lay_out
 from blobfeed.workers.sources.cache.source import CachedSource
 
-from tests.workers.sources.cache.numbers import (
-    LIMIT,
-    SAMPLES,
-    Numbers,
-    check,
-    everything,
-)
+from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, everything
 
 
 def test_a_limit_that_is_too_small_is_refused_with_the_need(tmp_path: Path) -> None:

@@ -26,12 +26,7 @@ from blobfeed.workers.sources.cache.source import CachedSource
 
 from tests.support.pictures import encoded, noise, picture, write_list
 from tests.support.waiting import DEADLINE_S, wait_until
-from tests.workers.sources.cache.numbers import (
-    LIMIT,
-    Numbers,
-    filled,
-    names_in,
-)
+from tests.workers.sources.cache.numbers import LIMIT, Numbers, filled, names_in
 
 
 def digests(source: Source, seed: int = 0) -> list[str]:

@@ -14,15 +14,7 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.sources.cache.layout import STATES_AT
 from blobfeed.workers.sources.cache.source import CachedSource
 
-from tests.workers.sources.cache.numbers import (
-    LIMIT,
-    SAMPLES,
-    Numbers,
-    check,
-    everything,
-    filled,
-    names_in,
-)
+from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, everything, filled, names_in
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,7 @@ from blobfeed.workers.sources.hdf5 import examine as hdf5_examine
 from blobfeed.workers.sources.hdf5.source import HDF5Source
 from blobfeed.workers.sources.stored.layout import Chunked, StoredArray, ThroughLibrary
 
-from tests.support.stored import (
-    some_array,
-)
+from tests.support.stored import some_array
 
 SAMPLES = 41
 DTYPES = ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16", "S5", "u8"]

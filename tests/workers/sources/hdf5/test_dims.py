@@ -8,15 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.stored import (
-    assert_delivers,
-    opened,
-    patterns,
-    some_array,
-)
-from tests.workers.sources.hdf5.layouts import (
-    write,
-)
+from tests.support.stored import assert_delivers, opened, patterns, some_array
+from tests.workers.sources.hdf5.layouts import write
 
 CANONICAL = "ncdhw"
 

@@ -20,10 +20,7 @@ from tests.support.stored import (
     patterns,
     some_array,
 )
-from tests.workers.sources.hdf5.layouts import (
-    three_files,
-    write,
-)
+from tests.workers.sources.hdf5.layouts import three_files, write
 
 
 def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(

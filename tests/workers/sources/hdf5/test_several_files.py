@@ -7,19 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.stored import (
-    assert_delivers,
-    assert_rows,
-    in_loader,
-    opened,
-    patterns,
-    rows_of,
-    some_array,
-)
-from tests.workers.sources.hdf5.layouts import (
-    three_files,
-    write,
-)
+from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+from tests.workers.sources.hdf5.layouts import three_files, write
 
 
 def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path) -> None:

@@ -13,19 +13,8 @@ from blobfeed.workers.base.specs import AnyArray, ArraySpec
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stored.layout import Chunked, ThroughLibrary
 
-from tests.support.stored import (
-    assert_delivers,
-    opened,
-    patterns,
-    rows_of,
-    some_array,
-)
-from tests.workers.sources.hdf5.layouts import (
-    SAMPLES,
-    Contiguous,
-    layouts,
-    write,
-)
+from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
+from tests.workers.sources.hdf5.layouts import SAMPLES, Contiguous, layouts, write
 
 
 def one_dataset(tmp_path: Path, make: Callable[[h5py.File], None], **options: Any) -> tuple[Source, AnyArray]:

@@ -11,9 +11,7 @@ import numpy as np
 from blobfeed.workers.base.specs import AnyArray, RaggedRows
 from blobfeed.workers.sources import Source
 
-from tests.support.stored import (
-    rows_of,
-)
+from tests.support.stored import rows_of
 
 KIND = "hdf5_samples"
 SAMPLES = 23

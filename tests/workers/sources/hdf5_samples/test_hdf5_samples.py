@@ -14,15 +14,7 @@ from blobfeed.workers.sources.stored import library_rows
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 
 from blobfeed import BatchReader
-from tests.support.stored import (
-    MAP_BELOW_BYTES,
-    assert_delivers,
-    bytes_read,
-    opened,
-    patterns,
-    rows_of,
-    some_array,
-)
+from tests.support.stored import MAP_BELOW_BYTES, assert_delivers, bytes_read, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, labels
 
 

@@ -12,13 +12,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
 
-from tests.support.stored import (
-    assert_rows,
-    in_loader,
-    opened,
-    rows_of,
-    some_array,
-)
+from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, archive
 
 

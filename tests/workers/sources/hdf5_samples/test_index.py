@@ -14,15 +14,7 @@ from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.stored import (
-    assert_needs_no_h5py,
-    assert_rows,
-    in_loader,
-    opened,
-    patterns,
-    rows_of,
-    some_array,
-)
+from tests.support.stored import assert_needs_no_h5py, assert_rows, in_loader, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged, labels
 
 

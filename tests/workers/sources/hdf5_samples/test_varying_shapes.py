@@ -9,15 +9,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import ArraySpec
 
-from tests.support.stored import (
-    BY_MAP,
-    BY_PREADV,
-    bytes_read,
-    in_loader,
-    opened,
-    patterns,
-    some_array,
-)
+from tests.support.stored import BY_MAP, BY_PREADV, bytes_read, in_loader, opened, patterns, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged
 
 

@@ -16,14 +16,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.files import file as stored_file
-from blobfeed.workers.sources.files.file import (
-    FileStamp,
-    RawFile,
-    by_group,
-    merge_ranges,
-    require_in_range,
-    stretches,
-)
+from blobfeed.workers.sources.files.file import FileStamp, RawFile, by_group, merge_ranges, require_in_range, stretches
 from blobfeed.workers.sources.files.lru import RecentlyUsed, Scratch
 from blobfeed.workers.sources.files.paths import natural_key
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
