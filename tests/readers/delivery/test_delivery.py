@@ -13,12 +13,11 @@ from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
 from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
-from blobfeed.workers.base.hooks import Hooks, Sample
+from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
-from tests.support.standin_files import images, write_images
+from tests.support.standin_files import images, narrowed, write_images
 
 torch = pytest.importorskip("torch")
 
@@ -208,13 +207,8 @@ def test_a_batch_that_can_never_be_delivered_is_told_of_once(
 # ---- shapes that change, through the whole pipeline
 
 
-def _cut(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
-    """Every third sample is narrower."""
-    return {"data": sample["data"][:, :, : 3 + (sample.index % 3 > 0)], "label": sample["label"]}
-
-
 def test_samples_of_unequal_size_are_padded_and_their_lengths_given(feeding: Any) -> None:
-    feed = feeding(Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}, pad={"value": -1, "to_multiple_of": 4})
+    feed = feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}, pad={"value": -1, "to_multiple_of": 4})
     blobs = [NumpyBlob(), NumpyBlob(), NumpyBlob()]
     data, _, lengths = feed.next(blobs)
     assert data.shape == (4, 3, 4, 4)
@@ -225,11 +219,11 @@ def test_samples_of_unequal_size_are_padded_and_their_lengths_given(feeding: Any
 
 
 def test_without_pad_one_sample_a_batch_may_have_any_shape(feeding: Any) -> None:
-    feed = feeding(Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}, batch_size=1)
+    feed = feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}, batch_size=1)
     blobs = [NumpyBlob(), NumpyBlob()]
     assert [feed.next(blobs)[0].shape for _ in range(4)] == [(1, 3, 4, 3), (1, 3, 4, 4), (1, 3, 4, 4), (1, 3, 4, 3)]
 
 
 def test_without_pad_samples_of_unequal_size_in_a_batch_are_named(feeding: Any) -> None:
     with pytest.raises(UnequalShapesError, match="samples 0 and 1 of one batch"):
-        feeding(Hooks(decode=_cut), max_shapes={"data": [3, 4, 5]}).next([NumpyBlob(), NumpyBlob()])
+        feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}).next([NumpyBlob(), NumpyBlob()])

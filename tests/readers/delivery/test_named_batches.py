@@ -103,7 +103,8 @@ def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -
     settings = {**SETTINGS, "shuffle": False, "last_batch": last_batch}
     loops = {}
     for where in (device, ""):
-        with BatchReader(StreamSource(numbers, shards=1), **settings, device=where) as reader:
+        given = {**settings, "num_loaders": int(bool(where)), "device": where}
+        with BatchReader(StreamSource(numbers, shards=1), **given) as reader:
             loops[where] = [[batch["label"].tolist() for batch in reader] for _ in range(3)]
             loops[where].append([reader.state_dict()])
     assert loops[device] == loops[""]
