@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import functools
 import struct
+from importlib.util import find_spec
 from pathlib import Path
 
 import cv2
 import numpy as np
-import sklearn  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-_PHOTOGRAPHS = Path(sklearn.__file__).parent / "datasets" / "images"
+# Only looked for: to import scikit-learn takes seconds, also in each loader whose hook stands beside such a picture.
+_SKLEARN = find_spec("sklearn")
+assert _SKLEARN is not None
+_PHOTOGRAPHS = Path(str(_SKLEARN.origin)).parent / "datasets" / "images"
 
 Picture = NDArray[np.uint8]
 """Shape (height, width, 3), channels BGR."""
