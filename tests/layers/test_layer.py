@@ -35,15 +35,20 @@ from tests.support.standin_files import images, write_hdf5, write_images
 @pytest.fixture
 def train(tmp_path: Path) -> dict[str, Any]:
     write_images(tmp_path / "train.h5")
-    return {"source": {"hdf5": {"path": str(tmp_path / "train.h5")}}, "batch_size": 8, "num_loaders": 1}
+    return {"source": {"hdf5": {"path": str(tmp_path / "train.h5")}}, "batch_size": 8, "num_loaders": 0}
+
+
+@pytest.fixture
+def with_loader(train: dict[str, Any]) -> dict[str, Any]:
+    return {**train, "num_loaders": 1}
 
 
 def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
-def test_the_tops_hold_the_samples_in_order_and_wrap_into_the_next_epoch(train: dict[str, Any]) -> None:
-    with LayerHarness(MultiProcessInputLayer, train) as harness:
+def test_the_tops_hold_the_samples_in_order_and_wrap_into_the_next_epoch(with_loader: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
         for start in (0, 8, 16):
             tops = harness.forward()
             wanted = np.arange(start, start + 8) % 20
@@ -52,18 +57,18 @@ def test_the_tops_hold_the_samples_in_order_and_wrap_into_the_next_epoch(train: 
             assert tops["data"].dtype == np.float32
 
 
-def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(train: dict[str, Any]) -> None:
+def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(with_loader: dict[str, Any]) -> None:
     before = _children()
-    with LayerHarness(MultiProcessInputLayer, train) as harness:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
         assert {name: data.shape for name, data in harness.tops.items()} == {"data": (8, 3, 4, 5), "label": (8,)}
         assert _children() == before
         harness.reshape()
         assert _children() > before
 
 
-def test_a_layer_that_is_let_go_without_close_ends_its_processes(train: dict[str, Any]) -> None:
+def test_a_layer_that_is_let_go_without_close_ends_its_processes(with_loader: dict[str, Any]) -> None:
     before, none = _children(), BlobVector([])
-    layer, top = make_layer(MultiProcessInputLayer, train, 0), BlobVector([Blob(), Blob()])
+    layer, top = make_layer(MultiProcessInputLayer, with_loader, 0), BlobVector([Blob(), Blob()])
     layer.setup(none, top)
     layer.reshape(none, top)
     layer.reshape(none, top)
@@ -73,10 +78,10 @@ def test_a_layer_that_is_let_go_without_close_ends_its_processes(train: dict[str
     assert _children() == before
 
 
-def test_two_instances_in_one_process_take_turns_as_a_solver_has_them(train: dict[str, Any]) -> None:
+def test_two_instances_in_one_process_take_turns_as_a_solver_has_them(with_loader: dict[str, Any]) -> None:
     with (
-        LayerHarness(MultiProcessInputLayer, train) as training,
-        LayerHarness(MultiProcessInputLayer, {**train, "batch_size": 5}, phase="TEST") as testing,
+        LayerHarness(MultiProcessInputLayer, with_loader) as training,
+        LayerHarness(MultiProcessInputLayer, {**with_loader, "batch_size": 5}, phase="TEST") as testing,
     ):
         for expected in (0, 5):
             assert testing.forward()["label"][0] == expected
@@ -91,9 +96,9 @@ def test_the_last_batch_of_an_epoch_reaches_the_top_with_its_own_rows(train: dic
         np.testing.assert_array_equal(harness.tops["data"], images()[:8])
 
 
-def test_the_trainer_gets_no_python_thread(train: dict[str, Any]) -> None:
+def test_the_trainer_gets_no_python_thread(with_loader: dict[str, Any]) -> None:
     before = threading.active_count()
-    with LayerHarness(MultiProcessInputLayer, train) as harness:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
         harness.forward()
         assert threading.active_count() == before
 
@@ -308,8 +313,8 @@ class Normalises(MultiProcessInputLayer):
         np.subtract(data, data.mean(), out=batch["data"])
 
 
-def test_postprocess_sees_whole_batches_in_a_loader(train: dict[str, Any]) -> None:
-    with LayerHarness(Normalises, train) as harness:
+def test_postprocess_sees_whole_batches_in_a_loader(with_loader: dict[str, Any]) -> None:
+    with LayerHarness(Normalises, with_loader) as harness:
         data = images()[:8]
         np.testing.assert_allclose(harness.forward()["data"], data - data.mean(), rtol=1e-4, atol=1e-4)
 
@@ -324,9 +329,9 @@ class HasALock(MultiProcessInputLayer):
         return dict(sample)
 
 
-def test_an_attribute_that_cannot_be_sent_to_the_loaders_is_named(train: dict[str, Any]) -> None:
+def test_an_attribute_that_cannot_be_sent_to_the_loaders_is_named(with_loader: dict[str, Any]) -> None:
     with pytest.raises(ParameterError, match=r"attribute 'guard' \(lock\) of layer HasALock cannot be sent"):
-        LayerHarness(HasALock, train)
+        LayerHarness(HasALock, with_loader)
 
 
 class HasALockTooLate(MultiProcessInputLayer):
@@ -339,8 +344,8 @@ class HasALockTooLate(MultiProcessInputLayer):
         return dict(sample)
 
 
-def test_an_attribute_set_after_setup_stays_in_the_trainer(train: dict[str, Any]) -> None:
-    with LayerHarness(HasALockTooLate, train) as harness:
+def test_an_attribute_set_after_setup_stays_in_the_trainer(with_loader: dict[str, Any]) -> None:
+    with LayerHarness(HasALockTooLate, with_loader) as harness:
         assert harness.forward()["label"][1] == 1
 
 
@@ -424,7 +429,7 @@ def test_a_sample_that_fails_later_is_named_by_forward_with_the_loaders_exceptio
 
 def test_labels_that_float32_cannot_hold_are_an_error_and_not_rounded(tmp_path: Path) -> None:
     write_hdf5(tmp_path / "x.h5", data=np.zeros((4, 2)), label=np.array([1, 2**24, 2**24 + 1, 4]))
-    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 0}
     with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
         assert harness.forward()["label"][1] == 2**24
         with pytest.raises(InexactValueError, match="top 'label' got the int64 value 16777217"):
@@ -435,7 +440,7 @@ def test_a_float_beyond_float32_is_an_error_and_not_infinity(tmp_path: Path) -> 
     data = np.ones((6, 2))
     data[3, 1] = 1e300
     write_hdf5(tmp_path / "x.h5", data=data, label=np.arange(6))
-    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 0}
     with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
         np.testing.assert_array_equal(harness.forward()["label"], [0, 1])
         with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value 1e\+300"):
@@ -458,7 +463,7 @@ def test_a_top_of_other_things_than_numbers_is_refused_in_setup(
 def test_values_that_are_not_numbers_pass_unchanged(tmp_path: Path) -> None:
     data = np.array([[np.nan, 1], [np.inf, -np.inf]], np.float64)
     write_hdf5(tmp_path / "x.h5", data=data.astype(">f8"), label=np.zeros(2, ">i4"))
-    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 1}
+    values = {"source": {"hdf5": {"path": "x.h5"}}, "batch_size": 2, "num_loaders": 0}
     with LayerHarness(MultiProcessInputLayer, values, base_dir=tmp_path) as harness:
         np.testing.assert_array_equal(harness.forward()["data"], data)
 
@@ -510,11 +515,11 @@ def test_the_end_of_the_data_is_an_error_that_can_be_told(train: dict[str, Any])
             harness.forward()
 
 
-def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(train: dict[str, Any]) -> None:
+def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(with_loader: dict[str, Any]) -> None:
     before, step, interrupted = _children(), 0, True
     while interrupted:
         step += 1
-        harness = LayerHarness(MultiProcessInputLayer, train)
+        harness = LayerHarness(MultiProcessInputLayer, with_loader)
         harness.forward()
         interrupted = interrupts_in(step, harness.layer.close, "blobfeed", "weakref")
         harness.layer.close()
@@ -522,12 +527,12 @@ def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(trai
     assert step > 3
 
 
-def test_a_layer_that_is_closed_or_not_set_up_says_so(train: dict[str, Any]) -> None:
+def test_a_layer_that_is_closed_or_not_set_up_says_so(with_loader: dict[str, Any]) -> None:
     layer = make_layer(MultiProcessInputLayer, "", 0)
     with pytest.raises(PipelineClosed, match=r"its setup has not run: .* super\(\).setup\(bottom, top\)"):
         layer.reshape(BlobVector(()), BlobVector(()))
     before = _children()
-    harness = LayerHarness(MultiProcessInputLayer, train)
+    harness = LayerHarness(MultiProcessInputLayer, with_loader)
     harness.forward()
     harness.close()
     harness.close()
@@ -536,8 +541,8 @@ def test_a_layer_that_is_closed_or_not_set_up_says_so(train: dict[str, Any]) -> 
         harness.forward()
 
 
-def test_setup_may_be_called_again(train: dict[str, Any]) -> None:
-    with LayerHarness(MultiProcessInputLayer, train) as harness:
+def test_setup_may_be_called_again(with_loader: dict[str, Any]) -> None:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
         harness.forward()
         harness.layer.setup(BlobVector(()), harness._top)
         harness.layer.reshape(BlobVector(()), harness._top)

@@ -32,7 +32,7 @@ def test_all_public_names_and_no_others_are_in_the_help_and_behind_a_star() -> N
 
 def test_hdf5_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:
     write_images(tmp_path / "train.h5")
-    text = "{path: train.h5, limit: 6, batch_size: 4, num_loaders: 1}"
+    text = "{path: train.h5, limit: 6, batch_size: 4, num_loaders: 0}"
     with LayerHarness(HDF5InputLayer, text, base_dir=tmp_path) as harness:
         np.testing.assert_array_equal(harness.forward()["label"], [0, 1, 2, 3])
         np.testing.assert_array_equal(harness.forward()["label"], [4, 5, 0, 1])
@@ -42,7 +42,7 @@ def test_hdf5_samples_takes_its_path_among_the_other_parameters(tmp_path: Path) 
     with h5py.File(tmp_path / "all.h5", "w") as file:
         for index in range(5):
             file.create_dataset(f"sample_{index}", data=np.full((2, 3), index, np.float32))
-    text = "{path: all.h5, batch_size: 5, num_loaders: 1}"
+    text = "{path: all.h5, batch_size: 5, num_loaders: 0}"
     with LayerHarness(HDF5SamplesInputLayer, text, tops=["data"], base_dir=tmp_path) as harness:
         np.testing.assert_array_equal(harness.forward()["data"][:, 1, 2], np.arange(5))
 
@@ -50,7 +50,7 @@ def test_hdf5_samples_takes_its_path_among_the_other_parameters(tmp_path: Path) 
 def test_npy_takes_its_tops_names_with_their_paths(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", images())
     np.save(tmp_path / "labels.npy", np.arange(20))
-    text = "{data: images.npy, label: [labels.npy], batch_size: 4, num_loaders: 1}"
+    text = "{data: images.npy, label: [labels.npy], batch_size: 4, num_loaders: 0}"
     with LayerHarness(NpyInputLayer, text, base_dir=tmp_path) as harness:
         tops = harness.forward()
         np.testing.assert_array_equal(tops["data"], images()[:4])
@@ -62,7 +62,7 @@ def test_image_list_takes_its_path_among_the_other_parameters(tmp_path: Path) ->
     for index in range(3):
         cv2.imwrite(str(tmp_path / f"{index}.png"), np.full((8, 6, 3), 40 * index, np.uint8))
     (tmp_path / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(3)))
-    text = "{path: list.txt, new_height: 4, new_width: 4, batch_size: 3, num_loaders: 1}"
+    text = "{path: list.txt, new_height: 4, new_width: 4, batch_size: 3, num_loaders: 0}"
     with LayerHarness(ImageListInputLayer, text, base_dir=tmp_path) as harness:
         tops = harness.forward()
         assert tops["data"].shape == (3, 3, 4, 4)

@@ -24,7 +24,7 @@ def _values(folder: Path, **more: object) -> dict[str, Any]:
     if not (folder / "train.h5").exists():
         write_images(folder / "train.h5", samples=SAMPLES)
     source = {"hdf5": {"path": str(folder / "train.h5")}}
-    return {"source": source, "batch_size": 3, "num_loaders": 1, "shuffle": True, "state_file": "data.json", **more}
+    return {"source": source, "batch_size": 3, "num_loaders": 0, "shuffle": True, "state_file": "data.json", **more}
 
 
 class _Training:
@@ -58,7 +58,7 @@ class _Training:
 
 @pytest.mark.parametrize("ending", ["solverstate", "solverstate.h5"])
 def test_the_data_goes_on_from_any_snapshot_of_a_run(tmp_path: Path, ending: str) -> None:
-    with _Training(tmp_path) as training:
+    with _Training(tmp_path, num_loaders=1) as training:  # which are ahead of what the trainer has got
         steps = training.step(4)
         first = training.snapshot(ending)
         steps += training.step(7)
@@ -214,7 +214,7 @@ def test_the_binary_takes_the_data_up_from_the_snapshot_that_its_command_names(n
     (tmp_path / "tells.py").write_text(_MODULE)
     solver = tmp_path / "solver.prototxt"
     solver.write_text(f'net: "net.prototxt" # snapshot_prefix: "no"\nsnapshot_prefix: "{tmp_path}/net"\n')
-    values = _values(tmp_path, state_file=named)
+    values = _values(tmp_path, state_file=named, num_loaders=1)
 
     def train(iterations: int, *command: str) -> list[str]:
         options = ["2", str(iterations), "0", "0", str(tmp_path / "net"), "4", *command, f"--solver={solver}"]

@@ -50,7 +50,8 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 
 def read(source: object, **parameters: Any) -> BatchReader:
-    return BatchReader(source, **{"batch_size": 4, "num_loaders": 1, **parameters})  # type: ignore[arg-type]
+    """In this process, if the test does not ask for loaders: test_in_process.py holds the two to the same batches."""
+    return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, **parameters})  # type: ignore[arg-type]
 
 
 def all_labels(batches: list[NamedBatch]) -> list[int]:
@@ -157,12 +158,12 @@ def test_what_is_left_of_a_loop_is_counted_whether_it_is_made_or_not(
 ) -> None:
     for restart_s in (DEADLINE_S, -1.0):
         monkeypatch.setattr(looped, "_RESTART_S", restart_s)
-        with read(source, epochs=1, num_loaders=0) as reader:
+        with read(source, epochs=1) as reader:
             assert [next(iter(reader)).number for _ in range(3)] == [0, len(reader), 2 * len(reader)]
 
 
 def test_what_is_left_of_a_loop_is_known_as_soon_as_a_state_is_loaded(source: dict[str, Any]) -> None:
-    with read(source, epochs=2, num_loaders=0) as reader:
+    with read(source, epochs=2) as reader:
         next(iter(reader))
         state = reader.state_dict()
         reader.load_state_dict(state)
@@ -195,7 +196,7 @@ def test_loops_that_are_left_anywhere_give_the_beginnings_of_whole_ones(
 ) -> None:
     monkeypatch.setattr(looped, "_RESTART_S", limit_s)
     options: dict[str, Any] = {"epochs": 2, "shuffle": True, "last_batch": last_batch}
-    with read(source, num_loaders=0, **options) as whole, read(source, copy=copies, **options) as reader:
+    with read(source, **options) as whole, read(source, num_loaders=1, copy=copies, **options) as reader:
         for taken in (1, 4, 2, 3):
             wanted = [(batch.epoch, batch.position, batch["label"].tolist()) for batch in whole]
             found = []
@@ -218,7 +219,7 @@ def test_a_bad_sample_in_what_is_left_out_is_nobody_s_business(
             raise ValueError("bad once")
         return dict(sample)
 
-    with read(source, epochs=1, last_batch="partial", decode=decode) as reader:
+    with read(source, epochs=1, last_batch="partial", decode=decode, num_loaders=1) as reader:
         next(iter(reader))
         assert all_labels(list(reader)) == list(range(SAMPLES))
 
@@ -239,7 +240,7 @@ def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
 @pytest.mark.parametrize("streams", [False, True])
 def test_what_is_no_state_is_said(source: dict[str, Any], state: Any, last_batch: str, streams: bool) -> None:
     given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
-    with read(given, epochs=1, last_batch=last_batch, num_loaders=0) as reader:
+    with read(given, epochs=1, last_batch=last_batch) as reader:
         with pytest.raises(ParameterError, match=f"this is no state of such a pipeline: {state!r}; expected the names"):
             reader.load_state_dict(state)
         assert len(list(reader)) > 1
@@ -259,7 +260,7 @@ def test_threads_may_take_turns_but_not_ask_at_the_same_time(
     def interrupted(_: NamedBatches) -> NamedBatch:
         raise KeyboardInterrupt
 
-    with read(source, epochs=1, last_batch="partial", num_loaders=0) as reader, ThreadPoolExecutor(1) as other:
+    with read(source, epochs=1, last_batch="partial") as reader, ThreadPoolExecutor(1) as other:
         batches = iter(reader)
         monkeypatch.setattr(NamedBatches, "next", interrupted)
         with pytest.raises(KeyboardInterrupt):
@@ -296,20 +297,20 @@ def test_copies_are_the_users_own(source: dict[str, Any]) -> None:
 
 
 def test_batches_outlive_their_reader(source: dict[str, Any]) -> None:
-    with read(source, epochs=1) as reader:
+    with read(source, epochs=1, num_loaders=1) as reader:
         batch = next(iter(reader))
     np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
 
 
 def test_a_loop_that_keeps_nothing_allocates_nothing(source: dict[str, Any]) -> None:
-    with read(source, epochs=10) as reader:
+    with read(source, epochs=10, num_loaders=1) as reader:
         addresses = {batch["data"].ctypes.data for batch in reader}
     assert len(addresses) == 2
 
 
 def test_views_are_the_slots_memory_and_may_be_written_to(source: dict[str, Any]) -> None:
     addresses = set()
-    with read(source, epochs=8, copy=False, batch_size=5) as reader:
+    with read(source, epochs=8, copy=False, batch_size=5, num_loaders=1) as reader:
         for batch in reader:
             np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
             batch["data"][...] = -1
@@ -424,7 +425,7 @@ def test_after_a_state_of_a_loops_last_batch_the_first_loop_is_the_next_one(
 
     def begin() -> BatchReader:
         what = StreamSource(numbers, shards=shards, names=("label",)) if shards else source
-        return read(what, epochs=1, last_batch=last_batch, num_loaders=0, shuffle=not shards)
+        return read(what, epochs=1, last_batch=last_batch, shuffle=not shards)
 
     with begin() as reader:
         for _ in reader:
@@ -537,7 +538,7 @@ def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: 
         return sample["data"], sample["label"]
 
     source = write_hdf5(tmp_path / "many.h5", 300)
-    with read(source, decode=decode, epochs=1, last_batch="partial") as reader:
+    with read(source, decode=decode, epochs=1, last_batch="partial", num_loaders=1) as reader:
         with pytest.raises(SampleError, match="sample 205 of epoch 0") as raised:
             list(reader)
         assert isinstance(raised.value.__cause__, OSError)
@@ -548,7 +549,7 @@ def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: 
 
 
 def test_a_closed_reader_says_so(source: dict[str, Any]) -> None:
-    reader = read(source, epochs=1)
+    reader = read(source, epochs=1, num_loaders=1)
     loop = iter(reader)
     next(loop)
     reader.close()
@@ -564,7 +565,7 @@ def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_wh
     def fail() -> None:
         raise OSError("the device has gone")
 
-    reader = read(source, epochs=1)
+    reader = read(source, epochs=1, num_loaders=1)
     next(iter(reader))
     assert leftovers.orphans()
     monkeypatch.setattr(reader._feed.batches.delivery, "close", fail)
@@ -597,7 +598,7 @@ def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
 
 
 def test_a_reader_that_is_forgotten_ends_its_processes(source: dict[str, Any]) -> None:
-    reader = read(source, epochs=1)
+    reader = read(source, epochs=1, num_loaders=1)
     next(iter(reader))
     assert leftovers.orphans()
     del reader
@@ -630,12 +631,12 @@ def test_a_reader_that_has_ended_and_is_forgotten_gives_everything_back(
 
 
 def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
-    with read(source):
+    with read(source, num_loaders=1):
         assert not leftovers.orphans()
 
 
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
-    with read(source, epochs=1) as reader:
+    with read(source, epochs=1, num_loaders=1) as reader:
         list(reader)
         wait_until(reader._feed.pipeline.is_ready, "the next loop's first batch is there")
         stalls = reader.statistics().stalls
@@ -730,7 +731,7 @@ def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(sour
     before, step, interrupted = set(psutil.Process().children()), 0, True
     while interrupted:
         step += 1
-        reader = read(source)
+        reader = read(source, num_loaders=1)
         next(iter(reader))
         interrupted = interrupts_in(step, reader.close, "blobfeed", "weakref")
         reader.close()
@@ -748,7 +749,7 @@ def test_closing_gives_everything_back_though_each_step_of_it_fails(
         return step
 
     before = leftovers.descriptors()
-    reader = read(source)
+    reader = read(source, num_loaders=1)
     next(iter(reader))
     feed: Any = reader._feed.pipeline._feed
     processes = psutil.Process(feed._assembler.pid).children(recursive=True)

@@ -27,7 +27,7 @@ def decode(sample: Any, rng: Any) -> Any:
 
 GIVEN: dict[str, Any] = {
     "batch_size": 4,
-    "num_loaders": 2,
+    "num_loaders": 0,
     "last_batch": "partial",
     "epochs": 1,
     "concatenate": "boxes",
@@ -96,7 +96,7 @@ def test_a_layers_tops_follow_with_and_without_the_owners() -> None:
 def test_regions_of_one_number_need_no_maximum_and_mean_and_scale_count_their_channels() -> None:
     crops = np.arange(6 * 2 * 3 * 4 * 4, dtype=np.uint8).reshape(6, 2, 3, 4, 4)
     transform = {"mean_value": [1, 2, 3], "scale": [1, 0.5, 0.25]}
-    given: dict[str, Any] = {"batch_size": 3, "num_loaders": 1, "concatenate": ["crops"], "transform": transform}
+    given: dict[str, Any] = {"batch_size": 3, "num_loaders": 0, "concatenate": ["crops"], "transform": transform}
     with BatchReader({"arrays": {"crops": crops}}, **given) as reader:
         batch = next(iter(reader))
     mean, scale = (np.array(values, np.float32).reshape(3, 1, 1) for values in ([1, 2, 3], [1, 0.5, 0.25]))

@@ -130,12 +130,6 @@ def test_the_batches_are_those_that_loaders_make(sources: dict[str, Any], case: 
     assert here == there
 
 
-def test_any_number_of_loaders_gives_the_same_bytes(sources: dict[str, Any]) -> None:
-    hooks: dict[str, Any] = {"decode": noisy, "postprocess": doubled}
-    first, *others = (read(sources["hdf5"], **SETTINGS, **hooks, num_loaders=number) for number in (0, 1, 5))
-    assert all(other == first for other in others)
-
-
 def test_a_mix_and_a_cache_are_read_in_process(sources: dict[str, Any], tmp_path: Path) -> None:
     parts = [{**sources["hdf5"], "weight": 2}, {**sources["packed"], "weight": 1}]
     here, there = (read(None, mix=parts, **SETTINGS, num_loaders=number) for number in (0, 2))

@@ -24,7 +24,7 @@ Face = Callable[[dict[str, Any]], Iterator[tuple[Any, Any]]]
 
 
 def arrays(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    with BatchReader(source, epochs=2, **SETTINGS) as reader:
+    with BatchReader(source, epochs=2, **{**SETTINGS, "num_loaders": 0}) as reader:
         yield from ((batch["data"], batch["label"]) for batch in reader)
 
 

@@ -51,7 +51,7 @@ def found(tmp_path: Path) -> Found:
 
 
 def everything(declared: Any, tops: Sequence[str] | None = None) -> dict[str, Any]:
-    with BatchReader(declared, tops=tops, batch_size=64, epochs=1, last_batch="partial", num_loaders=1) as reader:
+    with BatchReader(declared, tops=tops, batch_size=64, epochs=1, last_batch="partial", num_loaders=0) as reader:
         batches = list(reader)
     return {top: np.concatenate([batch[top] for batch in batches]) for top in batches[0]}
 
@@ -286,7 +286,7 @@ def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Pa
     assert all(content in record for content, record in zip(files.values(), records, strict=True))
     pairs = []
     for declared in ({"image_list": options}, yaml.safe_load(printed.splitlines()[-1])["source"]):
-        with BatchReader(declared, batch_size=1, epochs=1, num_loaders=1) as reader:
+        with BatchReader(declared, batch_size=1, epochs=1, num_loaders=0) as reader:
             pairs.append([(batch["data"], batch["label"]) for batch in reader])
     for (listed, label), (kept, other) in zip(*pairs, strict=True):
         assert (listed == kept).all()

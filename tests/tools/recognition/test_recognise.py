@@ -41,7 +41,7 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def first_batch(found: Found) -> dict[str, Any]:
     """What a reader gives that is told just the lines which `inspect` prints."""
     declared = yaml.safe_load(in_yaml(dict(found.declared)))
-    with BatchReader(declared, tops=found.tops, batch_size=SAMPLES, num_loaders=1) as reader:
+    with BatchReader(declared, tops=found.tops, batch_size=SAMPLES, num_loaders=0) as reader:
         return dict(next(iter(reader)))
 
 

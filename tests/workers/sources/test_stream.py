@@ -47,7 +47,7 @@ def shuffled_source(shards: int = 2) -> StreamSource:
 
 
 def make_pipeline(source: StreamSource | None = None, hooks: Hooks = Hooks(), **options: Any) -> Pipeline:  # noqa: B008
-    values = {"batch_size": 4, "num_loaders": 2, "epochs": 2, "last_batch": "partial", **options}
+    values = {"batch_size": 4, "num_loaders": 0, "epochs": 2, "last_batch": "partial", **options}
     parameters = check_parameters({"source": {"stream": {}}, **values})
     return Pipeline(parameters, hooks, source=source or shuffled_source())
 
@@ -98,7 +98,7 @@ def test_the_batches_do_not_depend_on_the_number_of_loaders(whole: list[Seen], n
 
 def test_a_killed_loader_changes_nothing(whole: list[Seen]) -> None:
     run = []
-    with make_pipeline() as pipeline:
+    with make_pipeline(num_loaders=2) as pipeline:
         for number, batch in enumerate(batches(pipeline)):
             run.append(seen(batch))
             if number % 5 == 1:
@@ -127,11 +127,11 @@ def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
 @pytest.mark.parametrize("shards", [None, 3])
 def test_a_run_keeps_its_shards_unless_others_were_asked_for(whole: list[Seen], shards: int | None) -> None:
     """Without the option there are as many as loaders: here one, and on another machine two."""
-    with make_pipeline(num_loaders=0) as pipeline:
+    with make_pipeline() as pipeline:
         begun = [seen(batch) for batch in batches(pipeline, 3)]
         state = pipeline.state_dict()
     source = StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
-    with make_pipeline(source, num_loaders=0) as pipeline:
+    with make_pipeline(source) as pipeline:
         if shards is None:
             pipeline.load_state_dict(state)
             assert begun + [seen(batch) for batch in batches(pipeline)] == whole
@@ -141,16 +141,17 @@ def test_a_run_keeps_its_shards_unless_others_were_asked_for(whole: list[Seen], 
 
 
 def test_batches_are_counted_without_the_empty_ones_that_a_shard_gave_at_its_end() -> None:
-    with make_pipeline() as pipeline:
+    with make_pipeline(num_loaders=2) as pipeline:
         assert [batch.number for batch in batches(pipeline, 20)] == [*range(20)]
         state = pipeline.state_dict()
-    with make_pipeline(num_loaders=0) as pipeline:
+    with make_pipeline() as pipeline:
         pipeline.load_state_dict(state)
         assert next(batches(pipeline)).number == 20
 
 
 def test_the_ends_of_shards_keep_nobody_waiting() -> None:
-    with make_pipeline(epochs=41, batch_size=SAMPLES, prefetch_batches=1, source=shuffled_source(1)) as pipeline:
+    ahead: dict[str, Any] = {"num_loaders": 2, "prefetch_batches": 1}
+    with make_pipeline(epochs=41, batch_size=SAMPLES, source=shuffled_source(1), **ahead) as pipeline:
         run = batches(pipeline)
         next(run)
         begun = time.monotonic()
@@ -218,7 +219,7 @@ def test_a_hook_over_a_joined_batch_gets_the_rows_of_all_its_shards() -> None:
 
 
 def test_a_bad_sample_in_a_joined_batch_is_replaced_and_counted_once() -> None:
-    with joined(num_loaders=1) as pipeline:
+    with joined() as pipeline:
         whole = seen_rows(pipeline)
     _, _, (bad, *_) = whole[-1][0]
     options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
@@ -450,7 +451,8 @@ def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() 
 
     source = StreamSource(broken, shards=1)
     for on_error in ("raise", "replace"):  # which is not advised, since it would not help
-        with make_pipeline(source, on_error=on_error) as pipeline, pytest.raises(SampleError) as caught:
+        failing = make_pipeline(source, num_loaders=1, on_error=on_error)
+        with failing as pipeline, pytest.raises(SampleError) as caught:
             list(batches(pipeline))
         assert isinstance(caught.value.__cause__, OSError)
         assert str(caught.value).endswith("; mend what makes it: a stream cannot be asked for another sample")
@@ -464,9 +466,10 @@ def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
         def __call__(self, shard: int, num_shards: int) -> Iterator[object]:
             return self.items
 
-    with make_pipeline(StreamSource(Once(), shards=1)) as pipeline, pytest.raises(SourceError, match="fresh iterable"):
+    once = make_pipeline(StreamSource(Once(), shards=1), num_loaders=1)
+    with once as pipeline, pytest.raises(SourceError, match="fresh iterable"):
         list(batches(pipeline))
-    endless = make_pipeline(StreamSource(Once(), shards=1), last_batch="wrap", epochs=None)
+    endless = make_pipeline(StreamSource(Once(), shards=1), num_loaders=1, last_batch="wrap", epochs=None)
     with endless as pipeline, pytest.raises(SampleError) as caught:
         list(batches(pipeline))
     assert "fresh iterable" in str(caught.value.__cause__)
@@ -557,7 +560,7 @@ def _plain() -> list[int]:
 
 
 def _numbers(make: Any, **options: Any) -> list[list[int]]:
-    chosen: dict[str, Any] = {"batch_size": 3, "num_loaders": 2, "epochs": 2, **options}
+    chosen: dict[str, Any] = {"batch_size": 3, "num_loaders": 0, "epochs": 2, **options}
     with BatchReader(StreamSource(make, names=["data"]), **chosen) as reader:
         return [batch["data"].tolist() for batch in reader]
 
@@ -569,7 +572,7 @@ def test_a_function_that_takes_no_shard_is_one_shard_and_may_take_the_epoch() ->
 
 
 def test_shards_get_the_epoch_too() -> None:
-    got = _numbers(_shares, last_batch="partial")
+    got = _numbers(_shares, last_batch="partial", num_loaders=2)
     assert sorted(number for batch in got for number in batch) == [*range(7), *range(100, 107)]
 
 
