@@ -62,7 +62,7 @@ def write_pair(folder: Path, samples: int) -> dict[str, Any]:
 
 
 def feed_of(source: dict[str, Any], **parameters: Any) -> KerasDataset:
-    return KerasDataset(source, **{"batch_size": 8, "num_loaders": 1, **parameters})
+    return KerasDataset(source, **{"batch_size": 8, "num_loaders": 0, **parameters})
 
 
 def test_fit_sees_every_sample_once_an_epoch_in_new_order(source: dict[str, Any]) -> None:
