@@ -47,6 +47,13 @@ def trainer(how: str, folder: Path, *more: str, within: Sequence[str] = ()) -> I
             process.send_signal(signal.SIGKILL)
 
 
+@pytest.fixture(scope="module")
+def starving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    """One that takes its time, for all tests that only look at it."""
+    with trainer("starving", tmp_path_factory.mktemp("starving")) as process:
+        yield process
+
+
 def watched(process: Trainer, condition: Callable[[dict[str, Any]], bool], what: str) -> tuple[dict[str, Any], str]:
     """What the monitor tells of the trainer when `condition` holds, and its table."""
     monitor = Monitor(process.pid)
@@ -88,11 +95,10 @@ def test_a_trainer_without_loaders_is_seen_too(tmp_path: Path) -> None:
     assert "making them" in table
 
 
-def test_a_trainer_that_takes_its_time_is_the_bottleneck(tmp_path: Path) -> None:
-    with trainer("starving", tmp_path) as process:
-        told, table = watched(process, blames("trainer"), "the trainer is to blame")
+def test_a_trainer_that_takes_its_time_is_the_bottleneck(starving: Trainer) -> None:
+    told, table = watched(starving, blames("trainer"), "the trainer is to blame")
     assert told["diagnosis_since_start"]["sentence"].startswith("the trainer is the bottleneck")
-    assert told["trainer"] == process.pid
+    assert told["trainer"] == starving.pid
     assert len(told["loader_states"]) == 2
     assert "■" in table
 
@@ -151,33 +157,28 @@ def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypat
         assert readings[-1].about.trainer == 1
 
 
-def test_the_command_prints_json_of_one_process_and_draws_a_picture(tmp_path: Path) -> None:
+def test_the_command_prints_json_of_one_process_and_draws_a_picture(starving: Trainer, tmp_path: Path) -> None:
     picture = tmp_path / "monitor.svg"
-    with trainer("starving", tmp_path) as process:
-        as_json = CliRunner().invoke(app, ["monitor", str(process.pid), "--json", "--seconds", "0.5"])
-        drawn = CliRunner().invoke(
-            app, ["monitor", str(process.pid), "--once", "--seconds", "0.5", "--svg", str(picture)]
-        )
+    as_json = CliRunner().invoke(app, ["monitor", str(starving.pid), "--json", "--seconds", "0.5"])
+    drawn = CliRunner().invoke(app, ["monitor", str(starving.pid), "--once", "--seconds", "0.5", "--svg", str(picture)])
     (told,) = json.loads(as_json.stdout)
-    assert told["trainer"] == process.pid
+    assert told["trainer"] == starving.pid
     assert drawn.exit_code == 0
     assert picture.read_text().startswith("<svg")
     assert "url(" not in picture.read_text().replace("url(#", "")
 
 
-def test_a_picture_is_drawn_where_only_ascii_is_spoken(tmp_path: Path) -> None:
+def test_a_picture_is_drawn_where_only_ascii_is_spoken(starving: Trainer, tmp_path: Path) -> None:
     picture = tmp_path / "monitor.svg"
     ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    with trainer("starving", tmp_path) as process:
-        command = [sys.executable, "-m", "blobfeed", "monitor", str(process.pid), "--seconds", "0.1"]
-        subprocess.run([*command, "--svg", str(picture)], env=ascii_only, check=True, capture_output=True, timeout=60)
+    command = [sys.executable, "-m", "blobfeed", "monitor", str(starving.pid), "--seconds", "0.1"]
+    subprocess.run([*command, "--svg", str(picture)], env=ascii_only, check=True, capture_output=True, timeout=60)
     assert "■" in picture.read_text(encoding="utf-8")
 
 
-def test_without_a_terminal_it_is_printed_once(tmp_path: Path) -> None:
-    with trainer("starving", tmp_path) as process:
-        printed = CliRunner().invoke(app, ["monitor", str(process.pid), "--seconds", "0.5"])
-    assert f"trainer {process.pid}" in printed.stdout
+def test_without_a_terminal_it_is_printed_once(starving: Trainer) -> None:
+    printed = CliRunner().invoke(app, ["monitor", str(starving.pid), "--seconds", "0.5"])
+    assert f"trainer {starving.pid}" in printed.stdout
 
 
 def test_batches_that_share_a_slot_are_said_to_be_counted_together() -> None:

@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from blobfeed.workers.pipeline.variants import make_pipeline
 from blobfeed.workers.processes.slot_trace import SlotTrace
 from blobfeed.workers.transport.messages import Announce
 from blobfeed.workers.transport.status_board import About, Activity, StatusBoard
-from blobfeed.workers.transport.trace_ring import RECORDS, Kind, Run, TracedStatus, TraceRing, read_ring, ring_of
+from blobfeed.workers.transport.trace_ring import RECORDS, Kind, Run, Span, TracedStatus, TraceRing, read_ring, ring_of
 from blobfeed.workers.watching.trace_events import merged, trace_of
 from typer.testing import CliRunner
 
@@ -203,24 +204,33 @@ def test_a_ring_keeps_the_last_spans_of_each_process(tmp_path: Path) -> None:
     again.close()
 
 
-def test_short_spans_of_one_kind_are_gathered_until_more_than_two_milliseconds_have_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def spans_of_a_task(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: Iterable[tuple[Activity, int, int]]
+) -> list[Span]:
+    """Those of a loader's task of such steps: what it does, with which sample, for how many nanoseconds."""
     now = [1_000_000]
     monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=1)
+    ring = TraceRing.create(folder / "t", RUN, lines=1)
     board = StatusBoard.create(1)
     status = TracedStatus(board.words_of(0), ring.line(0))
     status.begin(1, 9)
     status.begin_task(4, 2)
-    for sample in range(30):
-        status.write(Activity.DECODING, sample)
-        now[0] += 100_000
+    for activity, sample, took_ns in steps:
+        status.write(activity, sample)
+        now[0] += took_ns
     status.begin_task(0)
-    spans = list(read_ring(ring_of(tmp_path / "t"))[1])
+    spans = list(read_ring(ring_of(folder / "t"))[1])
     del status
     ring.close()
     board.close()
+    return spans
+
+
+def test_short_spans_of_one_kind_are_gathered_until_more_than_two_milliseconds_have_passed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [(Activity.DECODING, sample, 100_000) for sample in range(30)]
+    spans = spans_of_a_task(tmp_path, monkeypatch, steps)
     decodes = [span for span in spans if span.kind is Kind.DECODE]
     assert [(span.sample, span.rows, span.duration_ns) for span in decodes] == [
         (0, 21, 2_100_000), (21, 9, 900_000)
@@ -234,23 +244,11 @@ def test_a_slow_sample_among_short_ones_is_a_span_of_its_own(
     slow: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the report would show another one as the slowest."""
-    now = [1_000_000]
-    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=1)
-    board = StatusBoard.create(1)
-    status = TracedStatus(board.words_of(0), ring.line(0))
-    status.begin(1, 9)
-    status.begin_task(4, 2)
+    steps = []
     for sample in range(40, 50):
-        status.write(Activity.READING, sample)
-        now[0] += 10_000
-        status.write(Activity.DECODING, sample)
-        now[0] += 300_000_000 if sample == slow else 100_000
-    status.begin_task(0)
-    spans = list(read_ring(ring_of(tmp_path / "t"))[1])
-    del status
-    ring.close()
-    board.close()
+        steps.append((Activity.READING, sample, 10_000))
+        steps.append((Activity.DECODING, sample, 300_000_000 if sample == slow else 100_000))
+    spans = spans_of_a_task(tmp_path, monkeypatch, steps)
     decodes = [(span.sample, span.rows, span.duration_ns) for span in spans if span.kind is Kind.DECODE]
     before, behind = slow - 40, 49 - slow
     expected = [(40, before, before * 100_000), (slow, 1, 300_000_000), (slow + 1, behind, behind * 100_000)]

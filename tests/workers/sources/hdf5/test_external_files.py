@@ -45,14 +45,15 @@ def _virtual(file: h5py.File, target: Path, name: str) -> None:
 def _virtual_of_a_link(file: h5py.File, target: Path, name: str) -> None:
     """Its only source is the file itself, and there a link leads out of it."""
     _link(file, target, name)
-    file.move("data", "elsewhere")
-    layout = h5py.VirtualLayout(VALUES.shape, "f4")
-    layout[:] = h5py.VirtualSource(".", "elsewhere", VALUES.shape)
-    file.create_virtual_dataset("data", layout)
+    _hide_behind_a_virtual_one(file)
 
 
 def _virtual_of_storage(file: h5py.File, target: Path, name: str) -> None:
     _storage(file, target, name)
+    _hide_behind_a_virtual_one(file)
+
+
+def _hide_behind_a_virtual_one(file: h5py.File) -> None:
     file.move("data", "elsewhere")
     layout = h5py.VirtualLayout(VALUES.shape, "f4")
     layout[:] = h5py.VirtualSource(".", "elsewhere", VALUES.shape)
