@@ -44,7 +44,10 @@ def archive(tmp_path: Path) -> Path:
 
 
 def numbers(batches: Any) -> list[int]:
-    return [int(value) for batch in batches for value in batch["data"][:, 0, 0]]
+    """Of the samples, as their data say it and their labels, too."""
+    found = [(batch["data"][:, 0, 0].tolist(), batch["labels"]["number"].tolist()) for batch in batches]
+    assert all(data == labels for data, labels in found)
+    return [int(number) for data, _ in found for number in data]
 
 
 def test_a_relative_base_directory_stays_where_it_was(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
