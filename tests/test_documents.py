@@ -9,15 +9,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+
+from .support.waiting import readable
 
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED_BLOCK = re.compile(
@@ -110,23 +114,62 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+_FORKS = """
+import atexit, os, runpy, sys, traceback
+import blobfeed.readers.batch_reader, h5py, keras, torch
+
+for line in sys.stdin:
+    program = line.rstrip()
+    child = os.fork()
+    if not child:
+        output = os.open(f"{program}.output", os.O_WRONLY | os.O_CREAT)
+        for stream, other in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+            os.dup2(other, stream)
+        ended = 1
+        try:
+            sys.argv = [program]
+            runpy.run_path(program, run_name="__main__")
+            ended = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            atexit._run_exitfuncs()
+            os._exit(ended)  # to tear down torch and Keras would take two seconds
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+"""A main script that runs others in forks of itself: to import torch and Keras takes longer than most blocks do."""
+
+
+@pytest.fixture(scope="module")
+def forks(files: Path) -> Iterator[subprocess.Popen[str]]:
+    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+    command = [sys.executable, "-c", _FORKS]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(command, cwd=files, env=environment, **pipes) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # a block that hangs is in the group, too
+
+
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_runs_as_it_is_written(files: Path, block: Block) -> None:
+def test_a_block_runs_as_it_is_written(files: Path, forks: subprocess.Popen[str], block: Block) -> None:
     program = files / f"{block.page.removesuffix('.md')}_{block.line}.py"
     # Not every machine has a GPU.
     code = block.code.replace('device="cuda"', 'device="cpu"')
     code = code.replace("torch.cuda.CUDAGraph()", "Graph()").replace("torch.cuda.graph(graph)", "graph")
     program.write_text(_AROUND_IT + code)
-    # TensorFlow takes Keras along, and must not find torch under it: see tests/support/own_process.py.
-    backend = "tensorflow" if "TensorFlow" in block.code else "torch"
-    environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    run = subprocess.run(
-        [sys.executable, str(program)],
-        cwd=files,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert run.returncode == 0, f"{block}: {run.stderr[-3000:]}"
+    if "TensorFlow" in block.code:
+        # TensorFlow takes Keras along, and must not find torch under it: see tests/support/own_process.py.
+        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
+        command = [sys.executable, str(program)]
+        run = subprocess.run(
+            command, cwd=files, env=environment, capture_output=True, text=True, timeout=200, check=False
+        )
+        ended, said = run.returncode, run.stderr
+    else:
+        assert forks.stdout is not None
+        print(program, file=forks.stdin, flush=True)
+        assert readable(forks.stdout.fileno(), 200), f"{block} goes on and on"
+        ended, said = int(forks.stdout.readline()), Path(f"{program}.output").read_text()
+    assert ended == 0, f"{block}: {said[-3000:]}"
