@@ -115,7 +115,7 @@ class UnevenTop(_ConvertedTop):
     def put(self, batch: Batch, out: AnyArray) -> None:
         rows = self.rows(batch)
         if self.pad is not None:
-            out.fill("" if out.dtype.kind in "SU" else self.pad.value)
+            out.fill("" if out.dtype.kind in "SU" else self.pad.value_of(self.name))
         for row in range(batch.rows):
             sample = rows.get(row)[np.newaxis]
             self._convert(sample, out[(slice(row, row + 1), *map(slice, sample.shape[1:]))])
@@ -224,6 +224,13 @@ def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: 
         else:
             tops.append(EvenTop(name, spec, conversion))
     made: list[Top] = [LengthsTop(top) for top in tops if isinstance(top, UnevenTop) and parameters.pad]
+    if parameters.pad is not None and isinstance(parameters.pad.value, dict):
+        padded = [top.name for top in tops if isinstance(top, UnevenTop)]
+        if unknown := [name for name in parameters.pad.value if name not in padded]:
+            raise ParameterError(
+                f"parameter 'pad.value' names {unknown[0]!r}{nearest(unknown[0], padded)}, but the tops that are "
+                f"padded are {padded}"
+            )
     made += [OwnersTop(top) for top in tops if isinstance(top, JoinedTop)]
     if taken := [top.name for top in made if top.name in specs]:
         raise ParameterError(f"two tops are called {taken[0]!r}: 'pad' and 'concatenate' make one: rename yours")
@@ -276,10 +283,11 @@ def _padded_type(name: str, dtype: np.dtype[np.generic], pad: Pad | None) -> np.
     """`dtype` if it can hold the pad value, else a float type that can: -1 is no uint8. Text is padded with none."""
     if pad is None or dtype.kind in "SU":
         return dtype
+    value = pad.value_of(name)
     if dtype.kind in "fc":
-        return np.result_type(dtype, np.min_scalar_type(pad.value))
+        return np.result_type(dtype, np.min_scalar_type(value))
     if dtype.kind not in "biu":
         raise ParameterError(f"parameter 'pad' is given, and top {name!r} has values of type {dtype}: expected numbers")
     lowest, highest = whole_numbers(dtype)
-    fits = pad.value.is_integer() and lowest <= pad.value <= highest
+    fits = value.is_integer() and lowest <= value <= highest
     return dtype if fits else np.dtype(np.float32)

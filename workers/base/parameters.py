@@ -52,13 +52,16 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How samples of unequal size are brought to the size of the batch's largest.
 
-    value: what fills the rest.
+    value: what fills the rest: a number, or numbers by top; {mask: 255} fills all other tops with 0.
     to_multiple_of: round the size up to a multiple of this: height and width of images (channels, height, width), of
         all else the first axis alone.
     """
 
-    value: float = 0.0
+    value: float | dict[str, float] = 0.0
     to_multiple_of: Positive = 1
+
+    def value_of(self, top: str) -> float:
+        return self.value.get(top, 0.0) if isinstance(self.value, dict) else self.value
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

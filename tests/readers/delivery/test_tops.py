@@ -138,6 +138,23 @@ def test_a_padded_top_has_a_type_that_holds_the_pad_value(stored: str, value: fl
     assert (out[0, :, 1, :] == value).all()
 
 
+def test_tops_may_have_pad_values_of_their_own() -> None:
+    specs = {name: ArraySpec((9,), np.dtype("int64"), varies=True) for name in ("ids", "target")}
+    ids, target, *_ = make_tops(specs, _parameters(pad={"value": {"target": -100}}), Path())
+    rows = RaggedRows.empty(specs["ids"], 2)
+    rows.put(0, np.array([1]))
+    rows.put(1, np.array([1, 1]))
+    batch = Batch(0, 0, 0, 2, {"ids": rows, "target": rows}, 0, _ORDER, {})
+    assert _put(ids, batch).tolist() == [[1, 0], [1, 1]]
+    assert _put(target, batch).tolist() == [[1, -100], [1, 1]]
+
+
+@pytest.mark.parametrize("name", ["dat", "label"])
+def test_a_pad_value_for_a_top_that_is_not_padded_is_an_error(name: str) -> None:
+    with pytest.raises(ParameterError, match=f"'pad.value' names '{name}'.*the tops that are padded are \\['data'\\]"):
+        _tops(pad={"value": {name: 1}})
+
+
 def test_text_is_padded_with_none() -> None:
     data = _tops((3,), dtype="U4", pad={})[0]
     batch = _batch([np.array(["a"], "U4"), np.array(["b", "cd", "efgh"])], (3,))
