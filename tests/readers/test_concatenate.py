@@ -34,14 +34,16 @@ GIVEN: dict[str, Any] = {
 }
 
 
-def test_an_empty_list_of_boxes_is_told_its_shape() -> None:
+@pytest.mark.parametrize("first_has_boxes", [True, False])
+def test_an_empty_list_of_boxes_is_told_its_shape(first_has_boxes: bool) -> None:
     def decode(sample: Any, rng: Any) -> Any:
-        return {"boxes": [[0.5] * 4] * (sample.index < 3)}
+        return {"boxes": [[0.5] * 4] * ((sample.index < 3) == first_has_boxes)}
 
     given: dict[str, Any] = {"decode": decode, "concatenate": "boxes", "max_rows": 5, "batch_size": 4, "num_loaders": 0}
     with BatchReader({"arrays": {"data": np.arange(8)}}, **given) as reader, pytest.raises(SampleError) as caught:
         next(iter(reader))
-    assert "has the shape (0,), and the declared maximum is (5, 4): expected 2 axes" in str(caught.value)
+    shape, most, axes = ("(0,)", "(5, 4)", 2) if first_has_boxes else ("(1, 4)", "(5,)", 1)
+    assert f"has the shape {shape}, and the declared maximum is {most}: expected {axes} axes" in str(caught.value)
     assert "bring it to (0, 4) by .reshape" in str(caught.value)
 
 

@@ -44,8 +44,9 @@ class ArraySpec:
     def require_fits(self, shape: Sequence[int]) -> None:
         """Raises SampleTooLargeError if a sample of `shape` is larger than the declared maximum."""
         if len(shape) != len(self.shape):
-            is_empty_list = tuple(shape) == (0,) and len(self.shape) > 1
-            empty = f"; of an empty list NumPy makes (0,): bring it to {(0, *self.shape[1:])} by .reshape"
+            rest = max(tuple(shape), self.shape, key=len)[1:]
+            is_empty_list = rest and (tuple(shape) == (0,) or len(self.shape) == 1)  # this one, or the one learnt from
+            empty = f"; of an empty list NumPy makes (0,): bring it to {(0, *rest)} by .reshape"
             raise SampleTooLargeError(
                 f"a sample has the shape {tuple(shape)}, and the declared maximum is {self.shape}: expected "
                 f"{len(self.shape)} axes{empty if is_empty_list else ''}"
