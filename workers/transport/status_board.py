@@ -215,7 +215,8 @@ class LoaderStatus:
         self._rows = 1
         self._read_ns = 0
         """What the last read took for each of its samples."""
-        self._slowest = 0
+        self._slowest = sys.maxsize
+        """Of its own samples but the first, at which hooks import and load what they need."""
         self._spent = [0] * len(Activity)
         """By activity, what is not on the board yet."""
         self._times = [0] * _PLACES
@@ -291,6 +292,8 @@ class LoaderStatus:
             if nanoseconds > words[SLOWEST]:  # of all the loaders that had this line
                 words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
                 words[SLOWEST] = nanoseconds
+        elif self._slowest == sys.maxsize:
+            self._slowest = 0
 
     def _sum_up(self, now: int) -> None:
         """Put the times on the board. Each by itself would cost more than the rest of `write`."""

@@ -80,7 +80,7 @@ def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(mo
     status.write(Activity.WAITING)
     goes_on(10)
     before = read_board(board)
-    for first, decodes in ((0, (1, 1, 50, 1)), (4, (1, 1, 1, 1))):
+    for first, decodes in ((0, (90, 1, 50, 1)), (4, (1, 1, 1, 1))):  # at the first one a hook loads what it needs
         status.write(Activity.READING, first, 4)
         goes_on(8)
         for row, took in enumerate(decodes):
@@ -90,7 +90,7 @@ def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(mo
     goes_on(7)
     status.note_place(2, "numbers/2", WHERE_SLOWEST)
     seen = interval(read_board(board), before)
-    assert [round(1e9 * spent) // UNIT for spent in seen.spent_s] == [0, 0, 0, 16, 57, 7, 0]
+    assert [round(1e9 * spent) // UNIT for spent in seen.spent_s] == [0, 0, 0, 16, 146, 7, 0]
     assert seen.slowest is not None
     assert (seen.slowest.index, seen.slowest.where) == (2, "numbers/2")
     assert seen.slowest.seconds == pytest.approx(52 * UNIT / 1e9)
@@ -116,9 +116,10 @@ def test_a_task_of_a_remote_loader_is_no_slow_sample(monkeypatch: pytest.MonkeyP
     for number, activity, took in ((0, Activity.DECODING, UNIT), (1, Activity.READING, 200 * UNIT)):
         status = board.line(number)
         status.begin(number + 1, 77)
-        status.write(activity)
-        now[0] += took
-        status.write(Activity.WAITING)
+        for _ in range(2):
+            status.write(activity)
+            now[0] += took
+            status.write(Activity.WAITING)
     seen = interval(read_board(board))
     assert seen.slowest is not None
     assert seen.slowest.seconds == pytest.approx(UNIT / 1e9)
