@@ -536,6 +536,42 @@ def test_tops_that_change_places_do_not_overwrite_each_other() -> None:
     np.testing.assert_array_equal(got["low"], got["high"] + 100)
 
 
+@pytest.mark.parametrize("num_loaders", [0, 2])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_postprocess_may_give_each_batch_another_shape(num_loaders: int, in_place: bool) -> None:
+    images = np.random.default_rng(0).integers(0, 256, (24, 6, 6), np.uint8)
+
+    def smaller_later(sample: Sample, _: np.random.Generator) -> Any:
+        return {"data": sample["data"][: 6 - sample.index // 8]}
+
+    def upside_down(batch: HookBatch) -> Any:
+        rows = batch["data"][::-1, ::-1, : len(batch["data"][0])]
+        if not in_place:
+            return {"data": rows}
+        batch["data"][...] = batch["data"][::-1].copy()
+        return None
+
+    hooks: dict[str, Any] = {"decode": smaller_later, "postprocess": upside_down, "max_shapes": {"data": [6, 6]}}
+    with BatchReader({"arrays": {"data": images}}, batch_size=8, epochs=1, num_loaders=num_loaders, **hooks) as reader:
+        for number, batch in enumerate(reader):
+            rows = images[8 * number : 8 * number + 8, : 6 - number]
+            expected = rows[::-1] if in_place else rows[::-1, ::-1, : 6 - number]
+            np.testing.assert_array_equal(batch["data"], expected)
+
+
+def test_postprocess_gets_samples_of_one_shape() -> None:
+    hooks: dict[str, Any] = {
+        "decode": lambda sample, _: {"data": np.zeros(1 + sample.index % 2)},
+        "postprocess": lambda batch: None,
+        "max_shapes": {"data": [2]},
+    }
+    with (
+        BatchReader({"arrays": {"x": np.arange(8)}}, batch_size=4, num_loaders=0, **hooks) as reader,
+        pytest.raises(SampleError, match=r"postprocess needs samples of one shape, but .*'data' has up to \(2,\)"),
+    ):
+        next(iter(reader))
+
+
 def test_postprocess_in_place_costs_no_second_memory() -> None:
     def postprocess(batch: HookBatch) -> None:
         batch["data"] //= 2

@@ -130,7 +130,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
     world_size: how many processes share the data; goes with rank.
     transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.
-    max_shapes: for tops that a decode hook makes in different sizes: the largest shape, by top.
+    max_shapes: for tops that a hook makes in different sizes: the largest shape, by top.
     concatenate: tops whose samples are put end to end instead of stacked; see delivery.md.
     max_rows: the most rows of one sample of a concatenated top.
     pad: bring the samples of a batch to one size; see delivery.md.

@@ -60,6 +60,9 @@ class Postprocessor:
         if missing := [name for name in parameters.tops or () if name not in made]:
             raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
         self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in parameters.tops or made}
+        for name, shape in parameters.max_shapes.items():
+            if name in self.specs:
+                self.specs[name] = ArraySpec(shape, self.specs[name].dtype, varies=True)
         kept = {CROPS, *(name for name, spec in self.specs.items() if decoded.get(name) == spec)}
         # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
         self._keys = {name: name if name in kept else DECODED + name for name in decoded}
@@ -127,12 +130,18 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
 
 
 def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:
-    rows = _array(name, out)
-    if array.shape != rows.shape:
-        raise ValueError(f"postprocess gave shape {array.shape} for top {name!r}, expected {rows.shape}")
+    if len(array) != len(out) or (isinstance(out, np.ndarray) and array.shape != out.shape):
+        raise ValueError(
+            f"postprocess gave shape {array.shape} for top {name!r}, expected {(len(out), *spec.shape)}; if batches "
+            "differ in shape, declare the largest of a sample in max_shapes"
+        )
     if array.dtype != spec.dtype:
         _require_exact(name, array, spec.dtype)
-    rows[...] = array
+    if isinstance(out, RaggedRows):
+        for row, sample in enumerate(array):
+            out.put(row, sample)
+    else:
+        out[...] = array
 
 
 def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> None:
@@ -150,9 +159,11 @@ def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> N
 
 
 def _array(name: str, top: Rows) -> AnyArray:
-    if isinstance(top, RaggedRows):
+    if not isinstance(top, RaggedRows):
+        return top
+    if (top.shapes != top.shapes[0]).any():
         raise ValueError(
             f"postprocess needs samples of one shape, but top {name!r} has {top.spec}: fill them up to that in decode, "
             "and give the real size as a top of its own, or do without postprocess"
         )
-    return top
+    return np.stack(list(top))
