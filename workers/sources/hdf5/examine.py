@@ -189,7 +189,11 @@ def _may_be_swizzled(dataset: h5py.Dataset) -> bool:
 def _chunk_index(
     dataset: h5py.Dataset, grid: tuple[int, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint32]]:
-    """For each position in the grid, in C order: the chunk's offset, -1 if there is none, its size, its filter mask."""
+    """For each position in the grid, in C order: the chunk's offset, -1 if there is none, its size, its filter mask.
+
+    Raises ValueError for a damaged index, which would give other bytes of the file as samples: the format before HDF5
+    1.10 has no checksum of it, and the library believes it.
+    """
     found: list[h5py.h5d.StoreInfo] = []
     if hasattr(dataset.id, "chunk_iter"):
         dataset.id.chunk_iter(found.append)
@@ -202,6 +206,11 @@ def _chunk_index(
     offsets[at] = [chunk.byte_offset for chunk in found]
     sizes[at] = [chunk.size for chunk in found]
     masks[at] = [chunk.filter_mask for chunk in found]
+    listed = at[np.argsort(offsets[at])]
+    share = (offsets[listed][1:] < (offsets + sizes)[listed][:-1]).any()
+    whole = math.prod(dataset.chunks) * dataset.dtype.itemsize
+    if share or (not dataset.id.get_create_plist().get_nfilters() and (sizes[at] != whole).any()):
+        raise ValueError("the index of its chunks is damaged: two share bytes or a place, or the size of one is wrong")
     return offsets, sizes, masks
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,26 @@ def test_bytes_beyond_the_end_of_the_file_are_noticed(options: dict[str, Any], t
         pytest.raises(SourceError, match=r"a\.h5' is cut short: data reaches to"),
     ):
         hdf5_examine.find_layout(file["data"], stamp, "data")
+
+
+@pytest.mark.parametrize(
+    ("options", "size", "corner", "shifted"),
+    [({}, 96, 0, 0), ({}, 96, 4, 8), ({}, 95, 4, 0), ({"shuffle": True}, 96, 0, 0), ({"shuffle": True}, 97, 4, 0)],
+)
+def test_a_damaged_index_of_chunks_does_not_give_other_bytes(
+    options: dict[str, Any], size: int, corner: int, shifted: int, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("data", data=some_array((12, 3), "f8"), chunks=(4, 3), **options)
+        at = dataset.id.get_chunk_info_by_coord((4, 0)).byte_offset
+    content, entry = (tmp_path / "a.h5").read_bytes(), struct.Struct("<2I4Q")  # size, mask, corner, place
+    whole, damaged = entry.pack(96, 0, 4, 0, 0, at), entry.pack(size, 0, corner, 0, 0, at - shifted)
+    assert content.count(whole) == 1
+    (tmp_path / "a.h5").write_bytes(content.replace(whole, damaged))
+    with pytest.raises(
+        SourceError, match=r"a\.h5': data set 'data' cannot be read: the index of its chunks is damaged"
+    ):
+        opened("hdf5", tmp_path, ["data"], path="a.h5")
 
 
 def test_an_unreadable_file_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
