@@ -55,6 +55,8 @@ def make_index(stamp: Stamp) -> TarIndex:
             # tarfile keeps every member it has seen, 1 kB each.
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]
+                if member.size < 0:  # it would be followed by a member before it, for ever
+                    raise tarfile.ReadError(f"{member.name!r} has the size {member.size}")
                 if member.issym():
                     symbolic.append(member.name)
                 if not (member.isreg() or member.islnk()):
@@ -75,7 +77,9 @@ def make_index(stamp: Stamp) -> TarIndex:
                     )
                 samples[-1][extension] = (0, 0) if member.islnk() else (member.offset_data, member.size)
             _require_end(tar, stamp)
-    except (tarfile.TarError, OSError) as error:
+    except SourceError:
+        raise
+    except Exception as error:  # damaged headers make tarfile raise ValueError, OverflowError, MemoryError
         raise SourceError(
             f"source tar: {stamp.path!r} cannot be read as a tar file: {error}; write an empty, damaged or cut one "
             "again, and unpack a compressed one, since its members cannot be read one by one"

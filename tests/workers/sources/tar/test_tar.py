@@ -287,6 +287,23 @@ def test_damage_is_an_error_and_not_the_end(shards: Path) -> None:
         opened("tar", shards, path="train-2.tar", members={"label": "cls"})
 
 
+@pytest.mark.parametrize(
+    ("attribute", "says"),
+    [
+        (b"14 size=-1536\n", "'b.cls' has the size -1536"),  # the next member is the one before
+        (b"99999999999999999999 a=b\n", "too large to convert"),
+    ],
+)
+def test_a_lie_in_a_pax_header_is_an_error_and_no_hang(tmp_path: Path, attribute: bytes, says: str) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, kind, content in (("a.cls", b"0", b"1"), ("pax", b"x", attribute), ("b.cls", b"Q", b"")):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size = kind, len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    with pytest.raises(SourceError, match=rf"a\.tar' cannot be read as a tar file: .*{says}.*; write"):
+        opened("tar", tmp_path, path="a.tar")
+
+
 def test_a_second_tar_file_behind_the_first_is_an_error(shards: Path) -> None:
     whole = (shards / "train-2.tar").read_bytes()
     (shards / "train-2.tar").write_bytes(whole * 2)
