@@ -120,7 +120,7 @@ class NpzSource(ArraysSource):
             raise
         except OSError as error:
             raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
-        except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        except Exception as error:  # a damaged one makes zipfile raise NotImplementedError, RuntimeError and more
             raise SourceError(
                 f"{what} does not hold arrays of numbers that can be read: {error}; if it holds others too, name those "
                 "in 'tops'"

@@ -162,6 +162,10 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
         assert "in 'tops'" in message(BlobfeedError, {"npz": "more.npz"})
     np.savez(tmp_path / "objects.npz", data=np.array([None, {}], dtype=object))
     assert "objects.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "objects.npz"})
+    content = bytearray((tmp_path / "two.npz").read_bytes())
+    content[content.index(b"PK\1\2") + 8] |= 1 << 5  # a flag, for which zipfile raises NotImplementedError
+    (tmp_path / "damaged.npz").write_bytes(content)
+    assert "damaged.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "damaged.npz"})
 
 
 def test_more_than_there_is_memory_for_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
