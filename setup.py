@@ -33,7 +33,7 @@ EXTRAS = {
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
     "leveldb": ("plyvel>=1.5", "lmdb>=1.4"),
-    "compression": ("deflate>=0.7", "hdf5plugin>=4.3"),
+    "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.13"),
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1", "google-crc32c>=1.5"),
     "fast": ("numba>=0.59",),

@@ -82,6 +82,7 @@ def test_each_layout_is_read_back_equal(found: Found, tmp_path: Path, layout: La
     is_equal(tmp_path / "packed.h5", DATA, LABEL)
     with h5py.File(tmp_path / "packed.h5") as file:
         assert (file["data"].chunks or (None,))[0] == chunks
+        assert file["data"].fletcher32 == (layout.compression in ("lz4", "zstd"))
         assert file.attrs["packed_from"].startswith("{npy: {data: ")
 
 

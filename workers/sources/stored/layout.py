@@ -79,7 +79,7 @@ FilterKind = Literal["shuffle", "deflate", "fletcher32", "crc32c", "numcodecs"]
 class ChunkFilter:
     """What was done to a chunk's bytes when it was written.
 
-    `element_bytes` counts for the shuffle alone; `codec`, for numcodecs, is the codec's configuration as JSON.
+    `element_bytes` counts for the shuffle alone; `codec`, for numcodecs alone, is the codec's configuration as JSON.
     """
 
     kind: FilterKind

@@ -147,12 +147,12 @@ class StoredSource(FilesSource):
         for array in arrays:
             if isinstance(array.file, RemoteStamp):
                 _require_ranges(array)
-        in_objects = [array.layout for array in arrays if isinstance(array.layout, ChunkObjects)]
+        filtered = [array.layout.filters for array in arrays if isinstance(array.layout, Chunked | ChunkObjects)]
         by_library = [array.layout for array in arrays if isinstance(array.layout, ThroughLibrary)]
         self.modules = (LIBRARY_MODULE,) if by_library else ()
         if any(layout.plugin for layout in by_library):
             self.modules += ("hdf5plugin",)
-        if any(applied.kind == "numcodecs" for layout in in_objects for applied in layout.filters):
+        if any(applied.kind == "numcodecs" for filters in filtered for applied in filters):
             self.modules += ("numcodecs",)
 
     def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.layout import ThroughLibrary
+from blobfeed.workers.sources.stored.layout import Chunked, ThroughLibrary
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,6 +26,7 @@ from tests.support.stored import (
     in_loader,
     opened,
     patterns,
+    rows_of,
     some_array,
 )
 from tests.workers.sources.hdf5.layouts import (
@@ -70,7 +72,7 @@ def test_map_and_preadv_give_the_same_bytes(layout: str, way: str, tmp_path: Pat
         assert_delivers(source, arrays, patterns(SAMPLES))
 
 
-@pytest.mark.parametrize("plugin", ["Blosc", "LZ4", "Zstd", "Bitshuffle"])
+@pytest.mark.parametrize("plugin", ["Blosc", "LZ4", "Bitshuffle"])
 def test_filters_of_hdf5plugin_are_undone_by_the_library(plugin: str, tmp_path: Path) -> None:
     hdf5plugin = pytest.importorskip("hdf5plugin")
     arrays = {"data": some_array(RING["data"], "f4"), "label": np.arange(SAMPLES)}
@@ -82,6 +84,25 @@ def test_filters_of_hdf5plugin_are_undone_by_the_library(plugin: str, tmp_path: 
     assert source.modules == (LIBRARY_MODULE, "hdf5plugin")
     assert source.chunk_samples == 8
     assert_delivers(source, arrays, patterns(SAMPLES))
+
+
+def test_zstd_is_undone_without_its_plugin_which_gives_whatever_lay_in_memory_for_a_damaged_chunk(
+    tmp_path: Path,
+) -> None:
+    hdf5plugin = pytest.importorskip("hdf5plugin")
+    values = some_array(RING["data"], "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        options = {"chunks": (8, 3, 4, 5), "shuffle": True, **hdf5plugin.Zstd()}
+        damaged = file.create_dataset("data", data=values, **options).id.get_chunk_info(1)
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    assert (layouts(source), source.modules) == ({"data": Chunked}, ("numcodecs",))
+    assert_delivers(source, {"data": values}, patterns(SAMPLES))
+    with (tmp_path / "a.h5").open("r+b") as stream:
+        stream.seek(damaged.byte_offset + damaged.size // 2)
+        stream.write(bytes(damaged.size // 2))
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    with pytest.raises(SourceError, match=rf"a\.h5:data: the chunk at byte {damaged.byte_offset} .*zstd"):
+        rows_of(source, [8])
 
 
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
