@@ -34,6 +34,8 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
             if found.get("node_type") == "group":
                 return None
             shape, dtype, layout = examine(folder, found)
+            if min((*layout.chunk, *(layout.shard or ()))) < 1:
+                raise ValueError(f"its chunks have shape {layout.chunk}")
         except SourceError:
             raise
         except Exception as error:  # the zarr library has errors of many kinds

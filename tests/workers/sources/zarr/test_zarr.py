@@ -287,9 +287,11 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
         document.write_text(json.dumps({**whole, "codecs": codecs}))
         with pytest.raises(SourceError, match=r"a\.zarr/data"):
             opened("zarr", tmp_path, ["data"], path="a.zarr")
-    document.write_text("{")
-    with pytest.raises(SourceError, match="cannot be understood"):
-        opened("zarr", tmp_path, ["data"], path="a.zarr")
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 0, 5]}}
+    for text in ("{", json.dumps({**whole, "chunk_grid": grid})):
+        document.write_text(text)
+        with pytest.raises(SourceError, match=r"a\.zarr/data/zarr\.json cannot be understood"):
+            opened("zarr", tmp_path, ["data"], path="a.zarr")
     document.unlink()
     document.mkdir()
     for path in ("a.zarr", "a.zarr/zarr.json"):
