@@ -47,7 +47,7 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
     if value is None:
         try:
             value = yaml.load(text, _Loader)
-        except (yaml.YAMLError, ValueError, RecursionError) as error:
+        except Exception as error:  # a tag before what is none of its values makes PyYAML raise KeyError and others
             raise ParameterError(f"{what} is not valid YAML: {error}; it reads {text!r}") from None
     if not isinstance(value, dict):
         raise ParameterError(
@@ -71,7 +71,7 @@ def _json_or_python(text: str) -> object:
             if isinstance(node, ast.Dict):
                 _check_once([ast.dump(key) for key in node.keys if key is not None])
         return ast.literal_eval(tree)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):  # TypeError: {{'a': 1}}
         return None
 
 

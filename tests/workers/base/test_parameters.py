@@ -218,7 +218,10 @@ def test_a_param_str_that_is_no_mapping_is_shown_with_an_example(text: str) -> N
         parse_param_str(text)
 
 
-@pytest.mark.parametrize("text", ["a: [1", "a: b: c", "\t", "!!python/object/apply:os.getcwd []", "{a: *b}"])
+@pytest.mark.parametrize(
+    "text",
+    ["a: [1", "a: b: c", "\t", "!!python/object/apply:os.getcwd []", "{a: *b}", "{{'a': 1}}", "{a: !!bool maybe}"],
+)
 def test_a_param_str_that_cannot_be_read_is_shown_with_the_reason(text: str) -> None:
     with pytest.raises(ParameterError, match=r"(?s)^param_str is not valid YAML: .*it reads"):
         parse_param_str(text)
