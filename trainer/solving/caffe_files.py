@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from ...workers.sources.stored.hdf5_library import h5py
@@ -25,9 +24,6 @@ from ..prototxt.schema import BlobProto, NetParameter, SolverState, message_clas
 from .snapshot import load_weights, write_whole
 
 LayerWeights = Mapping[str, Sequence[Tensor]]
-
-_NOT_CAFFES = (DecodeError, ValueError, KeyError, OSError, AttributeError, TypeError)
-"""What a file of another program makes a reader raise; the last two where it has a data set in place of a group."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +40,16 @@ class CaffeState:
 
 def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
     """The weights by layer; raises SnapshotError."""
+    is_hdf5 = _is_hdf5(path)
     try:
-        if _is_hdf5(path):
+        if is_hdf5:
             with h5py.File(path) as file:
                 return _layers(file["data"])
         net: NetParameter = message_class(NetParameter).FromString(path.read_bytes())
         blobs = [(layer.name, layer.blobs) for layer in net.layer]
         blobs += [(old.layer.name or old.name, old.layer.blobs or old.blobs) for old in net.layers]
         found = {name: [_tensor(blob) for blob in each] for name, each in blobs if each}
-    except _NOT_CAFFES as error:
+    except Exception as error:  # a damaged HDF5 file makes h5py raise almost anything
         raise SnapshotError(f"{path} is not a .caffemodel: {error}") from error
     if not found:
         raise SnapshotError(f"{path} is not a .caffemodel, or has no weights")
@@ -87,8 +84,9 @@ def write_caffemodel(
 
 def read_state(path: Path) -> CaffeState:
     """The state in a .solverstate; raises SnapshotError."""
+    is_hdf5 = _is_hdf5(path)
     try:
-        if _is_hdf5(path):
+        if is_hdf5:
             with h5py.File(path) as file:
                 return CaffeState(
                     int(file["iter"][0]),
@@ -101,7 +99,7 @@ def read_state(path: Path) -> CaffeState:
             raise ValueError("it has no iteration")
         history = [_tensor(blob) for blob in message.history]
         return CaffeState(message.iter, message.learned_net, history, message.current_step)
-    except _NOT_CAFFES as error:
+    except Exception as error:  # a damaged HDF5 file makes h5py raise almost anything
         raise SnapshotError(f"{path} is not a .solverstate: {error}") from error
 
 

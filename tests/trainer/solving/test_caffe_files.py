@@ -262,8 +262,9 @@ def hdf5(**data_sets: object) -> bytes:
         b"PK\x03\x04",
         hdf5(data=[1.0], label=[2]),
         hdf5(iter=[6], current_step=[0], learned_net="w", history=[3.0]),
+        b"SNOX".join(hdf5(**{"data/ip/0": [1.0]}).rsplit(b"SNOD", 1)),
     ],
-    ids=["empty", "text", "broken HDF5", "broken archive", "data", "history"],
+    ids=["empty", "text", "broken HDF5", "broken archive", "data", "history", "broken group"],
 )
 @pytest.mark.parametrize("reader", [read_weights, read_state])
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: bytes, reader: object) -> None:
