@@ -6,7 +6,6 @@ import math
 import os
 import re
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -21,7 +20,7 @@ from ...workers.sources.files.paths import natural_key
 from ...workers.sources.hdf5.examine import holds_values
 from ...workers.sources.hdf5_samples.scan import label_array
 from ...workers.sources.stored.hdf5_library import h5py
-from ...workers.sources.stored.library_rows import open_file
+from ...workers.sources.stored.library_rows import errors_named, open_file
 from ...workers.sources.stored.npy import read_header
 from ...workers.sources.zarr.examine import examine_array
 from .found import COLOR_ATTRIBUTE, Found, one_or_all
@@ -46,7 +45,7 @@ def hdf5(paths: Sequence[Path]) -> Found:
         elif getattr(item, "shape", ()):
             shapes[name] = item.shape
 
-    with open_file(FileStamp.of(str(paths[0])), None) as file:
+    with open_file(FileStamp.of(str(paths[0])), None) as file, errors_named(str(paths[0])):
         file.visititems(visit)
         patterns = {name: re.sub(r"\d+", "#", name) for name, shape in shapes.items() if shape}
         pattern, most = Counter(patterns.values()).most_common(1)[0] if patterns else ("", 0)
@@ -129,7 +128,7 @@ def npz(path: Path) -> Found:
                 with archive.open(member) as stream, suppress(ValueError, TokenError):
                     shape, _, dtype = read_header(cast("BinaryIO", stream))
                     shapes[member.removesuffix(".npy")] = shape if dtype.kind in "biufcSU" else None
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except Exception as error:  # a damaged one makes zipfile raise NotImplementedError, RuntimeError and more
         raise SourceError(f"{path} cannot be read: {error}; write or copy it again") from error
     tops, remarks = _tops_of(shapes, path)
     return Found({"npz": {"path": str(path)}}, tops if remarks else None, remarks)

@@ -537,6 +537,8 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
         (["table.csv"], r"its first path, '0,0,(0,)*0?\.\.\.[0,]*1', is no file"),
         (["net.prototxt"], r"is a definition .*, and no data: .*`blobfeed inspect net.prototxt --sheet sheet.png`"),
         (["cut.h5"], r"'cut\.h5' cannot be opened as HDF5: .*; check that it was written and copied to its end"),
+        (["damaged.h5"], r"damaged\.h5 cannot be read: .*; check that it was written and copied to its end"),
+        (["damaged.npz"], r"damaged\.npz cannot be read: .*; write or copy it again"),
     ],
 )
 def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
@@ -554,5 +556,9 @@ def test_what_cannot_be_read_is_said(paths: list[str], message: str) -> None:
         file["a"] = np.zeros(3, [("a", "i4")])
     Path("a.tar.gz").write_bytes(gzip.compress(b"any"))
     Path("cut.h5").write_bytes(Path("scalars.h5").read_bytes()[:-500])
+    Path("damaged.h5").write_bytes(Path("scalars.h5").read_bytes().replace(b"SNOD", b"SNOX"))
+    archive = bytearray(Path("x.npz").read_bytes())
+    archive[archive.index(b"PK\1\2") + 8] |= 1 << 5  # a flag, for which zipfile raises NotImplementedError
+    Path("damaged.npz").write_bytes(archive)
     with pytest.raises(BlobfeedError, match=message):
         source_of(paths)
