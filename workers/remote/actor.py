@@ -136,7 +136,7 @@ class RemoteLoader:
         make_one_sample(plan)
         settle()
         os.environ["BLOBFEED_ROLE"] = "loader"
-        self._memory: Memory = np.zeros(self._layout.slot_bytes, np.uint8)
+        self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
         self._drawn = SharedFile.create("blobfeed-drawn")
         status = StatusBoard.create(1).line(0)
         # Whatever slot a task names on the trainer's host, here it is this one.
@@ -170,4 +170,4 @@ def _memory_file(content: Memory) -> int:
 
 def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:
     """The bytes of a slot that `task` makes, as actor and bridge both know it."""
-    return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.slot_bytes)]
+    return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.used_bytes)]

@@ -254,8 +254,8 @@ class _Bridge:
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
     def _slot(self, task: ToLoader) -> Any:
-        size = self._plan.layout.slot_bytes
-        return self._ring.memory[task.slot * size : (task.slot + 1) * size]
+        layout = self._plan.layout
+        return self._ring.memory[task.slot * layout.slot_bytes :][: layout.used_bytes]
 
     def _note_made(self, task: ToLoader, remote: _Remote, made: Made) -> None:
         slot = self._slot(task)

@@ -50,6 +50,7 @@ class SlotLayout:
             for size in (spec.nbytes, 4 * len(spec.shape)) if spec.varies else (spec.nbytes,):
                 self._parts[name].append((end, size))
                 end = _round_up(end + rows * size, _ALIGNMENT)
+        self.used_bytes = end  # the same on every machine; pages are not
         self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
 
     def ranges(self, first: int, rows: int) -> list[slice]:

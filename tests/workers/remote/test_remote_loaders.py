@@ -60,12 +60,17 @@ def undisturbed(work: Work, folder: Path, **values: Any) -> Record:
 
 def test_decoded_and_postprocessed_bytes_are_those_of_local_loaders(tmp_path: Path, cluster: RayCluster) -> None:
     expected = undisturbed(DECODED, tmp_path, num_loaders=2)
-    given = {"num_loaders": 1, "remote_loaders": remote(cluster, 1)}
+    # The node has larger pages, as some Arm machines do: slots take more space there.
+    (tmp_path / "sitecustomize.py").write_text("import mmap\nmmap.PAGESIZE *= 16\n")
+    large_pages = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
+    given = {"num_loaders": 1, "remote_loaders": remote(cluster, 1, runtime_env=large_pages)}
     with DECODED.open(tmp_path, epochs=EPOCHS, **given) as pipeline:
         pipeline.start()
         monitor = Monitor(os.getpid())
         wait_until(lambda: socket.gethostname() in _nodes_seen(monitor), "a remote loader that is seen on its node")
+        wait_until(partial(at_work, pipeline, 2), "both loaders at work")
         assert compare(expected, read(pipeline)).is_none
+        assert not pipeline.statistics().loader_deaths
     assert "ray" not in sys.modules  # that is for other processes
 
 
