@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.support.stored import in_loader, opened, rows_of
 
-PAGE = 4096
+PAGE = mmap.PAGESIZE
 ROW_BYTES = 784
 ROWS = 20_000
 WANTED = np.random.default_rng(1).permutation(ROWS)[:64]
@@ -75,7 +76,7 @@ def test_advice_is_given_only_on_what_is_not_in_memory(tmp_path: Path, monkeypat
     path = tmp_path / "cold.bin"
     path.write_bytes(bytes(1 << 20))
     _drop(path)
-    offsets, sizes = np.array([0, 4096, 500_000]), np.array([4096, 4096, 100])
+    offsets, sizes = np.array([0, PAGE, 500_000]), np.array([PAGE, PAGE, 100])
     given = _advice(monkeypatch)
     file = RawFile(FileStamp.of(str(path)))
     was_there = file.will_need(offsets, sizes)
@@ -86,7 +87,7 @@ def test_advice_is_given_only_on_what_is_not_in_memory(tmp_path: Path, monkeypat
     file.close()
     assert given == []
     # A file system that lives in memory cannot be made cold, and then there is nothing to advise on.
-    assert was_there or cold == [(0, 8192), (499_712, 4096)]
+    assert was_there or cold == [(0, 2 * PAGE), (500_000 // PAGE * PAGE, PAGE)]
 
 
 def test_the_kernel_reads_ahead_only_while_rows_follow_each_other(
@@ -96,8 +97,8 @@ def test_the_kernel_reads_ahead_only_while_rows_follow_each_other(
     path.write_bytes(bytes(1 << 20))
     given = _advice(monkeypatch)
     file = RawFile(FileStamp.of(str(path)))
-    for offsets in ([0, 4096], [8192 + 4096], [500_000, 90_000], [20_000, 24_096]):
-        file.will_need(np.array(offsets), 4096)
+    for offsets in ([0, PAGE], [3 * PAGE], [500_000, 90_000], [20_000, 20_000 + PAGE]):
+        file.will_need(np.array(offsets), PAGE)
     file.will_need(np.array([160, 80, 240]), 80)  # labels, which share a page
     file.close()
     ways = [advice for _, _, advice in given if advice != os.POSIX_FADV_WILLNEED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 
-PAGE = 4096
+PAGE = mmap.PAGESIZE
 FILES = 40
 SIZES = [1 + number % 7 for number in range(FILES)]
 SAMPLES = sum(SIZES)
