@@ -253,8 +253,8 @@ class CacheFile:
                 _write(self.descriptor, _bytes_of(np.array(array.shape, np.int32)), region.shape_at(index))
         checksum = self._checksum(index, sample)
         _write(self.descriptor, checksum.to_bytes(SUM_BYTES, sys.byteorder), self._layout.sums_at + index * SUM_BYTES)
-        # A process dying above leaves the sample unpublished; a reader that sees the state sees what was written
-        # before it, since both go through the kernel, and x86 and the kernel's locks keep their order.
+        # A process dying above leaves the sample unpublished. The kernel's lock of the file keeps the writes in order;
+        # a reader takes no lock, and if an Arm processor reads the bytes before the state, the checksum tells.
         os.pwrite(self.descriptor, bytes([_PUBLISHED]), STATES_AT + index)
 
     def _checksum(self, index: int, sample: Mapping[str, AnyArray]) -> int:
