@@ -247,9 +247,10 @@ class Feed:
     def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
         deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
+        now = begun
         while True:
-            asleep = time.monotonic()
-            wait_s = max(0.0, min(deadline, next_log, next_look) - asleep)
+            looked_at = now
+            wait_s = max(0.0, min(deadline, next_log, next_look) - looked_at)
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
             try:
                 ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
@@ -265,8 +266,8 @@ class Feed:
                 raise self._failure.error()
             self._inbox.receive()  # it may be what has ended the wait
             now = time.monotonic()
-            if (overslept := now - asleep - wait_s) > _LOOK_S:  # as the loaders have, if the whole job was suspended
-                deadline += overslept
+            if (slept := now - looked_at) - wait_s > _LOOK_S:  # as the loaders have, if the whole job was suspended
+                begun, deadline, next_log = begun + slept, deadline + slept, next_log + slept
             if now >= deadline:
                 raise self._stalled(timeout_s)
             if now >= next_look:

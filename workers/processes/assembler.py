@@ -107,6 +107,7 @@ class Assembler:
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
         self._overslept_s = 0.0
+        self._looked_at = time.monotonic()
         self._woke_at = 0.0
         self._upkeep = Upkeep(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
@@ -184,11 +185,14 @@ class Assembler:
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
-        timeout_ms, asleep = self._timeout_ms(), time.monotonic()
+        timeout_ms, looked_at = self._timeout_ms(), self._looked_at
         ready = dict(self._poller.poll(timeout_ms))
-        if (overslept := time.monotonic() - asleep - timeout_ms / 1000) > _LONGEST_WAIT_S:
-            self._overslept_s += overslept
-            self._woke_at = time.monotonic()
+        self._looked_at = time.monotonic()
+        # Since the last look, not since this wait began: a busy assembler is suspended anywhere. All of it, for a wait
+        # may end just when a task is overdue.
+        if (slept := self._looked_at - looked_at) - timeout_ms / 1000 > _LONGEST_WAIT_S:
+            self._overslept_s += slept
+            self._woke_at = self._looked_at
         if self._config.descriptors.trainer in ready or self._config.descriptors.errors in ready:
             self._stopping = True
             return
@@ -243,17 +247,18 @@ class Assembler:
 
     def _kill_overdue(self) -> None:
         limit, is_stream = self._plan.parameters.task_timeout_s, not self._assembly.schedule.can_be_cut
-        for loader in self._assembly.ledger.overdue(self._now(), limit):
+        now = self._looked_at - self._overslept_s  # whoever is suspended since then will find that at the next look
+        for loader in self._assembly.ledger.overdue(now, limit):
             moved = max(self._pool_of(loader).moved_at(loader), self._woke_at) - self._overslept_s
             # Before it makes a batch of a stream, it may have to run the whole shard again.
-            if is_stream and self._now() - moved < limit:
+            if is_stream and now - moved < limit:
                 self._assembly.ledger.note_moved(loader, moved)
             else:
                 self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}")
         for pool in self._pools:
-            pool.kill_slow_starters(self._now())
+            pool.kill_slow_starters(now)
         if self._sampling is not None:
-            self._sampling.kill_overdue(self._now())
+            self._sampling.kill_overdue(now)
 
     def _pool_of(self, loader: int) -> LoaderPool:
         return next((pool for pool in self._pools if loader in pool), self._pool)

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -28,6 +29,8 @@ from blobfeed.workers.pipeline.failures import what_loaders_do
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.processes import assembler as assembler_module
+from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
 from tests.support.pipelines import (
@@ -136,8 +139,9 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
 # ---- the whole job stands still, as under a scheduler that suspends it
 
 
+@pytest.mark.parametrize("place", ["poll", "_watch"])
 def test_the_trainer_does_not_count_the_time_for_which_it_was_suspended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate, suspended_s = tmp_path / "gate", [0]
 
@@ -147,20 +151,23 @@ def test_the_trainer_does_not_count_the_time_for_which_it_was_suspended(
     with slow_pipeline(gate) as pipeline:
         held = [take(pipeline), take(pipeline)]
         running: Any = pipeline._feed
-        poll = running._poller.poll
+        owner = running._poller if place == "poll" else running
+        really = getattr(owner, place)
 
-        def suspended(timeout: int) -> object:
+        def suspended(*arguments: object) -> object:
             if not suspended_s[0]:
                 suspended_s[0] = 10_000
-                return []
+                if place == "poll":
+                    return []
             gate.touch()
-            return poll(timeout)
+            return really(*arguments)
 
         clock = SimpleNamespace(monotonic=monotonic, monotonic_ns=lambda: int(monotonic() * 1e9))
         monkeypatch.setattr(feed, "time", clock)
-        monkeypatch.setattr(running._poller, "poll", suspended)
+        monkeypatch.setattr(owner, place, suspended)
         assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
     assert suspended_s[0]
+    assert "no batch for" not in caplog.text
 
 
 def test_the_assembler_does_not_count_the_time_for_which_it_was_suspended(tmp_path: Path) -> None:
@@ -176,6 +183,23 @@ def test_the_assembler_does_not_count_the_time_for_which_it_was_suspended(tmp_pa
         gate.touch()
         assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
         assert pipeline.statistics().loader_deaths == deaths
+
+
+def test_an_assembler_that_is_suspended_outside_of_its_poll_does_not_count_that_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(assembler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    busy = MagicMock(_overslept_s=0.0, _woke_at=0.0, _looked_at=1000.0, _port=None, _bridge=None, _sampling=None)
+    busy._timeout_ms.return_value = 500
+    busy._upkeep.next_turn = float("inf")
+    busy._kill_overdue = lambda: Assembler._kill_overdue(busy)
+    overdue = busy._assembly.ledger.overdue
+    for suspended_s in (10_000.0, 0.0):
+        now[0] += suspended_s + 0.5
+        Assembler._wait(busy)
+        now[0] += suspended_s  # and again, between two waits
+    assert [call.args[0] for call in overdue.call_args_list] == [1000.0, 1000.0]
 
 
 # ---- the assembler stands still
