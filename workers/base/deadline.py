@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -74,11 +75,15 @@ class _Deadline:
         signal.signal(self._number, signal.SIG_DFL)
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
-        if _running is self:  # else the signal came a moment before the end, and its handler runs now
-            raise PipelineStalled(
-                f"setup hung for timeout_s={self._seconds:g} s{self.doing and ', '}{self.doing}; the traceback says "
-                "where it was; raise timeout_s if that may take so long"
-            )
+        if _running is not self:  # the signal came a moment before the end, and its handler runs now
+            return
+        if sys.gettrace() is not None:  # somebody sits in a debugger, for as long as it takes
+            self.restart()
+            return
+        raise PipelineStalled(
+            f"setup hung for timeout_s={self._seconds:g} s{self.doing and ', '}{self.doing}; the traceback says "
+            "where it was; raise timeout_s if that may take so long"
+        )
 
     def _call(self, name: str, *arguments: Any) -> None:
         if _function(name)(*arguments):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import re
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -97,6 +98,20 @@ def test_what_moves_starts_the_clock_anew() -> None:
         moved = time.monotonic()
         moving("something")
         assert _left() >= 1000.0 - (time.monotonic() - moved)
+
+
+def test_the_time_in_a_debugger_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    with deadline(0.05):
+        restarted, running, trace = [], deadlines._running, sys.gettrace()
+        assert running is not None
+        monkeypatch.setattr(running, "restart", lambda: restarted.append(deadlines._Deadline.restart(running)))
+        sys.settrace(lambda *_: None)  # as a debugger does
+        try:
+            wait_until(lambda: restarted, "the deadline has come, and was put off")
+        finally:
+            sys.settrace(trace)
+        with pytest.raises(PipelineStalled):
+            time.sleep(1000)
 
 
 def _left() -> float:
