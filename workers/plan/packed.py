@@ -12,8 +12,9 @@ and none copies before it writes to it. Those that lie in a file, by np.memmap, 
 from __future__ import annotations
 
 import io
+import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from mmap import ALLOCATIONGRANULARITY
@@ -38,6 +39,11 @@ _SPAWNED = "__mp_main__"
 
 _BESIDE_BYTES = 1 << 16
 """An array of at least this size travels beside the pickle."""
+
+_sent: dict[str, tuple[object, int]] = {}
+"""By module: its spec, which a reload replaces, and when its file was written."""
+
+_log = logging.getLogger("blobfeed")
 
 
 class Packed(Generic[_T]):
@@ -76,6 +82,7 @@ class Packed(Generic[_T]):
                 "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
                 "one), or leave it out in the __getstate__ of its class"
             ) from error
+        _warn_of_edited(modules)
         packed: dict[str, object] = {"_value": None, "_bytes": data, "_buffers": buffers, "_parts": {}}
         return {**self.__dict__, **packed, "modules": (*self.modules, *modules)}
 
@@ -95,6 +102,16 @@ def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer]
         pickler.dump(value)
         modules = tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED))
         return file.getvalue(), pickler.buffers, modules
+
+
+def _warn_of_edited(modules: Iterable[str]) -> None:
+    """Loaders import a module's file as it is when they start: for each loop of a stream, or after a jump, anew."""
+    for name in modules:
+        file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
+        now = getattr(sys.modules.get(name), "__spec__", None), file.stat().st_mtime_ns if file.is_file() else 0
+        if (before := _sent.get(name, now)) != now and before[0] is now[0]:
+            _log.warning("%s was edited during the run: loaders that start now run its new code", file)
+        _sent[name] = now
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:

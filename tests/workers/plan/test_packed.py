@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import pickle
 import sys
 import threading
 from collections.abc import Iterator
+from importlib import import_module, reload
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -276,6 +278,28 @@ def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, m
     finally:
         del sys.modules["told_when_imported"]
     assert len(imports.read_text().split()) == 2, "here, and in the nursery"
+
+
+def test_a_hooks_module_that_is_edited_while_the_trainer_runs_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "edited_meanwhile.py"
+    file.write_text("def decode(sample, rng):\n    return sample\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = import_module("edited_meanwhile")
+    try:
+        for written, warnings in ((1, 0), (1, 0), (2, 1), (2, 1)):
+            os.utime(file, (written, written))
+            pickle.dumps(Packed(module.decode))
+            assert (
+                caplog.messages.count(f"{file} was edited during the run: loaders that start now run its new code")
+                == warnings
+            )
+        os.utime(file, (3, 3))
+        pickle.dumps(Packed(reload(module).decode))
+        assert len(caplog.messages) == warnings, "what was loaded anew is the same here and in the loaders"
+    finally:
+        del sys.modules["edited_meanwhile"]
 
 
 def test_a_module_that_only_the_trainer_has_is_an_error_that_says_how_to_send_it(
