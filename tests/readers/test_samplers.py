@@ -528,6 +528,31 @@ def test_a_postprocess_hook_knows_the_samples(order: str) -> None:
     assert len({str(numbers) for numbers in noise[0]}) == len(noise[0])
 
 
+def _noise(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+    return {"noise": np.array([sample.index, rng.integers(2**62), np.random.randint(2**31)])}  # noqa: NPY002
+
+
+@pytest.mark.parametrize("num_loaders", [0, 2])
+def test_copies_of_a_sample_have_random_numbers_of_their_own(num_loaders: int) -> None:
+    """The first copy has those of the sample in any other order."""
+    drawn = [3, 1, 3, 3, 1, 0, 2, 3, 9, 9, 9]
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 1, "last_batch": "partial", "decode": _noise, "seed": SEED}
+    with BatchReader(source(), num_loaders=0, **settings) as reader:
+        by_sample = np.concatenate([batch["noise"] for batch in reader])
+    settings |= {"sampler": drawn, "num_loaders": num_loaders}
+    with BatchReader(source(), **settings) as reader:
+        rows = [batch["noise"] for batch in islice(reader, 1)]
+        state = reader.state_dict()
+    with BatchReader(source(), **settings) as reader:
+        reader.load_state_dict(state)
+        rows = np.concatenate([*rows, *(batch["noise"] for batch in reader)]).tolist()
+    assert [row[0] for row in rows] == drawn
+    for index in set(drawn):
+        copies = [row for row in rows if row[0] == index]
+        assert copies[0] == by_sample[index].tolist()
+        assert len({row[1] for row in copies}) == len({row[2] for row in copies}) == len(copies)
+
+
 # ---- torch's samplers, and a layer's
 
 

@@ -34,7 +34,7 @@ class Sample(MutableMapping[str, AnyArray]):
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
     A hook may put others in their place, or beside them, and return the sample itself.
     `number`: tells the sample from all others of the epoch; its random numbers depend on it. It is `index`,
-    but of a stream, whose `index` counts within a shard.
+    but of a stream, whose `index` counts within a shard, and of what a sampler draws once more.
     """
 
     __slots__ = ("_arrays", "epoch", "index", "number")

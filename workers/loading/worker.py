@@ -26,6 +26,7 @@ from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..order.batches import Groups
+from ..order.draws import samples_in
 from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource
@@ -138,16 +139,26 @@ class DecodedSource:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 
-    def make(self, indices: IndexArray, epochs: IndexArray, out: NamedRows, begins: Begins) -> None:
-        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises."""
+    def make(
+        self,
+        indices: IndexArray,
+        epochs: IndexArray,
+        out: NamedRows,
+        begins: Begins,
+        numbers: IndexArray | None = None,
+    ) -> None:
+        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises.
+
+        `numbers`: those of the samples, if they are not the indices.
+        """
         if self.rows.changes_nothing:
             begins(Activity.READING, int(indices[0]), len(indices))
             _read(self.source, indices, out)
             return
-        wanted = zip(self._raw_samples(indices, begins), indices.tolist(), epochs.tolist(), strict=True)
-        for row, (arrays, index, epoch) in enumerate(wanted):
-            begins(Activity.DECODING, index, 1)
-            self.rows.put(Sample(arrays, index, epoch), out, row)
+        each = indices.tolist(), epochs.tolist(), (indices if numbers is None else numbers).tolist()
+        for row, (arrays, *sample) in enumerate(zip(self._raw_samples(indices, begins), *each, strict=True)):
+            begins(Activity.DECODING, sample[0], 1)
+            self.rows.put(Sample(arrays, *sample), out, row)
 
     def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
         """The raw samples in turn, each valid until the next one."""
@@ -218,11 +229,21 @@ def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
 
 
 class WantedRows(msgspec.Struct, frozen=True):
-    """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,)."""
+    """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,).
+
+    `numbers`: those of the samples, if they are not the indices.
+    """
 
     row: int
     indices: IndexArray
     epochs: IndexArray
+    numbers: IndexArray | None = None
+
+    def alone(self, offset: int) -> WantedRows:
+        """One of the rows."""
+        here = slice(offset, offset + 1)
+        numbers = None if self.numbers is None else self.numbers[here]
+        return WantedRows(self.row + offset, self.indices[here], self.epochs[here], numbers)
 
 
 class IndexedWorker(Worker):
@@ -251,13 +272,11 @@ class IndexedWorker(Worker):
         """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
         bad: list[BadRow] = []
         for wanted in self._announced.pop(task.task, None) or self.wanted(task):
-            row, indices, epochs = wanted.row, wanted.indices, wanted.epochs
-            out = _cut_rows(self.slots[task.slot], row, len(indices))
+            out = _cut_rows(self.slots[task.slot], wanted.row, len(wanted.indices))
             if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
-                index, epoch = int(indices[0]), int(epochs[0])
-                bad.append(self._bad(row, index, epoch, out, _KILLED_ITS_LOADERS, task.skip - 1))
+                bad.append(self._bad(wanted, out, _KILLED_ITS_LOADERS, task.skip - 1))
             else:
-                bad.extend(self._make(row, indices, epochs, out))
+                bad.extend(self._make(wanted, out))
             if bad and bad[-1].replacement < 0:
                 break  # the run ends with this one, so the rows behind it are not needed
         if (counts := self._decoded.source.cache_counts) != self._cache_counts:
@@ -265,35 +284,35 @@ class IndexedWorker(Worker):
             self._cache_counts = counts
         return WorkDone(bad)
 
-    def _make(self, row: int, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> Iterator[BadRow]:
+    def _make(self, wanted: WantedRows, out: NamedRows) -> Iterator[BadRow]:
         """All rows at once; if that raises, one by one, to learn which of them it was.
 
         A single row is tried again too: what fails once and no more must not depend on how large tasks are.
         """
         try:
-            self._attempt(indices, epochs, out)
+            self._attempt(wanted, out)
             return
         except Exception as error:
             _log.debug("a task's rows are tried one by one: %s", summary_of(error))
-        for offset in range(len(indices)):
-            here = slice(offset, offset + 1)
-            alone = _cut_rows(out, offset, 1)
+        for offset in range(len(wanted.indices)):
+            one, row = wanted.alone(offset), _cut_rows(out, offset, 1)
             try:
-                self._attempt(indices[here], epochs[here], alone)
+                self._attempt(one, row)
             except Exception as error:
-                bad = self._bad(row + offset, int(indices[offset]), int(epochs[offset]), alone, summary_of(error))
+                bad = self._bad(one, row, summary_of(error))
                 if bad.replacement < 0:
                     yield self.with_cause(bad, error)
                     return
                 yield bad
 
-    def _attempt(self, indices: IndexArray, epochs: IndexArray, out: NamedRows) -> None:
-        self._decoded.make(indices, epochs, out, self.status.write)
+    def _attempt(self, wanted: WantedRows, out: NamedRows) -> None:
+        self._decoded.make(wanted.indices, wanted.epochs, out, self.status.write, wanted.numbers)
 
     # ---- bad samples
 
-    def _bad(self, row: int, index: int, epoch: int, out: NamedRows, text: str, first_attempt: int = 0) -> BadRow:
-        """What is told of the bad sample `index`, with another one in its row if `on_error` says so."""
+    def _bad(self, one: WantedRows, out: NamedRows, text: str, first_attempt: int = 0) -> BadRow:
+        """What is told of the first of the samples, with another one in its row if `on_error` says so."""
+        row, index, epoch = one.row, int(one.indices[0]), int(one.epochs[0])
         replaced = self.parameters.on_error == "replace"
         replacement = self._put_replacement(row, index, epoch, out, first_attempt) if replaced else -1
         return BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), text)
@@ -303,7 +322,7 @@ class IndexedWorker(Worker):
         for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
             candidate = self._replacement(row, index, epoch, attempt)
             try:
-                self._attempt(np.array([candidate]), np.array([epoch]), out)
+                self._attempt(WantedRows(row, np.array([candidate]), np.array([epoch])), out)
             except Exception:
                 # It is bad itself: it will be reported at its own position.
                 continue
@@ -336,7 +355,7 @@ class OrderedWorker(IndexedWorker):
 
 
 class SampledWorker(IndexedWorker):
-    """A sampler draws the epochs: the tasks say where the indices of their rows lie in a file that loaders share."""
+    """A sampler draws the epochs: the tasks say where the draws of their rows lie in a file that loaders share."""
 
     def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
         super().__init__(decoded, parameters, place)
@@ -354,11 +373,11 @@ class SampledWorker(IndexedWorker):
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for run in task.drawn:
-            indices = self._drawn.read(run.offset, run.count, np.int64)
-            yield WantedRows(run.row, indices, np.full(run.count, run.epoch, np.int64))
+            draws = self._drawn.read(run.offset, run.count, np.int64)
+            yield WantedRows(run.row, samples_in(draws), np.full(run.count, run.epoch, np.int64), draws)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         first = number * self.parameters.batch_size
         runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
-        indices = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
-        return BatchSamples(indices, runs[0].epoch, (runs[0].epoch, runs[0].position))
+        draws = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        return BatchSamples(samples_in(draws), runs[0].epoch, (runs[0].epoch, runs[0].position))

@@ -1,7 +1,8 @@
 """Randomness for one sample: keyed by (seed, epoch, sample index), never by worker, batch or time.
 
 So augmentation is the same for any number of loaders, after a resume, and for a sample that a second loader decodes
-again because the first one died. Of a stream, which counts in each shard, the shard is part of the key.
+again because the first one died. Of a stream, which counts in each shard, the shard is part of the key; of what a
+sampler draws several times in an epoch, the number of the draw.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.worker import SampledWorker, Workplace
 from ..order.batches import Batches, batches_per_slot
+from ..order.draws import MOST_SAMPLES
 from ..order.samplers import AboutSampler, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
@@ -51,6 +52,10 @@ class SampledPlan(Plan):
     @classmethod
     def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
         """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
+        if samples > MOST_SAMPLES:
+            raise ParameterError(
+                f"{sampler.about.name} chooses among at most 2**48 samples, and the source has {samples}"
+            )
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
             **shared,

@@ -15,6 +15,7 @@ import numpy as np
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
+from ..order.draws import samples_in
 from ..order.epoch_order import keyed_permutation
 from ..order.samplers import AboutSampler
 from ..order.weights_log import version_at, without_superseded
@@ -30,7 +31,7 @@ _Key = tuple[int, int]
 """An epoch, and the version of the weights that it was drawn with."""
 
 ReadIndices = Callable[[int, int], IndexArray]
-"""(offset in bytes, count) → the indices there."""
+"""(offset in bytes, count) → the draws, or sizes of batches, there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,8 @@ class SampledSchedule(Schedule):
     def _others(self, draw: Draw, samples: int) -> bytes:
         permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
         positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
-        return b"".join(self.read(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
+        draws = np.concatenate([self.read(draw.offset + _INDEX_BYTES * p, 1) for p in positions.tolist()])
+        return samples_in(draws).tobytes()
 
     def note_weights(self, change: WeightsChange) -> None:
         self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
@@ -288,7 +290,7 @@ class SampledSchedule(Schedule):
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         run = [each for each in self.drawn(group, 0, self.rows_of(group)) if each.row <= row][-1]
         within = min(row - run.row, run.count - 1)
-        return run.epoch, int(self.read(run.offset + _INDEX_BYTES * within, 1)[0]), ""
+        return run.epoch, int(samples_in(self.read(run.offset + _INDEX_BYTES * within, 1))[0]), ""
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         size, placed = self.parameters.batch_size, self._groups.pop(group)
@@ -297,7 +299,7 @@ class SampledSchedule(Schedule):
 
     def _told(self, placed: _Placed) -> DrawnBatch:
         first, rows = placed.runs[0], tuple((run.key[0], run.rows) for run in placed.runs)
-        indices = b"".join(self.read(run.offset, run.rows).tobytes() for run in placed.runs)
+        indices = b"".join(samples_in(self.read(run.offset, run.rows)).tobytes() for run in placed.runs)
         return DrawnBatch(placed.rows, first.key[0], first.first, *placed.end, rows, indices)
 
     @property

@@ -1,4 +1,4 @@
-"""The process that runs the sampler: takes requests for epochs, puts their indices into shared memory, says so.
+"""The process that runs the sampler: takes requests for epochs, puts their draws into shared memory, says so.
 
     assembler → sampler   Draw(request, epoch)           over a socket pair that is made before the nursery is forked
     sampler → assembler   Drawn(request, indices)  or  DrawFailed(request, why)
@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from ..base.errors import SourceError
+from ..order.draws import draws_of
 from ..order.samplers import Sampler, Weights, draw_epoch
 from ..plan.sampled_plan import SampledPlan
 from ..transport.error_channel import SendError, describe, send_exception, sendable, summary_of
@@ -81,7 +82,7 @@ class Drawer:
             batch_size=plan.parameters.batch_size,
             weights=weights,
         )
-        end = self._drawn.write(request.offset, epoch.indices)
+        end = self._drawn.write(request.offset, draws_of(epoch.indices))
         if epoch.sizes is not None:
             self._drawn.write(end, epoch.sizes)
         return Drawn(request.request, len(epoch.indices), 0 if epoch.sizes is None else len(epoch.sizes))
