@@ -21,11 +21,14 @@ _MOST_TIMES = (1 << 63 - _INDEX_BITS) - 1
 def draws_of(indices: IndexArray) -> IndexArray:
     """The draws of an epoch that has these samples, in order, both of shape (samples,)."""
     order = np.argsort(indices, kind="stable")
-    positions = np.arange(len(indices))
     is_first = np.diff(indices[order], prepend=-1) != 0
-    times = positions - np.maximum.accumulate(np.where(is_first, positions, 0))
-    draws = indices.copy()
-    draws[order] += np.minimum(times, _MOST_TIMES) << _INDEX_BITS
+    if is_first.all():
+        return indices
+    times = np.arange(len(indices))
+    times -= np.maximum.accumulate(np.where(is_first, times, 0))
+    draws = np.empty_like(indices)
+    draws[order] = np.minimum(times, _MOST_TIMES) << _INDEX_BITS
+    draws += indices
     return draws
 
 

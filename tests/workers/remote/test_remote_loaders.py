@@ -120,14 +120,15 @@ def growing() -> Callable[..., dict[str, Any]]:
     """A hook that holds an array so large that it travels beside the pickle."""
     heights = 8 + np.arange(100_000) % 40
 
-    def grow(sample: Any, _rng: np.random.Generator) -> dict[str, Any]:
-        return {"data": sample["data"][:, : heights[sample.index]], "label": sample["label"]}
+    def grow(sample: Any, rng: np.random.Generator) -> dict[str, Any]:
+        data = sample["data"][:, : heights[sample.index]]
+        return {"data": data ^ rng.integers(256, dtype=data.dtype), "label": sample["label"]}
 
     return grow
 
 
-def backwards(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
-    return np.arange(samples)[:: -1 - epoch]
+def backwards_and_some_again(epoch: int, samples: int, _rng: np.random.Generator) -> Any:
+    return np.append(np.arange(samples)[:: -1 - epoch], [1, 0, 1])
 
 
 @pytest.mark.slow
@@ -137,8 +138,9 @@ def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(tmp_path: Path
     cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
     for given in cases:
         path = str(tmp_path / "None.h5")
-        how: dict[str, Any] = {"batch_size": 12, "epochs": EPOCHS, "sampler": backwards, "decode": growing(), "pad": {}}
-        with BatchReader({"hdf5": {"path": path}}, max_shapes={"data": (3, 48, 48)}, **how, **given) as reader:
+        how: dict[str, Any] = {"epochs": EPOCHS, "sampler": backwards_and_some_again, "decode": growing(), "pad": {}}
+        how |= {"batch_size": 12, "max_shapes": {"data": (3, 48, 48)}}
+        with BatchReader({"hdf5": {"path": path}}, **how, **given) as reader:
             records.append(
                 [(batch["data"].tobytes(), batch.indices.tolist()) for _ in range(EPOCHS) for batch in reader]
             )
