@@ -230,8 +230,11 @@ class Assembler:
             self._note_event(event, bridge.pool)
 
     def _now(self) -> float:
-        """The time without that in which the whole job was suspended: no loader can have used it."""
-        return time.monotonic() - self._overslept_s
+        """The time of the last look, without that in which the whole job was suspended: no loader can have used it.
+
+        Not of this moment: if the job was suspended since that look, a task begun now would have as long again to hang.
+        """
+        return self._looked_at - self._overslept_s
 
     def _timeout_ms(self) -> int:
         now = self._now()
@@ -247,7 +250,7 @@ class Assembler:
 
     def _kill_overdue(self) -> None:
         limit, is_stream = self._plan.parameters.task_timeout_s, not self._assembly.schedule.can_be_cut
-        now = self._looked_at - self._overslept_s  # whoever is suspended since then will find that at the next look
+        now = self._now()
         for loader in self._assembly.ledger.overdue(now, limit):
             moved = max(self._pool_of(loader).moved_at(loader), self._woke_at) - self._overslept_s
             # Before it makes a batch of a stream, it may have to run the whole shard again.

@@ -193,12 +193,14 @@ def test_an_assembler_that_is_suspended_outside_of_its_poll_does_not_count_that_
     busy = MagicMock(_overslept_s=0.0, _woke_at=0.0, _looked_at=1000.0, _port=None, _bridge=None, _sampling=None)
     busy._timeout_ms.return_value = 500
     busy._upkeep.next_turn = float("inf")
+    busy._now = lambda: Assembler._now(busy)
     busy._kill_overdue = lambda: Assembler._kill_overdue(busy)
     overdue = busy._assembly.ledger.overdue
     for suspended_s in (10_000.0, 0.0):
         now[0] += suspended_s + 0.5
         Assembler._wait(busy)
         now[0] += suspended_s  # and again, between two waits
+        assert busy._now() == 1000.0, "what begins now is not longer in time than what began before"
     assert [call.args[0] for call in overdue.call_args_list] == [1000.0, 1000.0]
 
 
