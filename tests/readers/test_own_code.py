@@ -559,6 +559,33 @@ def test_postprocess_may_give_each_batch_another_shape(num_loaders: int, in_plac
             np.testing.assert_array_equal(batch["data"], expected)
 
 
+@pytest.mark.parametrize("num_loaders", [0, 2])
+def test_postprocess_may_make_a_top_of_another_name_in_different_shapes(num_loaders: int) -> None:
+    images = np.arange(24 * 36).reshape(24, 6, 6)
+    given: dict[str, Any] = {"batch_size": 8, "epochs": 1, "num_loaders": num_loaders, "tops": ["small"]}
+    given["postprocess"] = lambda batch: {"small": batch["data"][:, 3 + batch.indices[0] // 8 :]}
+    with BatchReader({"arrays": {"data": images}}, max_shapes={"small": [3, 6]}, **given) as reader:
+        for number, batch in enumerate(reader):
+            np.testing.assert_array_equal(batch["small"], images[8 * number : 8 * number + 8, 3 + number :])
+    with pytest.raises(ParameterError, match="max_shapes names tiny, but the tops are data, small"):
+        BatchReader({"arrays": {"data": images}}, max_shapes={"tiny": [3, 6]}, **given)
+
+
+@pytest.mark.parametrize("given", [{}, {"max_shapes": {"data": [6, 6]}}])
+@pytest.mark.parametrize("later", [1, np.zeros((8, 7, 6)), np.zeros((8, 6)), np.zeros((7, 6, 6))], ids=np.shape)
+def test_a_shape_that_a_top_cannot_have_names_the_top(later: Any, given: Any) -> None:
+    def hook(batch: HookBatch) -> Any:
+        return {"data": batch["data"] if batch.indices[0] == 0 else later}
+
+    with BatchReader(
+        {"arrays": {"data": np.zeros((24, 6, 6))}}, batch_size=8, num_loaders=0, postprocess=hook, **given
+    ) as reader:
+        batches = iter(reader)
+        next(batches)
+        with pytest.raises(SampleError, match=r"\(.*for top 'data', expected (up to )?\(8, 6, 6\); if batches differ"):
+            next(batches)
+
+
 def test_postprocess_gets_samples_of_one_shape() -> None:
     hooks: dict[str, Any] = {
         "decode": lambda sample, _: {"data": np.zeros(1 + sample.index % 2)},

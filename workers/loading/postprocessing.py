@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import seed_generators
+from .row_maker import require_known
 from .transform import CROPS
 
 DECODED = "(decoded) "
@@ -60,6 +62,7 @@ class Postprocessor:
         if missing := [name for name in parameters.tops or () if name not in made]:
             raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
         self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in parameters.tops or made}
+        require_known(parameters.max_shapes, made)
         for name, shape in parameters.max_shapes.items():
             if name in self.specs:
                 self.specs[name] = ArraySpec(shape, self.specs[name].dtype, varies=True)
@@ -130,10 +133,12 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
 
 
 def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:
-    if len(array) != len(out) or (isinstance(out, np.ndarray) and array.shape != out.shape):
+    most = (len(out), *spec.shape)
+    fits = spec.varies and array.ndim == len(most) and len(array) == len(out) and all(map(le, array.shape, most))
+    if not fits and array.shape != most:
         raise ValueError(
-            f"postprocess gave shape {array.shape} for top {name!r}, expected {(len(out), *spec.shape)}; if batches "
-            "differ in shape, declare the largest of a sample in max_shapes"
+            f"postprocess gave shape {array.shape} for top {name!r}, expected {'up to ' * spec.varies}{most}; if "
+            "batches differ in shape, declare the largest of a sample in max_shapes"
         )
     if array.dtype != spec.dtype:
         _require_exact(name, array, spec.dtype)

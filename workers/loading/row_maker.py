@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
 import numpy as np
@@ -53,6 +53,8 @@ class RowMaker:
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
                 for name, value in self._by_name(made).items()
             }
+        if hooks.postprocess is None:  # which may give others
+            require_known(parameters.max_shapes, specs)
         specs.update(_varying(specs, parameters))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
@@ -159,15 +161,19 @@ def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.g
     return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
 
 
+def require_known(max_shapes: Iterable[str], names: Collection[str]) -> None:
+    """Raises ParameterError for a top of `max_shapes` that is none of `names`."""
+    if unknown := [name for name in max_shapes if name not in names]:
+        raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(names)}")
+
+
 def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str, ArraySpec]:
     """Those whose samples may differ in size, by `max_shapes`, or in their rows, by `max_rows`."""
-    if unknown := [name for name in parameters.max_shapes if name not in specs]:
-        raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(specs)}")
     shapes: dict[str, tuple[int, ...]] = {}
     if parameters.max_rows is not None:
         of_rows = [name for name in parameters.concatenate if name in specs and specs[name].shape]
         shapes = {name: (parameters.max_rows, *specs[name].shape[1:]) for name in of_rows}
-    shapes |= parameters.max_shapes
+    shapes |= {name: shape for name, shape in parameters.max_shapes.items() if name in specs}
     return {name: ArraySpec(shape, specs[name].dtype, varies=True) for name, shape in shapes.items()}
 
 
