@@ -16,7 +16,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,9 @@ _FOR_EVER_S = 1e9
 
 _AGAIN_S = 1.0
 """A hook may catch the exception and go on: then it is raised anew."""
+
+_DEBUGGERS = ("bdb", "pydevd")
+"""The modules whose functions wait for the user: that of pdb and ipdb, and that of VS Code and PyCharm."""
 
 
 class _Event(ctypes.Structure):
@@ -77,7 +79,7 @@ class _Deadline:
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if _running is not self:  # the signal came a moment before the end, and its handler runs now
             return
-        if sys.gettrace() is not None:  # somebody sits in a debugger, for as long as it takes
+        if _is_in_debugger(frame):  # somebody sits there, for as long as it takes
             self.restart()
             return
         raise PipelineStalled(
@@ -89,6 +91,13 @@ class _Deadline:
         if _function(name)(*arguments):
             number = ctypes.get_errno()
             raise OSError(number, f"{name}: {os.strerror(number)}")
+
+
+def _is_in_debugger(frame: FrameType | None) -> bool:
+    """Whether code of a debugger runs: coverage sets a trace function, too, and nobody sits there."""
+    while frame is not None and frame.f_globals.get("__name__") not in _DEBUGGERS:
+        frame = frame.f_back
+    return frame is not None
 
 
 _running: _Deadline | None = None
