@@ -25,6 +25,7 @@ from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
+from zlib import crc32
 
 import cloudpickle
 import numpy as np
@@ -41,7 +42,7 @@ _BESIDE_BYTES = 1 << 16
 """An array of at least this size travels beside the pickle."""
 
 _sent: dict[str, tuple[object, int]] = {}
-"""By module: its spec, which a reload replaces, and when its file was written."""
+"""By module: its spec, which a reload replaces, and the checksum of its source."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -106,12 +107,23 @@ def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer]
 
 def _warn_of_edited(modules: Iterable[str]) -> None:
     """Loaders import a module's file as it is when they start: for each loop of a stream, or after a jump, anew."""
+    sent_whole = tuple(f"{name}." for name in cloudpickle.list_registry_pickle_by_value())
     for name in modules:
+        if f"{name}.".startswith(sent_whole):
+            continue
         file = Path(getattr(sys.modules.get(name), "__file__", None) or "")
-        now = getattr(sys.modules.get(name), "__spec__", None), file.stat().st_mtime_ns if file.is_file() else 0
+        now = getattr(sys.modules.get(name), "__spec__", None), _checksum(file) if file.suffix == ".py" else 0
         if (before := _sent.get(name, now)) != now and before[0] is now[0]:
             _log.warning("%s was edited during the run: loaders that start now run its new code", file)
         _sent[name] = now
+
+
+def _checksum(file: Path) -> int:
+    """Of what it holds, and not its time, which git changes too; 0 if it cannot be read, as within an archive."""
+    try:
+        return crc32(file.read_bytes())
+    except OSError:
+        return 0
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:
