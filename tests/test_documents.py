@@ -170,6 +170,8 @@ def test_a_block_runs_as_it_is_written(files: Path, forks: subprocess.Popen[str]
     else:
         assert forks.stdout is not None
         print(program, file=forks.stdin, flush=True)
-        assert readable(forks.stdout.fileno(), 200), f"{block} goes on and on"
+        if not readable(forks.stdout.fileno(), 200):
+            forks.kill()  # the next blocks would wait for this one, too
+            pytest.fail(f"{block} goes on and on")
         ended, said = int(forks.stdout.readline()), Path(f"{program}.output").read_text()
     assert ended == 0, f"{block}: {said[-3000:]}"
