@@ -34,7 +34,7 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
             if found.get("node_type") == "group":
                 return None
             shape, dtype, layout = examine(folder, found)
-            if min((*layout.chunk, *(layout.shard or ()))) < 1:
+            if any(size < 1 <= extent for extent, size in zip(shape, layout.shard or layout.chunk, strict=True)):
                 raise ValueError(f"its chunks have shape {layout.chunk}")
         except SourceError:
             raise

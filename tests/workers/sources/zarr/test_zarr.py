@@ -16,6 +16,7 @@ import pytest
 import zarr
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.sources.files.remote import RemoteStamp
+from blobfeed.workers.sources.zarr.examine import examine_array
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from blobfeed import BatchReader
@@ -270,6 +271,18 @@ def test_a_glob_in_object_storage_means_groups_in_natural_order(
         assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
         with pytest.raises(SourceError, match="no object matches"):
             opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/test_*.zarr")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+def test_scalars_are_no_samples_and_empty_arrays_are_arrays(tmp_path: Path, zarr_format: int) -> None:
+    """xarray writes both; a scalar has no chunk's extent, and that of an empty array may be 0."""
+    write(tmp_path, "spatial_ref", np.array(4326), zarr_format=zarr_format)
+    with pytest.raises(SourceError, match=r"has shape \(\) and type int64: expected an array of numbers"):
+        opened("zarr", tmp_path, ["spatial_ref"], path="a.zarr")
+    write(tmp_path, "none", np.zeros((0, 3), "f4"), chunks=(0, 3), zarr_format=zarr_format)
+    found = examine_array(str(tmp_path / "a.zarr" / "none"), "none")
+    assert found is not None
+    assert found.shape == (0, 3)
 
 
 def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
