@@ -30,7 +30,6 @@ WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 
-
 Shapes = dict[str, tuple[int, ...] | None]
 """Of arrays, by name; None for what holds no numbers or strings."""
 

@@ -373,11 +373,14 @@ class SampledWorker(IndexedWorker):
 
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
         for run in task.drawn:
-            draws = self._drawn.read(run.offset, run.count, np.int64)
+            draws = self._draws(run)
             yield WantedRows(run.row, samples_in(draws), np.full(run.count, run.epoch, np.int64), draws)
+
+    def _draws(self, run: DrawnRows) -> IndexArray:
+        return self._drawn.read(run.offset, run.count, np.int64)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         first = number * self.parameters.batch_size
         runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
-        draws = np.concatenate([self._drawn.read(run.offset, run.count, np.int64) for run in runs])
+        draws = np.concatenate([self._draws(run) for run in runs])
         return BatchSamples(samples_in(draws), runs[0].epoch, (runs[0].epoch, runs[0].position))

@@ -141,8 +141,10 @@ class SampledSchedule(Schedule):
     def _others(self, draw: Draw, samples: int) -> bytes:
         permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
         positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
-        draws = np.concatenate([self.read(draw.offset + _INDEX_BYTES * p, 1) for p in positions.tolist()])
-        return samples_in(draws).tobytes()
+        return b"".join(self._samples(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
+
+    def _samples(self, offset: int, count: int) -> IndexArray:
+        return samples_in(self.read(offset, count))
 
     def note_weights(self, change: WeightsChange) -> None:
         self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
@@ -290,7 +292,7 @@ class SampledSchedule(Schedule):
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         run = [each for each in self.drawn(group, 0, self.rows_of(group)) if each.row <= row][-1]
         within = min(row - run.row, run.count - 1)
-        return run.epoch, int(samples_in(self.read(run.offset + _INDEX_BYTES * within, 1))[0]), ""
+        return run.epoch, int(self._samples(run.offset + _INDEX_BYTES * within, 1)[0]), ""
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         size, placed = self.parameters.batch_size, self._groups.pop(group)
@@ -299,7 +301,7 @@ class SampledSchedule(Schedule):
 
     def _told(self, placed: _Placed) -> DrawnBatch:
         first, rows = placed.runs[0], tuple((run.key[0], run.rows) for run in placed.runs)
-        indices = b"".join(samples_in(self.read(run.offset, run.rows)).tobytes() for run in placed.runs)
+        indices = b"".join(self._samples(run.offset, run.rows).tobytes() for run in placed.runs)
         return DrawnBatch(placed.rows, first.key[0], first.first, *placed.end, rows, indices)
 
     @property

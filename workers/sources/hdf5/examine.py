@@ -19,18 +19,18 @@ from ..files.file import FileStamp, Locking
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import h5py
-from ..stored.layout import Chunked, ChunkFilter, FilterKind, Layout, StoredArray, ThroughLibrary, from_names
+from ..stored.layout import Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.library_rows import errors_named, find_dataset, longest_element, open_file, require_filters
 
 _SCAN_ROWS = 4096
-_DIRECT_FILTERS: dict[int, FilterKind] = {
-    h5py.h5z.FILTER_DEFLATE: "deflate",
-    h5py.h5z.FILTER_SHUFFLE: "shuffle",
-    h5py.h5z.FILTER_FLETCHER32: "fletcher32",
+_DIRECT_FILTERS = {
+    h5py.h5z.FILTER_DEFLATE: ChunkFilter("deflate"),
+    h5py.h5z.FILTER_SHUFFLE: ChunkFilter("shuffle"),
+    h5py.h5z.FILTER_FLETCHER32: ChunkFilter("fletcher32"),
 }
 _ZSTD = 32015
 if is_installed("numcodecs"):  # hdf5plugin 7.1 gives what lay in memory for a damaged chunk, and no error
-    _DIRECT_FILTERS[_ZSTD] = "numcodecs"
+    _DIRECT_FILTERS[_ZSTD] = ChunkFilter("numcodecs", codec='{"id": "zstd"}')
 
 
 def examine_file(
@@ -134,9 +134,7 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
         # The first value of the shuffle is the size of an element.
         filters = tuple(
-            ChunkFilter(
-                _DIRECT_FILTERS[number], values[0] if number == h5py.h5z.FILTER_SHUFFLE else 1, '{"id": "zstd"}'
-            )
+            replace(_DIRECT_FILTERS[number], element_bytes=values[0] if number == h5py.h5z.FILTER_SHUFFLE else 1)
             for number, _, values, _ in applied
         )
         return _chunked(dataset, filters, stamp, name)

@@ -55,7 +55,7 @@ def make_index(stamp: Stamp) -> TarIndex:
             # tarfile keeps every member it has seen, 1 kB each.
             while (member := tar.next()) is not None:
                 tar.members.clear()  # type: ignore[attr-defined]
-                if member.size < 0:  # it would be followed by a member before it, for ever
+                if member.size < 0:  # the next member would lie before this one, and the search would never end
                     raise tarfile.ReadError(f"{member.name!r} has the size {member.size}")
                 if member.issym():
                     symbolic.append(member.name)
