@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from . import datasets
@@ -72,8 +72,8 @@ def _faster(than: str, times: float) -> Target:
     return Target(f"≥ {times:g} × {than}", against=(than,), at_least=times)
 
 
-def _of_limit(limit: Limit, part: float) -> Target:
-    return Target(f"≥ {part:g} of {limit}", against=(f"limit: {limit}",), at_least=part)
+def _of_limit(limit: Limit, part: float, which: str = "") -> Target:
+    return Target(f"{which}≥ {part:g} of {limit}", against=(f"limit: {limit}",), at_least=part)
 
 
 def _two_loaders(part: float, than: str) -> Target:
@@ -107,6 +107,8 @@ def _stall(step_s: float) -> Work:
 _IMAGE = (3, 224, 224)
 _RAW = (
     _of_limit("gather", 0.85),
+    _of_limit("read and copy", 0.85),
+    replace(_of_limit("read and copy", 0.85, "sequential: "), subject="blobfeed, auto, sequential"),
     _two_loaders(0.85, "limit: read and copy"),
 )
 """One process that gathers rows right into the blob moves each byte once; loaders move it twice, with two cores."""

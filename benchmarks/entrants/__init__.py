@@ -60,6 +60,7 @@ def _limit(name: str, function: str, checked: bool = False) -> Entrant:
     return Entrant(f"limit: {name}", "..limits", function, checked=checked)
 
 
+_RAW = "hdf5_224", "npy_224", "hdf5_chunked"
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 ENTRANTS = (
@@ -71,6 +72,7 @@ ENTRANTS = (
     Entrant("blobfeed, BatchReader", "blobfeed_reader"),
     Entrant("blobfeed, view", "blobfeed_reader", options={"copy": False}),
     _blobfeed("blobfeed, sequential", "hdf5_224", "npy_224", shuffle=False),
+    _blobfeed("blobfeed, auto, sequential", *_RAW, num_loaders="auto", warmups=9, shuffle=False),
     _blobfeed("blobfeed, shuffle: true", "hdf5_gzip", shuffle=True),
     Entrant("blobfeed, cached", "blobfeed_blobs", "open_cached", works=frozenset({"jpeg"}), warmup_epochs=1),
     Entrant("blobfeed, layer", "blobfeed_layer", works=frozenset({"hdf5_28", "hdf5_float"})),
