@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import ClassVar, NamedTuple
@@ -12,6 +12,9 @@ import numpy as np
 
 from .keys import blake2b
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
+
+Tops = Sequence[str] | None
+"""Which of a source's arrays are wanted, in that order; None for all, or for data and label."""
 
 
 class CacheCounts(NamedTuple):

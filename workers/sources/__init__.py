@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 from ..base.checks import nearest, shown
 from ..base.errors import ParameterError
 from ..base.extras import need
-from ..base.source import Source
+from ..base.source import Source, Tops
 
 _CLASSES = {
     "hdf5": "hdf5.source:HDF5Source",
@@ -56,7 +56,7 @@ _TOP_BY_TOP = {
 """Examples of the kinds whose options name the tops: a bare path would be a top called "path"."""
 
 
-def open_source(spec: object, *, tops: Sequence[str] | None, base_dir: Path) -> Source:
+def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
     """The source that `spec` declares: a mapping with one key, the kind, over that kind's options; or a Source.
 
     A bare path instead of options stands for {path: …}, and a Source there for itself.

@@ -9,7 +9,7 @@ import os
 import weakref
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
 from ..base.keys import blake2b
+from ..base.source import Tops
 from ..base.specs import AnyArray, IndexArray
 from ..transport.linux import memfd_create
 from ..transport.memory import available_memory
@@ -39,9 +40,7 @@ class ArraysSource(StoredSource):
 
     kind = "arrays"
 
-    def __init__(
-        self, options: Mapping[str, Any], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, Any], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         del base_dir
         wanted = chosen(options, tops, f"source {self.kind}")
         arrays = {name: self._checked(name, value) for name, value in wanted.items()}
@@ -106,9 +105,7 @@ class NpzSource(ArraysSource):
 
     kind = "npz"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._path = in_folder(base_dir, check_options(options, NpzOptions, "source npz").path)
         what = f"source npz: {str(self._path)!r}"
         if self._path.exists() and not (self._path.is_file() and zipfile.is_zipfile(self._path)):
@@ -143,9 +140,7 @@ class IdxSource(ArraysSource):
 
     kind = "idx"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         if wrong := [top for top, path in options.items() if not isinstance(path, str | os.PathLike)]:
             raise ParameterError(f"source idx: parameter {wrong[0]!r} is {options[wrong[0]]!r}: expected a path")
         wanted = chosen(options, tops, "source idx")

@@ -15,7 +15,7 @@ import numpy as np
 from ..base.checks import check_options
 from ..base.errors import ParameterError, SourceError
 from ..base.parameters import hdf5_if_path
-from ..base.source import Source
+from ..base.source import Source, Tops
 from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
 from . import open_source
 from .files.file import locate_part, split_by_part
@@ -111,21 +111,21 @@ def _in_words(source: Source) -> str:
     return ", ".join(f"{name} {spec}" for name, spec in source.specs.items())
 
 
-def open_concat(parts: object, *, tops: Sequence[str] | None, base_dir: Path) -> ConcatSource:
+def open_concat(parts: object, *, tops: Tops, base_dir: Path) -> ConcatSource:
     """What `source: {concat: [{hdf5: {…}}, {npy: {…}}, …]}` declares; raises ParameterError, SourceError."""
     if not isinstance(parts, list | tuple) or not parts:
         raise ParameterError(f"source concat: expected a list of sources, got {parts!r}")
     return ConcatSource([_open_part(f"concat[{number}]", part, tops, base_dir) for number, part in enumerate(parts)])
 
 
-def _open_part(what: str, spec: object, tops: Sequence[str] | None, base_dir: Path) -> Source:
+def _open_part(what: str, spec: object, tops: Tops, base_dir: Path) -> Source:
     try:
         return open_source(hdf5_if_path(spec), tops=tops, base_dir=base_dir)
     except (ParameterError, SourceError) as error:
         raise type(error)(f"{what}: {error}") from error
 
 
-def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Sequence[str] | None, base_dir: Path) -> MixedSource:
+def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Tops, base_dir: Path) -> MixedSource:
     """What `mix: [{hdf5: {…}, weight: 0.7}, …]` declares: sources as anywhere, each with a weight, else 1.
 
     Raises ParameterError, SourceError.

@@ -23,7 +23,7 @@ from ..base.errors import ParameterError, SampleTooLargeError, SourceError
 from ..base.hooks import BY_POSITION, by_name, hooks_kept
 from ..base.keys import derive_key
 from ..base.parameters import NotNegative, Positive
-from ..base.source import CacheCounts
+from ..base.source import CacheCounts, Tops
 from ..base.specs import AnyArray, ArraySpec
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
@@ -112,7 +112,7 @@ class StreamSource:
         }
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], *, tops: Sequence[str] | None, base_dir: Path) -> StreamSource:
+    def from_options(cls, options: Mapping[str, Any], *, tops: Tops, base_dir: Path) -> StreamSource:
         """From `source: {stream: {make: module:function, …}}`; raises ParameterError, SourceError."""
         del base_dir  # modules are found by Python's own search path
         checked = check_options(options, StreamOptions, "source stream")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from ...base.checks import check_options
 from ...base.parameters import NotNegative, Positive
+from ...base.source import Tops
 from ..files.file import Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
@@ -57,9 +58,7 @@ class HDF5Source(StoredSource):
 
     kind = "hdf5"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         """`options`: the fields of HDF5Options. `tops`: names of data sets; None for "data" and "label"."""
         # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
         from .examine import examine_file

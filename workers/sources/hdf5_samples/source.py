@@ -14,6 +14,7 @@ from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
+from ...base.source import Tops
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, locate_part, split_by_part, stretches
 from ..files.kept import kept
@@ -65,9 +66,7 @@ class HDF5SamplesSource(FilesSource):
 
     kind = "hdf5_samples"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         """`options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order."""
         checked = check_options(options, HDF5SamplesOptions, _WHAT)
         wanted = _wanted(checked, tops)
@@ -170,7 +169,7 @@ class HDF5SamplesSource(FilesSource):
         return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{tuple(self._specs)}")
 
 
-def _wanted(options: HDF5SamplesOptions, tops: Sequence[str] | None) -> Wanted:
+def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
     """What to look for: tops that are no data set are attributes; those that `labels` renames have another name."""
     data = {path: path.strip("/") for path in options.datasets} or {_DATA: ""}
     if isinstance(options.labels, dict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -17,7 +17,7 @@ from ...base.errors import SourceError
 from ...base.files import another_host, in_folder, is_url, read_whole
 from ...base.hooks import FLOAT32_WHOLE
 from ...base.keys import blake2b
-from ...base.source import Source
+from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
@@ -48,9 +48,7 @@ class ImageListSource(Source):
     kind: ClassVar[str] = "image_list"
     modules = (f"{__package__}.decode",)
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, ImageListOptions, f"source {self.kind}")
         self._is_url = is_url(checked.path)
         self._path = checked.path if self._is_url else str(in_folder(base_dir, checked.path))
@@ -160,7 +158,7 @@ class ImageListSource(Source):
     def _checksum(self) -> int:
         return int(xxh3_64_intdigest(self._memory["text"].data))
 
-    def _chosen(self, tops: Sequence[str] | None) -> Mapping[str, ArraySpec]:
+    def _chosen(self, tops: Tops) -> Mapping[str, ArraySpec]:
         known = {_DATA: self._options.spec(self._size_of_first)}
         if self._memory["labels"].size:
             known[_LABEL] = self._label_spec

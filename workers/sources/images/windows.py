@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal, cast
 
@@ -18,7 +18,7 @@ from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ...base.source import Source
+from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ..files.naming import Naming
 from ..files.paths import PackedNames
@@ -65,9 +65,7 @@ class WindowSource(Source):
     kind: ClassVar[str] = "windows"
     modules = (f"{__package__}.decode",)
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, WindowOptions, f"source {self.kind}")
         if 2 * checked.context_pad >= checked.crop_size:
             raise ParameterError(

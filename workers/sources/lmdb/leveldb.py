@@ -13,7 +13,7 @@ import shutil
 import stat
 import tempfile
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 import plyvel  # type: ignore[import-untyped]
 
 from ...base.errors import ParameterError, SourceError
+from ...base.source import Tops
 from ..files.paths import PackedNames
 from .source import LmdbSource
 
@@ -82,9 +83,7 @@ class LevelDbSource(LmdbSource):
 
     kind: ClassVar[str] = "leveldb"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._make_room()
         super().__init__(options, tops=tops, base_dir=base_dir)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
@@ -16,7 +16,7 @@ from ...base.errors import SourceError
 from ...base.extras import need
 from ...base.files import in_folder
 from ...base.parameters import NotNegative
-from ...base.source import Source
+from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.naming import Naming
 from ..files.paths import PackedNames
@@ -64,9 +64,7 @@ class LmdbSource(Source):
 
     kind: ClassVar[str] = "lmdb"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
         self._path = str(in_folder(base_dir, checked.path))
         self._stamp, self._keys = self._list_keys(self._path)

@@ -16,6 +16,7 @@ from ...base.checks import check_options, chosen, known_names, meant, paths_as_t
 from ...base.errors import ParameterError, SourceError
 from ...base.files import is_url
 from ...base.parameters import Parameters, Positive
+from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
@@ -45,9 +46,7 @@ class NpySource(StoredSource):
 
     kind = "npy"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         """`options`: for each top its path, glob or list of them, and the fields of NpyOptions.
 
         `tops`: which of them are wanted, in which order; None: all, as they are named.

@@ -17,6 +17,7 @@ from ...base.errors import ParameterError, SourceError
 from ...base.extras import need
 from ...base.keys import text_digest
 from ...base.parameters import Positive
+from ...base.source import Tops
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from ..files.file import locate_part, split_by_part
 from ..files.kept import kept
@@ -72,9 +73,7 @@ class TarSource(FilesSource):
 
     kind = "tar"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, TarOptions, _WHAT)
         self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
         if not self._stamps:
@@ -141,7 +140,7 @@ class TarSource(FilesSource):
 
     # ---- setup
 
-    def _wanted(self, indices: Sequence[TarIndex], tops: Sequence[str] | None) -> dict[str, tuple[list[str], str]]:
+    def _wanted(self, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[list[str], str]]:
         """For each top the extensions and the key."""
         first = next(index for index in indices if len(index.keys))
         present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]

@@ -14,6 +14,7 @@ from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
+from ...base.source import Tops
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
@@ -50,9 +51,7 @@ class ZarrSource(StoredSource):
 
     kind = "zarr"
 
-    def __init__(
-        self, options: Mapping[str, object], *, tops: Sequence[str] | None = None, base_dir: Path = Path()
-    ) -> None:
+    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
         checked = check_options(options, ZarrOptions, _WHAT)
         given = [checked.path] if isinstance(checked.path, str) else checked.path
