@@ -567,7 +567,7 @@ def test_postprocess_may_make_a_top_of_another_name_in_different_shapes(num_load
     with BatchReader({"arrays": {"data": images}}, max_shapes={"small": [3, 6]}, **given) as reader:
         for number, batch in enumerate(reader):
             np.testing.assert_array_equal(batch["small"], images[8 * number : 8 * number + 8, 3 + number :])
-    with pytest.raises(ParameterError, match="max_shapes names tiny, but the tops are data, small"):
+    with pytest.raises(ParameterError, match="'max_shapes', after postprocess: unknown top 'tiny'; the known ones are"):
         BatchReader({"arrays": {"data": images}}, max_shapes={"tiny": [3, 6]}, **given)
 
 

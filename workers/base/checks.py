@@ -77,10 +77,12 @@ def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
 
 
 def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) -> Mapping[str, _Spec]:
-    """Those of a source's tops that are wanted, in that order, None meaning all; raises ParameterError."""
+    """Those of the tops that are wanted, in that order, None meaning all; raises ParameterError for one unknown."""
     for name in tops or ():
         if name not in known:
-            raise ParameterError(f"{what}: unknown top {name!r}{nearest(name, known)}; it gives {' and '.join(known)}")
+            raise ParameterError(
+                f"{what}: unknown top {name!r}{nearest(name, known)}; the known ones are {', '.join(known)}"
+            )
     return known if tops is None else {name: known[name] for name in tops}
 
 

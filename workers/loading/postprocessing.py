@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from ..base.checks import chosen
 from ..base.errors import ParameterError
 from ..base.hooks import HookBatch, PostprocessHook, as_array, plain_array, takes_rng
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import seed_generators
-from .row_maker import require_known
 from .transform import CROPS
 
 DECODED = "(decoded) "
@@ -59,10 +59,9 @@ class Postprocessor:
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         made = self._run({name: trial[name] for name in decoded if name != CROPS}, samples)
-        if missing := [name for name in parameters.tops or () if name not in made]:
-            raise ParameterError(f"tops: postprocess gives {', '.join(made)}, but not {', '.join(missing)}")
-        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in parameters.tops or made}
-        require_known(parameters.max_shapes, made)
+        wanted = chosen(made, parameters.tops, "parameter 'tops', after postprocess")
+        self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in wanted}
+        chosen(made, parameters.max_shapes, "parameter 'max_shapes', after postprocess")
         for name, shape in parameters.max_shapes.items():
             if name in self.specs:
                 self.specs[name] = ArraySpec(shape, self.specs[name].dtype, varies=True)

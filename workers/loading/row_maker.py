@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
 
+from ..base.checks import chosen
 from ..base.errors import ParameterError
 from ..base.hooks import DecodeHook, Hooks, Sample, by_name
 from ..base.parameters import Parameters
@@ -40,10 +41,8 @@ class RowMaker:
         fields = parameters.fields or tuple(raw_specs)
         self._chosen = () if fields == tuple(raw_specs) else fields  # a source of the user's own has all of them
         if hooks.decode is None:
-            self._names = wanted or fields
-            if missing := [name for name in self._names if name not in raw_specs]:
-                raise ParameterError(f"tops: the source has {', '.join(raw_specs)}, but not {', '.join(missing)}")
-            specs = {name: raw_specs[name] for name in self._names}
+            specs = dict(chosen(raw_specs, wanted or fields, "parameter 'tops'"))
+            self._names = tuple(specs)
         else:
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
@@ -54,7 +53,7 @@ class RowMaker:
                 for name, value in self._by_name(made).items()
             }
         if hooks.postprocess is None:  # which may give others
-            require_known(parameters.max_shapes, specs)
+            chosen(specs, parameters.max_shapes, "parameter 'max_shapes'")
         specs.update(_varying(specs, parameters))
         self._image_type = specs[self._names[0]].dtype
         if transform is not None:
@@ -159,12 +158,6 @@ def _type_name(dtype: np.dtype[np.generic]) -> str:
 def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.generic]:
     """The type of a top whose first value has `dtype`: words that are passed on may be as long as they are stored."""
     return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
-
-
-def require_known(max_shapes: Iterable[str], names: Collection[str]) -> None:
-    """Raises ParameterError for a top of `max_shapes` that is none of `names`."""
-    if unknown := [name for name in max_shapes if name not in names]:
-        raise ParameterError(f"max_shapes names {', '.join(unknown)}, but the tops are {', '.join(names)}")
 
 
 def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str, ArraySpec]:

@@ -183,7 +183,7 @@ def test_tops_may_be_some_of_the_sources_arrays_in_another_order() -> None:
 
 
 def test_a_top_that_the_source_has_not_is_named() -> None:
-    with pytest.raises(ParameterError, match="tops: the source has data, label, but not depth"):
+    with pytest.raises(ParameterError, match="'tops': unknown top 'depth'; the known ones are data, label"):
         maker(tops=("data", "depth"))
 
 
@@ -325,7 +325,7 @@ def test_varying_samples_keep_their_type() -> None:
 
 
 def test_a_maximum_for_a_top_that_is_not_there_is_named() -> None:
-    with pytest.raises(ParameterError, match="max_shapes names depth, but the tops are data, label"):
+    with pytest.raises(ParameterError, match="'max_shapes': unknown top 'depth'; the known ones are data, label"):
         maker(max_shapes={"depth": (1,)})
 
 

@@ -148,7 +148,7 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     arrays = {"data": DATA, "label": LABEL}
     for source in ({"arrays": arrays}, {"npz": "two.npz"}, {"idx": dict.fromkeys(arrays, "none")}):
         told = message(ParameterError, source, ["lable"])
-        assert "unknown top 'lable' (did you mean 'label'?); it gives data and label" in told
+        assert "unknown top 'lable' (did you mean 'label'?); the known ones are data, label" in told
     for kind in ("npy", "idx", "arrays"):
         assert "give each top's name, such as {data: " in message(ParameterError, {kind: "one.file"})
     assert "no arrays: give one" in message(ParameterError, {"arrays": {}})

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ...base.checks import chosen
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec
 from ..files.file import FileStamp, locate_part
@@ -66,9 +67,7 @@ def from_names(names: Sequence[str], rank: int, what: str) -> Arrangement:
 def dims_by_top(dims: Dims, tops: Sequence[str], what: str) -> Mapping[str, tuple[str, ...]]:
     """The option `dims` as a mapping from top to names; raises ParameterError for a name that is no top."""
     named = dims if isinstance(dims, dict) else {tops[0]: dims} if dims else {}
-    for top in named:
-        if top not in tops:
-            raise ParameterError(f"{what}: parameter 'dims' names {top!r}, which is not a top: {', '.join(tops)}")
+    chosen(dict.fromkeys(tops), named, f"{what}: parameter 'dims'")
     return named
 
 

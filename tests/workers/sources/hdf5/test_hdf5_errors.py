@@ -186,7 +186,7 @@ def test_bad_files_are_named_before_training_starts(
         ({"path": "good.h5", "dims": ["n", "h", "x"]}, "'dims' is"),
         (
             {"path": "good.h5", "dims": {"datum": ["n", "h", "w"]}},
-            "'dims' names 'datum', which is not a top: data, label",
+            "'dims': unknown top 'datum'.*; the known ones are data, label",
         ),
         ({"path": "good.h5", "num_dim": 4}, "unknown parameter 'num_dim'.*; the known ones are path, limit, dims,"),
         ({"path": "good.h5", "memory_map": True}, "unknown parameter 'memory_map'"),

@@ -291,7 +291,7 @@ def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
         opened("zarr", tmp_path, path="a.zarr")
     with pytest.raises(ParameterError, match="dims"):
         opened("zarr", tmp_path, ["data"], path="a.zarr", dims=["n", "h"])
-    with pytest.raises(ParameterError, match="'dims' names 'label', which is not a top: data"):
+    with pytest.raises(ParameterError, match="'dims': unknown top 'label'; the known ones are data"):
         opened("zarr", tmp_path, path="a.zarr/data", dims={"label": ["n"]})
     document = tmp_path / "a.zarr" / "data" / "zarr.json"
     whole = json.loads(document.read_text())
