@@ -248,9 +248,5 @@ def _is_whole(column: Column) -> bool:
     """Whether each array lies in one piece of bytes that are delivered as they are, in rows that are mapped."""
     dtype = column.spec.dtype
     return all(
-        array.rows_lie_whole
-        and array.layout.chunk == array.shape
-        and array.dtype == dtype
-        and array.file.maps(array.sample_bytes)
-        for array in column.arrays
+        array.rows_are_mapped and array.layout.chunk == array.shape and array.dtype == dtype for array in column.arrays
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...base.checks import chosen
 from ...base.errors import ParameterError, SourceError
 from ...base.specs import ArraySpec
-from ..files.file import FileStamp, locate_part
+from ..files.file import locate_part
 from ..files.remote import Stamp
 
 _DELIVERED = "cdhw"
@@ -190,13 +190,13 @@ class StoredArray:
         )
 
     @property
-    def rows_lie_whole(self) -> bool:
-        """Whether each sample is one stretch of the file's own bytes, in the form in which it is delivered."""
+    def rows_are_mapped(self) -> bool:
+        """Whether each sample is one stretch of the file's map, in the form in which it is delivered."""
         layout = self.layout
         return (
             self.lies_in_rows
             and isinstance(layout, Chunked)
-            and isinstance(self.file, FileStamp)
+            and self.file.maps(self.sample_bytes)
             and not self.others
             and self.arrangement == FIRST_AXIS
             and int(layout.offsets.min(initial=0)) >= 0

@@ -98,7 +98,7 @@ class StoredRows(ChunkedRows):
         self._file = file
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
-        self._rows_lie_whole = array.lies_in_rows
+        self._lies_in_rows = array.lies_in_rows
         self._maps = file.stamp.maps(self._row_bytes)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:
@@ -108,7 +108,7 @@ class StoredRows(ChunkedRows):
             assert offsets is not None
             rows.take(np.frombuffer(self._file.mapped(), np.uint8), offsets, positions)
             return
-        if self._rows_lie_whole and rows.flags.c_contiguous and rows.dtype == self._dtype:
+        if self._lies_in_rows and rows.flags.c_contiguous and rows.dtype == self._dtype:
             as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
             first, last = int(positions[0]), int(positions[-1])
             if self._in_one_piece and self._maps and last - first + 1 == len(positions):
@@ -119,7 +119,7 @@ class StoredRows(ChunkedRows):
                 self._file.gather_at(offsets, positions, as_bytes)
                 return
         if self._array.file.on_network:
-            if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+            if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
                 self._convert(offsets, positions, rows)
                 return
             self.fetch(indices)
@@ -209,7 +209,7 @@ class StoredRows(ChunkedRows):
 
     def _ranges(self, indices: IndexArray) -> tuple[IndexArray, IndexArray | int]:
         """The offsets and sizes of these samples, or of the chunks that hold them; in object storage if not kept."""
-        if self._rows_lie_whole and (offsets := self._offsets(indices)) is not None:
+        if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
             return offsets, self._row_bytes
         layout, wanted = self._layout, self._numbers(indices)
         wanted = wanted[layout.offsets[wanted] >= 0]

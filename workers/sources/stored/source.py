@@ -206,8 +206,7 @@ class StoredSource(FilesSource):
         return {
             top
             for top, column in self._columns.items()
-            if self._specs[top].dtype == np.uint8
-            and all(array.rows_lie_whole and array.file.maps(array.sample_bytes) for array in column.arrays)
+            if self._specs[top].dtype == np.uint8 and all(array.rows_are_mapped for array in column.arrays)
         }
 
     def where(self, index: int) -> str:
