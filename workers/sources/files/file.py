@@ -239,6 +239,9 @@ class RawFile:
         for start, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
             target[to : to + row_bytes] = source[start : start + row_bytes]
 
+    def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
+        """Nothing is to be fetched of a file on disk."""
+
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
         """Have the kernel start reading these bytes; whether all of them were in memory already, and nothing was done.
 

@@ -19,7 +19,7 @@ from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, locate_part, split_by_part, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
-from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.source import LIBRARY_MODULE, FilesSource, OpenFile, OpenFiles, Reading
 from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
 from .progress import Progress
@@ -92,25 +92,13 @@ class HDF5SamplesSource(FilesSource):
             for top, data in self._data.items():
                 self._read_data(reading, stamp, data, indices[positions], positions, out[top])
 
-    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
-        for file, data, direct in self._in_one_piece(indices):
-            if isinstance(raw := reading.get(file).raw, RemoteFile):
-                raw.fetch(data.offsets[direct], data.sizes(direct))
-
-    def _start_reading(self, indices: IndexArray) -> bool:
-        in_memory = True
-        for file, data, direct in self._in_one_piece(indices):
-            in_memory &= self._files.get(file).raw.will_need(data.offsets[direct], data.sizes(direct))
-        return in_memory
-
-    def _in_one_piece(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexedData, IndexArray]]:
-        """Those of the samples that are read by their offsets, by file and top."""
+    def _pieces(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray, IndexArray | int]]:
         for stamp, positions in self._by_file(indices):
             for data in self._data.values():
                 samples = indices[positions]
                 direct = samples[data.offsets[samples] >= 0]
-                if len(direct):
-                    yield stamp, data, direct
+                if len(direct):  # the library reads the others
+                    yield stamp, data.offsets[direct], data.sizes(direct)
 
     def _by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
         """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""

@@ -8,7 +8,7 @@ import os
 import resource
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -90,9 +90,10 @@ class FilesSource(Source):
     @abstractmethod
     def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None: ...
 
-    @abstractmethod
     def _fetch(self, indices: IndexArray, reading: Reading) -> None:
         """These samples are read next: all tops and all files are to be fetched at the same time."""
+        for stamp, offsets, sizes in self._pieces(indices):
+            reading.get(stamp).raw.fetch(offsets, sizes)
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, self._samples)
@@ -104,9 +105,16 @@ class FilesSource(Source):
         if self._is_remote or announcements.are_due(indices):
             announcements.note_announced(len(indices), in_memory=self._start_reading(indices))
 
-    @abstractmethod
     def _start_reading(self, indices: IndexArray) -> bool:
         """Have these samples read ahead; whether all of them were in memory already."""
+        in_memory = True
+        for stamp, offsets, sizes in self._pieces(indices):
+            in_memory &= self._files.get(stamp).raw.will_need(offsets, sizes)
+        return in_memory
+
+    def _pieces(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray, IndexArray | int]]:
+        """Where these samples lie, as offsets and sizes, by file and top; for the two above."""
+        raise NotImplementedError
 
     def close(self) -> None:
         self._files.close()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ from ..files.file import locate_part, split_by_part
 from ..files.kept import kept
 from ..files.naming import Naming
 from ..files.paths import expand_paths
-from ..files.remote import RemoteFile, Stamp, stamp_of
+from ..files.remote import Stamp, stamp_of
 from ..images.options import PictureOptions, check_sizes
 from ..stored.source import FilesSource, OpenFiles, Reading
 from .fields import Decode, decoder_of, put_array, spec_of
@@ -92,11 +92,10 @@ class TarSource(FilesSource):
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
         self._specs = {top: self._spec(field) for top, field in self._fields.items()}
 
-    def _fetch(self, indices: IndexArray, reading: Reading) -> None:
+    def _pieces(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray, IndexArray]]:
         for number, _, positions in split_by_part(self._starts, indices):
-            if isinstance(raw := reading.get(self._stamps[number]).raw, RemoteFile):
-                for field in self._fields.values():
-                    raw.fetch(field.offsets[indices[positions]], field.sizes[indices[positions]])
+            for field in self._fields.values():
+                yield self._stamps[number], field.offsets[indices[positions]], field.sizes[indices[positions]]
 
     def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
@@ -112,14 +111,6 @@ class TarSource(FilesSource):
                             self._decoder.read(self._specs[top], data, position, out[top])
                         else:
                             put_array(field.decode(data), position, out[top])
-
-    def _start_reading(self, indices: IndexArray) -> bool:
-        in_memory = True
-        for number, _, positions in split_by_part(self._starts, indices):
-            raw = self._files.get(self._stamps[number]).raw
-            for field in self._fields.values():
-                in_memory &= raw.will_need(field.offsets[indices[positions]], field.sizes[indices[positions]])
-        return in_memory
 
     def where(self, index: int) -> str:
         number, local = locate_part(self._starts, index)
