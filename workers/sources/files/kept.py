@@ -18,10 +18,11 @@ _VERSION = 2
 _CHECKSUM_BYTES = 16
 
 _Index = TypeVar("_Index")
+_Made = TypeVar("_Made")
 _log = logging.getLogger("blobfeed")
 
 
-def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None]) -> _Index | None:
+def kept(made_from: object, kind: type[_Index], make: Callable[[], _Made]) -> _Index | _Made:
     """What `make` gives, or what an earlier process kept under the same `made_from`, by its `repr`.
 
     A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
@@ -39,7 +40,7 @@ def kept(made_from: object, kind: type[_Index], make: Callable[[], _Index | None
         _log.warning("the index %s cannot be read and is made again: %s", path, error)
     index = make()
     if index is None:
-        return None
+        return index
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, packed(index))

@@ -199,7 +199,6 @@ def _make_index(
 
     is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
     index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
-    assert index is not None
     if cache:
         save_index(index, cache, key)
     return index

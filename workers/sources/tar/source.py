@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,7 +78,7 @@ class TarSource(FilesSource):
         self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
         if not self._stamps:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
-        indices = [_index_of(stamp) for stamp in self._stamps]
+        indices = [kept(("tar read to its end", each), TarIndex, partial(make_index, each)) for each in self._stamps]
         self._keys = [index.keys for index in indices]
         self._starts = np.cumsum([0, *map(len, self._keys)], dtype=np.int64)
         self._samples = min(checked.limit or int(self._starts[-1]), int(self._starts[-1]))
@@ -186,12 +186,6 @@ class TarSource(FilesSource):
 
     def _naming(self, index: int, member: str) -> Naming:
         return Naming(self, index, self._stamps[0].path, self.where, f".{member}")
-
-
-def _index_of(stamp: Stamp) -> TarIndex:
-    index = kept(("tar read to its end", stamp), TarIndex, lambda: make_index(stamp))
-    assert index is not None
-    return index
 
 
 def _stamp(path: str) -> Stamp:
