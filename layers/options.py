@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ..workers.base.checks import allowed, check_names, known_names, shown
+from ..workers.base.checks import allowed, check_names, shown
 from ..workers.base.errors import ParameterError
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import Parameters, check_parameters
@@ -24,10 +24,10 @@ def read_param_str(
     parameters; "" if `source` declares one. `what` begins the messages. `trainers`: take the place of what is in
     `text`. Raises ParameterError."""
     values = {**parse_param_str(text), **trainers}
-    inner = known_names(options_of(kind)) if kind else ()
+    inner = options_of(kind).__struct_fields__ if kind else ()
     if "path" in inner and "path" not in values and isinstance(values.get("source"), str):
         values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
-    known = [name for name in known_names(Parameters) if not kind or name not in ("source", "mix")]
+    known = [name for name in Parameters.__struct_fields__ if not kind or name not in ("source", "mix")]
     if kind == "npy":  # other names are tops, each with its path or paths
         paths = [name for name, value in values.items() if isinstance(value, str | list | tuple)]
         inner += tuple(name for name in paths if name not in {*known, *extra})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
 
-from ..workers.base.checks import check_names, check_options, known_names
+from ..workers.base.checks import check_names, check_options
 from ..workers.base.closing import Closing
 from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
 from ..workers.base.hooks import Hooks
@@ -102,7 +102,7 @@ class AsyncReader(Closing):
         sizes = {"batch_size": batch_size, "batchSize": batchSize}
         sizes_given = {name: size for name, size in sizes.items() if size is not None}
         given = _with_aliases({**(params or {}), **named, **sizes_given})
-        check_names(given, (*known_names(AsyncReaderOptions), *_PASSED_ON), "AsyncReader")
+        check_names(given, (*AsyncReaderOptions.__struct_fields__, *_PASSED_ON), "AsyncReader")
         passed_on = {name: given.pop(name) for name in _PASSED_ON if name in given}
         self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)

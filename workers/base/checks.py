@@ -71,11 +71,6 @@ def meant(word: str, known: Collection[str]) -> str:
     return f" ({hint})" if goes_with in known else nearest(word, known)
 
 
-def known_names(options: type[msgspec.Struct]) -> tuple[str, ...]:
-    """The keys that a mapping of these options may have."""
-    return tuple(field.encode_name for field in msgspec.structs.fields(options))
-
-
 def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) -> Mapping[str, _Spec]:
     """Those of the tops that are wanted, in that order, None meaning all; raises ParameterError for one unknown."""
     for name in tops or ():

@@ -12,7 +12,7 @@ from typing import BinaryIO
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, chosen, known_names, meant, paths_as_text, shown
+from ...base.checks import check_options, chosen, meant, paths_as_text, shown
 from ...base.errors import ParameterError, SourceError
 from ...base.files import is_url
 from ...base.parameters import Parameters, Positive
@@ -86,7 +86,7 @@ def _paths(top: str, value: object) -> list[str]:
 
 def _meant(name: str) -> str:
     """What was meant if `name` is no top: the options of a layer stand beside the parameters of the run."""
-    return meant(name, (*NpyOptions.__struct_fields__, *known_names(Parameters)))
+    return meant(name, (*NpyOptions.__struct_fields__, *Parameters.__struct_fields__))
 
 
 def _are_there(paths: Sequence[str], base_dir: Path) -> bool:
