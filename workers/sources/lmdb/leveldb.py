@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -108,7 +109,8 @@ class LevelDbSource(LmdbSource):
         finally:
             database.close()
 
-    def _open(self) -> LevelDb:
+    @cached_property
+    def _database(self) -> LevelDb:
         if LevelDbStamp.of(self._path) != self._stamp:
             raise SourceError(
                 f"source leveldb: {self._path!r} has changed since its keys were listed; leave a database alone while "

@@ -127,12 +127,9 @@ class LmdbSource(Source):
         """What tells whether the database is still the same, and its keys in order; raises SourceError."""
         return list_keys(path)
 
-    def _open(self) -> _Database:
-        return _Lmdb(self._stamp)
-
     @cached_property
     def _database(self) -> _Database:
-        return self._open()
+        return _Lmdb(self._stamp)
 
     def _datum(self, database: _Database, index: int) -> Any:
         """Raises ValueError."""
