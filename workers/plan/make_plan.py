@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,7 +28,7 @@ from ..loading.row_maker import RowMaker
 from ..loading.stream_worker import DecodedStream, copy_row, shard_items
 from ..loading.transform import CropMirror
 from ..loading.worker import DecodedSource, read_one
-from ..order.batches import Batches, batches_per_slot, rand_skip_of
+from ..order.batches import Batches, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
@@ -60,8 +60,6 @@ _DECODED_S = 0.002
 _AGAIN_S = 0.2
 _TRIAL_BYTES = 1 << 20
 """Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
-
-_Decoded = TypeVar("_Decoded", DecodedSource, DecodedStream)
 
 
 def make_plan(
@@ -197,12 +195,22 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 
-def _packed(decoded: _Decoded, parameters: Parameters, hooks: Hooks, source: Source | StreamSource) -> Packed[_Decoded]:
-    """For the loaders; what a user may have written has the names by which messages call it."""
+def _common(
+    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: DecodedSource | DecodedStream
+) -> dict[str, Any]:
+    """What every kind of plan has; what a user may have written has the names by which messages call it."""
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
     named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
     parts = {**named, f"source {source.kind!r} ({type(source).__name__})": source}
-    return Packed(decoded, decoded.source.modules, parts, maps=parameters.remote_loaders is None)
+    made = decoded.postprocessor or decoded.rows
+    return {
+        "parameters": parameters,
+        "decoded": Packed(decoded, decoded.source.modules, parts, maps=parameters.remote_loaders is None),
+        "specs": made.specs,
+        "slot_specs": made.slot_specs,
+        "postprocesses": hooks.postprocess is not None,
+        "max_loaders": max_loaders(parameters),
+    }
 
 
 # ---- by index
@@ -242,23 +250,15 @@ def _indexed_plan(
             row = _made(timed, index, epoch, 1)
             postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
-    made = postprocessor or rows
-    ahead = None if parameters.prefetch_batches == "auto" else parameters.prefetch_batches
-    batch_bytes = sum(spec.nbytes for spec in made.slot_specs.values()) * parameters.batch_size
-    return IndexedPlan(
-        parameters=parameters,
-        decoded=_packed(DecodedSource(source, rows, postprocessor), parameters, hooks, plain),
-        specs=made.specs,
-        slot_specs=made.slot_specs,
-        postprocesses=hooks.postprocess is not None,
-        max_loaders=max_loaders(parameters),
+    plan = IndexedPlan(
+        **_common(parameters, hooks, plain, DecodedSource(source, rows, postprocessor)),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
-        batches_per_slot=batches_per_slot(batch_bytes, parameters.batch_size, seconds, ahead),
         tried=index,
         order=order,
         rounds=batches,
     )
+    return replace(plan, batches_per_slot=plan.batches_in_slot(seconds))
 
 
 def _order(parameters: Parameters, source: Source) -> EpochOrder:
@@ -349,14 +349,8 @@ def _stream_plan(
         row = allocate_rows(rows.slot_specs, 1)
         rows.put(first(), row, 0)
         postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, row, 0)
-    made = postprocessor or rows
     return StreamPlan(
-        parameters=parameters,
-        decoded=_packed(DecodedStream(source, rows, num_shards, postprocessor), parameters, hooks, source),
-        specs=made.specs,
-        slot_specs=made.slot_specs,
-        postprocesses=hooks.postprocess is not None,
-        max_loaders=max_loaders(parameters),
+        **_common(parameters, hooks, source, DecodedStream(source, rows, num_shards, postprocessor)),
         shards=shards,
         capacity=source.capacity,
         position=StreamPosition.start(shards),

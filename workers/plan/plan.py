@@ -27,7 +27,7 @@ from ..base.specs import ArraySpec, Rows
 from ..loading.stream_worker import DecodedStream
 from ..loading.transform import CROPS
 from ..loading.worker import DecodedSource, OrderedWorker, Worker, Workplace
-from ..order.batches import Batches, Groups
+from ..order.batches import Batches, Groups, batches_per_slot
 from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
@@ -330,6 +330,11 @@ class IndexedPlan(Plan, Schedule):
     @property
     def batch_bytes(self) -> int:
         return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
+
+    def batches_in_slot(self, seconds_per_row: float) -> int:
+        """How many had better share a slot if it takes so long to make a row."""
+        size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
+        return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
 
     # ---- for the assembler
 

@@ -11,7 +11,7 @@ import msgspec
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.worker import SampledWorker, Workplace
-from ..order.batches import Batches, batches_per_slot
+from ..order.batches import Batches
 from ..order.draws import MOST_SAMPLES
 from ..order.samplers import AboutSampler, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
@@ -69,8 +69,7 @@ class SampledPlan(Plan):
             return made
         # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
         part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)
-        ahead = None if made.parameters.prefetch_batches == "auto" else made.parameters.prefetch_batches
-        most = min(batches_per_slot(plan.batch_bytes, made.parameters.batch_size, 0, ahead), part)
+        most = min(plan.batches_in_slot(0), part)
         return replace(made, batches_per_slot=min(made.batches_per_slot, most), most_in_slot=most)
 
     @property
