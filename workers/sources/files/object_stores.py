@@ -111,8 +111,9 @@ class ObjectStore(ABC):
     @abstractmethod
     def _get_whole(self, key: str) -> memoryview: ...
 
-    @abstractmethod
-    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]: ...
+    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
+        total, version = self._look(key)
+        return self._checked(key, max(0, total - size), total, version), version
 
     @abstractmethod
     def _list(self, prefix: str) -> dict[str, str]: ...
@@ -232,8 +233,7 @@ class _Obstore(ObjectStore):
         try:
             result = self._obstore.get(self._store, key, options={"range": {"suffix": size}})
         except NotSupportedError:  # Azure counts no bytes from the end
-            total, version = self._look(key)
-            return self._checked(key, max(0, total - size), total, version), version
+            return super()._get_end(key, size)
         return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
@@ -311,10 +311,6 @@ class _Fsspec(ObjectStore):
     def _get_whole(self, key: str) -> memoryview:
         system, path = self._opened(key)
         return memoryview(system.cat_file(path))
-
-    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
-        system, path = self._opened(key)
-        return memoryview(system.cat_file(path, start=-size)), self._look(key)[1]
 
     def _list(self, prefix: str) -> dict[str, str]:
         system, path = self._opened(prefix)
