@@ -52,16 +52,13 @@ class AnotherHost:
     def path(self, there: str) -> str:
         """Where a file of the trainer's host is here."""
         if there.startswith(_MEMORY):
-            return f"{_MEMORY}{self.descriptor(int(there.removeprefix(_MEMORY)))}"
+            return f"{_MEMORY}{self.memory[int(there.removeprefix(_MEMORY))]}"
         if not self.was_shipped(there):
             return there
         return str(Path(self.copy, Path(there).relative_to(self.shipped)))
 
     def was_shipped(self, there: str) -> bool:
         return there.startswith(_MEMORY) or (bool(self.shipped) and Path(there).is_relative_to(self.shipped))
-
-    def descriptor(self, there: int) -> int:
-        return self.memory[there]
 
 
 _another_host: AnotherHost | None = None

@@ -45,7 +45,7 @@ class SharedArrays:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if host := another_host():
-            self.descriptor = host.descriptor(self.descriptor)
+            self.descriptor = host.memory[self.descriptor]
             self._file = _identity(self.descriptor)
         self.is_lost = _identity(self.descriptor) != self._file
         if not self.is_lost:

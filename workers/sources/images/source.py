@@ -159,15 +159,12 @@ class ImageListSource(Source):
         return int(xxh3_64_intdigest(self._memory["text"].data))
 
     def _chosen(self, tops: Tops) -> Mapping[str, ArraySpec]:
-        known = {_DATA: self._options.spec(self._size_of_first)}
+        with self.naming(0):
+            known = {_DATA: self._options.spec(lambda: self._decoder.decode(self.content(0))[1])}
         if self._memory["labels"].size:
             known[_LABEL] = self._label_spec
         lacks = "" if _LABEL in known else " (its lines have no labels)"
         return chosen(known, tops, f"source {self.kind}: {self._path}{lacks}")
-
-    def _size_of_first(self) -> tuple[int, int]:
-        with self.naming(0):
-            return self._decoder.decode(self.content(0))[1]
 
     def _check_files(self) -> None:
         """Raises SourceError if one of the first images cannot be one; the others are looked at when they are read."""
