@@ -63,7 +63,6 @@ class Interval:
         return min(1.0, self.stall_s / self.seconds) if self.seconds > 0 else 0.0
 
     def share(self, activity: Activity) -> float:
-        """Of all the loaders' time."""
         whole = sum(self.spent_s)
         return self.spent_s[activity] / whole if whole else 0.0
 

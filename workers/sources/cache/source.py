@@ -65,7 +65,6 @@ class CachedSource(Source):
 
     @property
     def cached_samples(self) -> int:
-        """How many samples the file holds by now."""
         file = self._opened()
         return 0 if file is None else int(np.count_nonzero(file.states))
 
@@ -113,7 +112,6 @@ class CachedSource(Source):
         return f"{self.kind}:{self._source.fingerprint()}"
 
     def close(self) -> None:
-        """Close file and source; the next read opens them again."""
         if self._file is not None:
             self._file.close()
             self._file = None

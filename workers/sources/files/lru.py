@@ -55,7 +55,6 @@ class RecentlyUsed(Generic[_Key, _Value]):
             self._let_go(next(iter(self._values)))
 
     def clear(self) -> None:
-        """Let go of everything."""
         self._values.clear()
         self.weight = 0
 

@@ -100,7 +100,6 @@ class RemoteFile:
         self._call = 0
 
     def close(self) -> None:
-        """Let go of what was fetched."""
         self._ranges.clear()
 
     def mapped(self) -> memoryview:
@@ -113,11 +112,9 @@ class RemoteFile:
             del self._ranges[wanted]
 
     def read(self, offset: int, size: int) -> Bytes:
-        """`size` bytes from `offset` on."""
         return np.frombuffer(self._take([(offset, size)])[0], np.uint8)
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` with the bytes from `offset` on."""
         buffer[:] = self._take([(offset, len(buffer))])[0]
 
     copy_into = read_into

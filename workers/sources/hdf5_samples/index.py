@@ -62,7 +62,6 @@ class IndexedData:
 
     @property
     def spec(self) -> ArraySpec:
-        """What a sample is once it is delivered."""
         return ArraySpec(self.shape, self.dtype.newbyteorder("="), varies=self.shapes is not None)
 
     @property
@@ -106,7 +105,6 @@ class SamplesIndex:
         return len(self.names)
 
     def name(self, index: int) -> str:
-        """What sample `index` is called in its file."""
         return self.names[index].decode(errors="surrogateescape")
 
 

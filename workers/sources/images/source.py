@@ -141,7 +141,6 @@ class ImageListSource(Source):
         return f"{self.kind}:{digest.hexdigest()}:{list(self._specs)}:{REDUCES}:{sorted(options.items(), key=str)}"
 
     def close(self) -> None:
-        """Give back the buffers."""
         self._decoder = ImageDecoder(self._options)
         self._objects.forget()
 
@@ -211,7 +210,6 @@ class ImageListSource(Source):
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def naming(self, index: int) -> Naming:
-        """Errors of reading an image name it."""
         return Naming(self, index, self._path, self._file)
 
 

@@ -142,7 +142,6 @@ class WindowSource(Source):
         return f"{self.kind}:{self._path}:{self._digest}:{pictures}:{list(self._specs)}:{options}"
 
     def close(self) -> None:
-        """Give back the buffers."""
         self._decoder = ImageDecoder(_FULL_SIZE)
 
     def _image_path(self, index: int) -> bytes:

@@ -15,7 +15,6 @@ Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 f
 
 @functools.cache
 def datum_class() -> Any:
-    """The class of the protobuf library for a Datum."""
     return message_classes(_DATUM, {})["Datum"]
 
 

@@ -115,7 +115,6 @@ class LmdbSource(Source):
         return f"{self.kind}:{self._stamp}:{list(self._specs)}:{options}"
 
     def close(self) -> None:
-        """Close the database, and give back the decoder's buffers."""
         self.__dict__.pop("_decoder", None)
         if database := self.__dict__.pop("_database", None):
             database.close()

@@ -165,17 +165,14 @@ class StoredArray:
 
     @property
     def samples(self) -> int:
-        """The number of samples."""
         return self.shape[self.arrangement.sample_axis]
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """The shape of a sample as it is delivered."""
         return self.arrangement.delivered(self.shape)
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample."""
         return math.prod(self.sample_shape) * self.dtype.itemsize
 
     @property
@@ -258,7 +255,6 @@ class Column:
 
     @property
     def spec(self) -> ArraySpec:
-        """What a sample is once it is delivered, in this machine's byte order."""
         # Strings of varying length are as long as the longest of their file: the longest of all holds each.
         dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
         if self.arrays[0].longest is not None:

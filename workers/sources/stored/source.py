@@ -298,7 +298,6 @@ class OpenFiles:
         return self._joined[key]
 
     def close(self) -> None:
-        """Close all files, and let go of the decoded chunks."""
         self._joined.clear()
         while self.opened:
             self.opened.popitem()[1].close()
@@ -353,7 +352,6 @@ class OpenFile:
 
     @cached_property
     def raw(self) -> RawFile | RemoteFile:
-        """The file's bytes."""
         return open_raw(self._stamp)
 
     @cached_property
@@ -364,7 +362,6 @@ class OpenFile:
         return open_file(self._stamp, self._locking)
 
     def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
-        """The reader of `array`, made at the first call."""
         key = (array.name, array.arrangement.sample_axis)
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
@@ -390,7 +387,6 @@ class OpenFile:
         return LibraryRows(self.library, array, array.layout, self._chunks)
 
     def close(self) -> None:
-        """Close whatever of it is open."""
         self._readers.clear()
         for opened in ("raw", "library"):
             if opened in self.__dict__:

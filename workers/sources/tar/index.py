@@ -35,7 +35,6 @@ class TarIndex:
     sizes: NDArray[np.int64]
 
     def column(self, extension: str) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and sizes of the members with this extension."""
         if extension not in self.extensions:
             return np.full(len(self.keys), -1, np.int64), np.zeros(len(self.keys), np.int64)
         number = self.extensions.index(extension)

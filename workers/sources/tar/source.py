@@ -132,7 +132,6 @@ class TarSource(FilesSource):
     # ---- setup
 
     def _wanted(self, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[list[str], str]]:
-        """For each top the extensions and the key."""
         first = next(index for index in indices if len(index.keys))
         present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
         members = self._options.members or {extension: extension for extension in present}
