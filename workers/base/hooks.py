@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ _MOST_LOOKED_AT = 1000
 """A dict of more entries holds data, and no objects that hold dicts again."""
 
 
-class Sample(MutableMapping[str, AnyArray]):
+class Sample(dict[str, AnyArray]):
     """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
 
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
@@ -37,30 +37,17 @@ class Sample(MutableMapping[str, AnyArray]):
     but of a stream, whose `index` counts within a shard, and of what a sampler draws once more.
     """
 
-    __slots__ = ("_arrays", "epoch", "index", "number")
+    __slots__ = ("epoch", "index", "number")
 
     def __init__(self, arrays: Mapping[str, AnyArray], index: int, epoch: int, number: int | None = None) -> None:
-        self._arrays = arrays
+        super().__init__(arrays)
         self.index = index
         self.epoch = epoch
         self.number = index if number is None else number
 
-    def __getitem__(self, name: str) -> AnyArray:
-        return self._arrays[name]
-
     def __setitem__(self, name: str, value: Any) -> None:
-        self._arrays = {**self._arrays, name: value}
-
-    def __delitem__(self, name: str) -> None:
-        left = dict(self._arrays)
-        del left[name]
-        self._arrays = left
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+        """Also numbers and texts, of which decode's caller makes arrays."""
+        super().__setitem__(name, value)
 
 
 class HookBatch(dict[str, NDArray[Any]]):
