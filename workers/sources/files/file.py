@@ -70,13 +70,9 @@ class FileStamp:
             now = os.stat(self.path if descriptor is None else descriptor)  # noqa: PTH116 - once a task: a Path costs more
         except OSError as error:
             raise SourceError(f"{self.path}: it was there when training started, and now: {error.strerror}") from error
-        if (
-            now.st_ctime_ns != self.ctime_ns
-            or now.st_mtime_ns != self.mtime_ns
-            or now.st_size != self.size
-            or now.st_ino != self.inode
-            or now.st_dev != self.device
-        ):
+        # Not as a stamp: to make one takes longer than all the rest.
+        then = self.ctime_ns, self.mtime_ns, self.size, self.inode, self.device
+        if (now.st_ctime_ns, now.st_mtime_ns, now.st_size, now.st_ino, now.st_dev) != then:
             sizes = f"{self.size} bytes then, {now.st_size} now"
             raise SourceError(
                 f"{self.path}: it was changed since it was examined "
