@@ -41,7 +41,6 @@ class ArraysSource(StoredSource):
     kind = "arrays"
 
     def __init__(self, options: Mapping[str, Any], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        del base_dir
         wanted = chosen(options, tops, f"source {self.kind}")
         arrays = {name: self._checked(name, value) for name, value in wanted.items()}
         if not arrays:

@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options, nearest
-from ...base.errors import ParameterError, SourceError
+from ...base.checks import check_options, chosen
+from ...base.errors import SourceError
 from ...base.extras import need
 from ...base.keys import text_digest
 from ...base.parameters import Positive
@@ -135,13 +135,8 @@ class TarSource(FilesSource):
         first = next(index for index in indices if len(index.keys))
         present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
         members = self._options.members or {extension: extension for extension in present}
-        for top in tops or ():
-            if top not in members:
-                raise ParameterError(
-                    f"{_WHAT}: no member for the top {top!r}{nearest(top, members)}; there are {', '.join(members)}: "
-                    "name it in 'members', such as {data: jpg, label: cls}"
-                )
-        parted = {top: members[top].partition(":") for top in tops or members}
+        wanted = chosen(members, tops, f"{_WHAT}: parameter 'members', such as {{data: jpg, label: cls}}")
+        parted = {top: member.partition(":") for top, member in wanted.items()}
         return {
             top: ([extension.strip().removeprefix(".") for extension in extensions.lower().split(";")], key)
             for top, (extensions, _, key) in parted.items()

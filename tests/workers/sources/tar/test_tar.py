@@ -260,6 +260,7 @@ def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.L
             "2 of 4 samples have no member .cls .* write the file with tar --sort=name",
         ),
         ([("a.cls", b"1"), ("a.cls", b"2")], {}, "has two members 'cls'"),
+        ([("a.cls", b"1")], {"tops": ["clas"]}, r"'members', .*: unknown top 'clas' \(did you mean 'cls'"),
         ([], {}, "no samples"),
         ([("a.jpg", b"1")], {}, "source tar: images keep their own sizes"),
         ([("a.npy", b"1")], {}, "cannot be read"),
