@@ -59,26 +59,21 @@ def _examine_v3(folder: str, document: dict[str, Any]) -> _Examined:
     if codecs[0]["name"] == "sharding_indexed" and len(codecs) == 1:
         sharding: Any = codecs[0]["configuration"]
         chunk = tuple(sharding["chunk_shape"])
-        index = [_as_dict(codec)["name"] for codec in sharding["index_codecs"]]
+        index = [codec["name"] for codec in sharding["index_codecs"]]
         if index not in (["bytes"], ["bytes", "crc32c"]):
             raise SourceError(f"{_WHAT}: {folder}: the index of its shards is stored with {index}, which is not read")
         further = {
             "shard": tuple(extent // size for extent, size in zip(outer, chunk, strict=True)),
-            "index_at_end": str(getattr(sharding["index_location"], "value", sharding["index_location"])) == "end",
+            "index_at_end": sharding["index_location"] == "end",
             "index_checked": len(index) == 2,
         }
-        codecs = [_as_dict(codec) for codec in sharding["codecs"]]
+        codecs = sharding["codecs"]
     order, filters, is_big = _undone(folder, codecs, len(chunk))
     dtype = np.dtype(meta.dtype.to_native_dtype()).newbyteorder(">" if is_big else "<")
     name = meta.chunk_key_encoding.encode_chunk_key((1, 1))
     lead, separator = name.partition("1")[0], name.rpartition("1")[0][-1]
     fill = np.asarray(meta.fill_value, dtype).tobytes()
     return meta.shape, dtype, ChunkObjects(folder, chunk, lead, separator, fill, filters, order, **further)
-
-
-def _as_dict(codec: Any) -> dict[str, Any]:
-    found: dict[str, Any] = codec if isinstance(codec, dict) else codec.to_dict()
-    return found
 
 
 def _undone(
@@ -91,7 +86,7 @@ def _undone(
         if name == "transpose":
             order = tuple(order[axis] for axis in options["order"])
         elif name == "bytes":
-            is_big = str(getattr(options.get("endian"), "value", options.get("endian"))) == "big"
+            is_big = options.get("endian") == "big"
         elif name == "crc32c":
             filters.append(ChunkFilter("crc32c"))
         elif name in _BYTES_CODECS or name.startswith("numcodecs."):
