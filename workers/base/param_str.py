@@ -9,6 +9,7 @@ import ast
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import yaml
@@ -61,10 +62,8 @@ def _json_or_python(text: str) -> object:
     # tabs, and Python reads some of JSON's escapes otherwise.
     if not text.lstrip().startswith("{"):
         return None
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(text, object_pairs_hook=_dict_of)
-    except (ValueError, RecursionError):
-        pass
     try:
         tree = ast.parse(text.strip(), mode="eval")
         for node in ast.walk(tree):

@@ -15,6 +15,7 @@ import io
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from mmap import ALLOCATIONGRANULARITY
@@ -155,11 +156,9 @@ _NAMED = type | FunctionType | BuiltinFunctionType | _Cached
 def _reduce_cached(cached: Any) -> Any:
     """By its name only if a loader can import it: cloudpickle would do so for those of the script, too."""
     module = cached.__module__
-    try:
+    with suppress(KeyError, AttributeError):  # made within a function
         if module not in ("__main__", _SPAWNED) and attrgetter(cached.__qualname__)(sys.modules[module]) is cached:
             return cached.__reduce__()
-    except (KeyError, AttributeError):  # made within a function
-        pass
     return _cache, (cached.__wrapped__, cached.cache_parameters())
 
 

@@ -6,6 +6,7 @@ Neither simplejpeg nor OpenCV tells the orientation without decoding the picture
 from __future__ import annotations
 
 import struct
+from contextlib import suppress
 
 import cv2
 import numpy as np
@@ -39,15 +40,13 @@ def _orientation_in_tiff(tiff: bytes) -> int:
     order = _BYTE_ORDERS.get(tiff[:2])
     if order is None:
         return 1
-    try:
+    with suppress(struct.error):  # the block may end in the middle of its own directory
         (directory,) = struct.unpack_from(order + "I", tiff, 4)
         (entries,) = struct.unpack_from(order + "H", tiff, directory)
         for entry in range(entries):
             tag, kind, count, value = struct.unpack_from(order + "HHIH", tiff, directory + 2 + 12 * entry)
             if tag == _ORIENTATION and kind in _NUMBERS and count == 1:
                 return int(value) if 1 <= value <= 8 else 1
-    except struct.error:  # the block ends in the middle of its own directory: it has no orientation to speak of
-        return 1
     return 1
 
 

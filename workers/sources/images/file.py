@@ -34,10 +34,8 @@ def look_at(path: bytes) -> tuple[int, int, str]:
         return 0, 0, ""
     try:
         status = os.stat(path)  # noqa: PTH116 - a Path for each of a million costs more than this
-    except OSError as error:
-        return 0, 0, (error.strerror or str(error)).lower()
-    except ValueError as error:  # a zero byte in the path
-        return 0, 0, str(error)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
+        return 0, 0, (getattr(error, "strerror", "") or str(error)).lower()
     reason = "not a file" if not stat.S_ISREG(status.st_mode) else "" if status.st_size else "an empty file"
     return status.st_size, status.st_mtime_ns, reason
 

@@ -166,10 +166,8 @@ def _has_filter(number: int) -> bool:
 @functools.cache  # Python looks again for what it has not found
 def register_plugins() -> None:
     """Have the library know lz4, zstd, blosc and more, if hdf5plugin is installed."""
-    try:
+    with suppress(ImportError):
         import hdf5plugin  # noqa: F401 - the import itself registers them
-    except ImportError:
-        return
 
 
 class LibraryRows:
