@@ -34,8 +34,8 @@ from .stored.source import OpenFiles, StoredSource
 class ArraysSource(StoredSource):
     """`{arrays: {data: x, label: y}}`: sample i has row i of each array, or of whatever NumPy makes an array of.
 
-    The arrays may be changed or dropped afterwards. `tops`: which of them are wanted, in which order; None: all. Raises
-    ParameterError for what is no array of numbers or strings, SourceError if there is no memory for a copy.
+    The arrays may be changed or dropped afterwards. Raises ParameterError for what is no array of numbers or strings,
+    SourceError if there is no memory for a copy.
     """
 
     kind = "arrays"

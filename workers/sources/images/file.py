@@ -18,6 +18,8 @@ def under_root(root: bytes, path: bytes, *, always: bool) -> bytes:
 
     `always`: an absolute one too, as Caffe puts root_folder before every path, whether it begins with a slash or not.
     """
+    if is_url_path(path):
+        return path
     if is_url_path(root):  # no store has the empty parts of a path and the "." that a file system skips
         scheme, mark, rest = root.partition(b"://")
         return scheme + mark + os.path.normpath(rest + b"/" + path)

@@ -205,8 +205,6 @@ class ImageListSource(Source):
         return os.fsdecode(self._image_path(index))
 
     def _located(self, path: bytes) -> bytes:
-        if is_url_path(path):
-            return path
         return under_root(self._root, path, always=bool(self._options.root_folder))
 
     def naming(self, index: int) -> Naming:

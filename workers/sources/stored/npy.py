@@ -47,10 +47,7 @@ class NpySource(StoredSource):
     kind = "npy"
 
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: for each top its path, glob or list of them, and the fields of NpyOptions.
-
-        `tops`: which of them are wanted, in which order; None: all, as they are named.
-        """
+        """`options`: for each top its path, glob or list of them, and the fields of NpyOptions."""
         fields = NpyOptions.__struct_fields__
         checked = check_options({name: options[name] for name in fields if name in options}, NpyOptions, "source npy")
         named = {name: _paths(name, value) for name, value in options.items() if name not in fields}
