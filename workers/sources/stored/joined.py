@@ -45,15 +45,15 @@ class Grid:
     size: int
 
 
-def lay_out_grid(offsets: IndexArray, counts: IndexArray, row_bytes: int) -> Grid | None:
-    """A place for each part, `counts[k]` rows that begin at byte offsets[k] of a file; None if there is none.
+def lay_out_grid(offsets: IndexArray, counts: IndexArray, row_bytes: int) -> Grid:
+    """A place for each part, `counts[k]` rows that begin at byte offsets[k] of a file; raises ValueError if none fits.
 
     A row that is a multiple of a part of the page, as 784 is of 16, can only be moved by multiples of that part.
     """
     common = math.gcd(_PAGE, row_bytes)
     shift = int(offsets[0]) % common
     if (offsets % common != shift).any():
-        return None
+        raise ValueError("the rows of two parts fit no grid")
     period = row_bytes // common
     within = offsets % _PAGE
     wanted = (shift - within) // common * pow(_PAGE // common, -1, period) % period
@@ -64,7 +64,7 @@ def lay_out_grid(offsets: IndexArray, counts: IndexArray, row_bytes: int) -> Gri
         pages[part] = end + (phase - end) % period
         end = int(pages[part]) + length
     if end * _PAGE > _MOST_BYTES:
-        return None
+        raise ValueError("the parts take more addresses than there are")
     return Grid(pages, (pages * _PAGE + within - shift) // row_bytes, shift, end * _PAGE)
 
 
@@ -79,7 +79,7 @@ class JoinedColumns:
             return None
         try:
             joined = {top: _JoinedColumn(column) for top, column in columns}
-        except (ValueError, OSError):  # the rows of two files fit no grid, or there is a limit to the address space
+        except (ValueError, OSError):  # there is no grid, or a limit to the address space
             return None
         return cls(starts, joined, most_files)
 
@@ -216,10 +216,7 @@ class _JoinedColumn:
         self._offsets = np.array([int(cast("Chunked", array.layout).offsets[0]) for array in self.arrays])
         self._row_bytes = self.arrays[0].sample_bytes
         counts = np.diff(column.starts)
-        grid = lay_out_grid(self._offsets, counts, self._row_bytes)
-        if grid is None:
-            raise ValueError("no grid")
-        self._grid = grid
+        self._grid = grid = lay_out_grid(self._offsets, counts, self._row_bytes)
         self._range = AddressRange(grid.size)
         rows = (grid.size - grid.shift) // self._row_bytes
         self._rows = np.ndarray((rows, self._row_bytes), np.uint8, self._range.array().data, grid.shift)
