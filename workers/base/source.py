@@ -35,9 +35,9 @@ class Source(ABC):
     """Samples by index.
 
     The life of a source: it is made in the trainer, where its constructor opens the files, checks everything that can
-    be checked before training, and builds whatever index it needs; it is pickled to the loaders; there it opens its
-    files again at the first read (never across a fork). So `__getstate__` must leave handles and maps behind, and keep
-    the index. A source must not import torch.
+    be checked before training (ParameterError for a bad option, SourceError for what the files hold), and builds what
+    index it needs; it is pickled to the loaders; there it opens its files again at the first read (never across a
+    fork). So `__getstate__` must leave handles and maps behind, and keep the index. A source must not import torch.
     """
 
     kind: ClassVar[str] = "source"

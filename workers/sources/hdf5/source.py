@@ -52,8 +52,6 @@ class HDF5Source(StoredSource):
     """The samples of one or several HDF5 files, put end to end; each top is the data set of that name.
 
     Bytes are read by their offset in the file, without the library, if the layout allows (docs/sources_hdf5.md).
-    Raises ParameterError for a bad option, SourceError if a file or a data set is missing, is damaged or does not fit
-    the others.
     """
 
     kind = "hdf5"

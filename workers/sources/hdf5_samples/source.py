@@ -61,7 +61,7 @@ class HDF5SamplesSource(FilesSource):
     """Samples that are a data set, or a group of data sets, each, in natural order (trajectory_2 before trajectory_10).
 
     What lies in one piece is read by its offset in the file, the rest by h5py. If shapes differ between samples, the
-    spec varies and has the largest extents. Raises ParameterError for a bad option, SourceError for what files hold.
+    spec varies and has the largest extents.
     """
 
     kind = "hdf5_samples"

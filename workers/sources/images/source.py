@@ -40,9 +40,6 @@ class ImageListSource(Source):
 
     `data` varies in size unless new_height and new_width, or equal_sizes, are given. `label` is int64 if all labels are
     written as integers, else float32; one label on each line has no axis of its own, as in Caffe.
-
-    Raises ParameterError for options that contradict each other, SourceError for a list that cannot be read, holds an
-    impossible label, or names an image that is missing or empty among the first 100.
     """
 
     kind: ClassVar[str] = "image_list"

@@ -58,8 +58,7 @@ class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class LmdbSource(Source):
     """`data`, uint8 (float32 if the records hold float_data), shape (channels, height, width), and `label`, int64, ().
 
-    The keys are listed once, in the database's order. Raises ParameterError for a bad option, SourceError for a
-    database that cannot be read or is empty, SampleError for a first record that is no picture.
+    The keys are listed once, in the database's order. Raises SampleError for a first record that is no picture, too.
     """
 
     kind: ClassVar[str] = "lmdb"

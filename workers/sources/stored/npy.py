@@ -38,11 +38,7 @@ class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class NpySource(StoredSource):
-    """The samples of .npy files: each top its own file, or several files put end to end.
-
-    Raises ParameterError for a bad option, SourceError if a file is missing, is damaged, holds Python objects, or does
-    not fit the others.
-    """
+    """The samples of .npy files: each top its own file, or several files put end to end."""
 
     kind = "npy"
 

@@ -68,7 +68,6 @@ class TarSource(FilesSource):
     .txt and .json as strings, anything else uint8 (bytes,) of varying length.
 
     Where the members lie is found once, and kept in the user's cache folder as long as the files stay as they are.
-    Raises ParameterError for a bad option, SourceError for a file that cannot be read or lacks a member.
     """
 
     kind = "tar"

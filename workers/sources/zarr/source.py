@@ -45,8 +45,7 @@ class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class ZarrSource(StoredSource):
     """The samples of zarr arrays. A chunk that is not there has the fill value, as zarr says.
 
-    Raises ParameterError for a bad option, SourceError for an array that is missing or is stored in a way that is not
-    read. What a chunk holds may be changed while it is read: only the metadata are watched, and shards.
+    What a chunk holds may be changed while it is read: only the metadata are watched, and shards.
     """
 
     kind = "zarr"
