@@ -120,7 +120,6 @@ class RemoteFile:
     copy_into = read_into
 
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
-        """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
         row_bytes, target = rows.shape[1], rows.data.cast("B")
         if row_bytes <= _SMALL_ROW:
             blocks = self._read_blocks(offsets, row_bytes)

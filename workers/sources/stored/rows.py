@@ -102,7 +102,6 @@ class StoredRows(ChunkedRows):
         self._maps = file.stamp.maps(self._row_bytes)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:
-        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
         if isinstance(rows, ConvertedRows):
             offsets = self._offsets(indices)
             assert offsets is not None
