@@ -23,9 +23,7 @@ from .layout import ChunkFilter
 try:
     import deflate
 except ImportError:  # an extra
-    _LIBDEFLATE = False
-else:
-    _LIBDEFLATE = True
+    deflate = None  # type: ignore[assignment]
 
 _SUM_BYTES = 4
 _TABLE_COLUMNS = 1024
@@ -90,7 +88,7 @@ def _decoded_by(configuration: str, data: Bytes) -> Bytes:
 
 def _inflate(data: Bytes, most: int) -> bytes | bytearray:
     """What was compressed into `data`: `most` bytes or fewer if the chunk is as it should be."""
-    if _LIBDEFLATE:
+    if deflate is not None:
         # It does not say what is wrong, or whether the result is only larger than `most`; zlib does.
         with suppress(deflate.DeflateError):
             return deflate.zlib_decompress(data.data, most)
