@@ -127,7 +127,7 @@ class StoredSource(FilesSource):
     """
 
     def __init__(self, columns: Mapping[str, Column], files: OpenFiles, *, limit: int | None) -> None:
-        arrays = [array for column in columns.values() for array in column.arrays]
+        self._arrays = arrays = [array for column in columns.values() for array in column.arrays]
         super().__init__(files, (array.file for array in arrays))
         lengths = {top: len(column) for top, column in columns.items()}
         if len(set(lengths.values())) != 1:
@@ -196,17 +196,18 @@ class StoredSource(FilesSource):
             for number, local, _ in split_by_part(starts, indices):
                 for _, column in columns:
                     array = column.arrays[number]
-                    in_memory &= self._files.get(array.file).will_need(array, local)
+                    if not isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
+                        reader = cast("ChunkedRows", self._files.get(array.file).reader(array))
+                        in_memory &= reader.will_need(local)
         return in_memory
 
     @property
     def stores_rows(self) -> bool:
-        arrays = [array for column in self._columns.values() for array in column.arrays]
         return not self._is_remote and all(
             isinstance(array.layout, Chunked)
             and not array.layout.filters
             and (array.lies_in_rows or not array.file.on_network)  # there others are mapped, or whole chunks are read
-            for array in arrays
+            for array in self._arrays
         )
 
     @cached_property
@@ -226,8 +227,7 @@ class StoredSource(FilesSource):
         return self._largest.arrays[0].chunk_samples
 
     def fingerprint(self) -> str:
-        arrays = [array for column in self._columns.values() for array in column.arrays]
-        stored = [(array.file, array.others, array.name, array.arrangement) for array in arrays]
+        stored = [(array.file, array.others, array.name, array.arrangement) for array in self._arrays]
         specs = [(name, str(spec)) for name, spec in self._specs.items()]
         text = repr((stored, specs, self._samples))
         return f"{self.kind}:{text_digest(text)}"
@@ -366,14 +366,6 @@ class OpenFile:
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
         return self._readers[key]
-
-    def will_need(self, array: StoredArray, indices: IndexArray) -> bool:
-        """Start reading these samples of `array`; whether there was nothing to do."""
-        if isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
-            return True
-        reader = self.reader(array)
-        assert isinstance(reader, ChunkedRows)
-        return reader.will_need(indices)
 
     def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
         if isinstance(array.layout, Chunked):

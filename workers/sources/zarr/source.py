@@ -76,7 +76,7 @@ class ZarrSource(StoredSource):
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""
         digest = blake2b(digest_size=16)
-        for layout in (array.layout for column in self._columns.values() for array in column.arrays):
+        for layout in (array.layout for array in self._arrays):
             if isinstance(layout, ChunkObjects):
                 folder = layout.folder
                 found: Iterable[tuple[str, ...]]
