@@ -21,7 +21,7 @@ import numpy as np
 
 from ...base.files import is_url
 from ...base.specs import IndexArray
-from .file import Bytes, FileStamp, RawFile
+from .file import Bytes, FileStamp
 from .lru import RecentlyUsed
 from .object_stores import locate
 
@@ -70,11 +70,6 @@ Stamp = FileStamp | RemoteStamp
 def stamp_of(path: str) -> Stamp:
     """The file or object at `path` as it is now; raises OSError, SourceError."""
     return RemoteStamp.of(path) if is_url(path) else FileStamp.of(path)
-
-
-def open_raw(stamp: Stamp) -> RawFile | RemoteFile:
-    """The bytes of what was examined; raises SourceError."""
-    return RemoteFile(stamp) if isinstance(stamp, RemoteStamp) else RawFile(stamp)
 
 
 @dataclass(slots=True)

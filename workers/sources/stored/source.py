@@ -20,7 +20,7 @@ from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
 from ..files.file import Locking, RawFile, require_in_range, split_by_part
 from ..files.lru import ChunkCache
-from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp, open_raw
+from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp
 from .joined import JoinedColumns
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .rows import ChunkedRows, StoredRows
@@ -352,7 +352,7 @@ class OpenFile:
 
     @cached_property
     def raw(self) -> RawFile | RemoteFile:
-        return open_raw(self._stamp)
+        return RemoteFile(self._stamp) if isinstance(self._stamp, RemoteStamp) else RawFile(self._stamp)
 
     @cached_property
     def library(self) -> h5py.File:
