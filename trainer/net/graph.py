@@ -84,7 +84,7 @@ class Net:
         ]
         check_wiring(contexts)
         if document.message.debug_info:
-            raise document.error("debug_info is not supported", "debug_info")
+            raise document.error("debug_info is not supported: leave it out", "debug_info")
         self.without_effect = without_effect(contexts)
         """Fields that are set but change nothing here."""
         self.document = document

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from google.protobuf import text_format
 
 from ...workers.base.checks import nearest
+from . import schema
 from .errors import PrototxtError
 from .locations import Location, read_locations
 from .schema import Message, NetParameter, SolverParameter, message_class, message_classes
@@ -100,5 +101,15 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
     if unknown:
         message, name = unknown.groups()
         known = [field.name for field in message_classes()[message].DESCRIPTOR.fields]
-        text = f"{message} has no field {name!r} that this trainer supports{nearest(name, known)}"
+        text = f"{message} has no field {name!r} that this trainer supports"
+        if message == "LayerParameter" and (stem := name.removesuffix("_param")) != name:
+            # With the ending that all of them have, 'norm_param' is near to 'transform_param'.
+            near = nearest(stem, [field.removesuffix("_param") for field in known], 0.8)
+            text += f"{near}; a layer type that Caffe 1.0 does not have can be written as a Python layer"
+        else:
+            text += nearest(name, known)
+    elif unknown := re.search(r'num type "(?:\w+\.)*(\w+)" has no value named (\w+)', text):
+        kind, name = unknown.groups()
+        known = [value.name for value in getattr(schema, kind)]
+        text = f"{kind} has no value {name} that this trainer supports{nearest(name, known)}"
     return PrototxtError(f"{path}:{line}:{column}: {text}", line=line, column=column)

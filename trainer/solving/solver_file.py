@@ -45,7 +45,7 @@ def read_solver(path: Path, kind: str | None = None) -> _SolverDocument:
         if not 0 <= getattr(message, field) < 1:
             raise solver.error(f"{field} must be at least 0 and below 1, got {getattr(message, field):g}", field)
     if message.debug_info:
-        raise solver.error("debug_info is not supported", "debug_info")
+        raise solver.error("debug_info is not supported: leave it out", "debug_info")
     if message.regularization_type not in ("L1", "L2"):
         raise solver.error(
             f"regularization_type must be L1 or L2, got {message.regularization_type!r}", "regularization_type"

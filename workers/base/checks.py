@@ -43,11 +43,11 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 40]}…{text[-40:]}"
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
     """` (did you mean 'x'?)`, or nothing if no known word is near."""
     import difflib  # a quarter of a megabyte, for mistakes alone
 
-    close = difflib.get_close_matches(word, list(known), n=1)
+    close = difflib.get_close_matches(word, list(known), 1, likeness)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 

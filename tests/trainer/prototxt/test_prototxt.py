@@ -107,10 +107,23 @@ def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(tmp_p
     assert "did you mean 'num_output'?" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("norm_param", ""), ("prior_box_param", ""), ("convolutoin_param", " (did you mean 'convolution'?)")],
+)
+def test_the_field_of_a_foreign_layer_type_is_not_likened_to_any_other(tmp_path: Path, name: str, hint: str) -> None:
+    text = str(refusal(tmp_path, f'layer {{ name: "c" {name} {{ }} }}'))
+    assert f"has no field {name!r} that this trainer supports{hint}; a layer type that Caffe 1.0 does not" in text
+
+
 def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
     error = refusal(tmp_path, "layer {\n  pooling_param { pool: MEDIAN }\n}")
     assert error.line == 2
-    assert "MEDIAN" in str(error)
+    assert "PoolMethod has no value MEDIAN that this trainer supports" in str(error)
+    error = refusal(tmp_path, "layers { type: INNERPRODUCT }")
+    assert "V1LayerType has no value INNERPRODUCT that this trainer supports (did you mean 'INNER_PRODUCT'?)" in str(
+        error
+    )
 
 
 def test_a_file_may_begin_with_the_mark_of_windows_editors(tmp_path: Path) -> None:
