@@ -314,9 +314,10 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
                     )
             return choice
     names = ", ".join(top.name for top in tops)
+    less = f", or the first {len(choice)}" if len(choice) < len(tops) else ""
     raise ParameterError(
-        f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many, or choose among "
-        "them with the parameter 'tops'"
+        f"{what} gives {len(tops)} tops ({names}), the net definition has {count}: declare as many{less}, or say with "
+        "the parameter 'tops' which of them come out"
     )
 
 

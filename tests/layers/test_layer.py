@@ -118,7 +118,12 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
 @pytest.mark.parametrize(
     ("tops", "change", "message"),
     [
-        (["data"], {}, r"gives 2 tops \(data, label\), the net definition has 1"),
+        (["data"], {}, r"gives 2 tops \(data, label\), the net definition has 1: declare as many, or say with the"),
+        (
+            ["data"],
+            {"concatenate": ["data"]},
+            r"gives 3 tops \(.*\), .* has 1: declare as many, or the first 2, or say",
+        ),
         (["a", "b", "c"], {}, r"gives 2 tops \(data, label\), the net definition has 3"),
         (None, {"batchsize": 3}, r"layer MultiProcessInputLayer: unknown parameter 'batchsize' \(did you mean 'batch"),
         (None, {"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),

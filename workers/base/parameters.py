@@ -270,6 +270,11 @@ def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
     changed = dict(values)
     source = changed.get("source")
     if source is not None and not isinstance(source, str | PurePath | Mapping | Source):
+        if hasattr(source, "__getitem__") and not hasattr(source, "__iter__"):
+            raise ParameterError(
+                f"{what}: parameter 'source' is {shown(source)}: if it is a Dataset, read its indices, {{arrays: "
+                "{index: np.arange(len(dataset))}}, and return dataset[sample['index']] from decode"
+            )
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "
             "HDF5 file; arrays are given by name, as {arrays: {data: x, label: y}}, and samples that a function yields "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,27 @@ def test_an_array_as_the_source_is_refused_in_few_words(source: Any) -> None:
     with pytest.raises(ParameterError, match=r"'source' is .*: expected .*{arrays: ") as caught:
         check_parameters({"source": source, "batch_size": 4})
     assert len(str(caught.value)) < SHORT
+
+
+class Pairs:
+    """What torch calls a map-style dataset."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index
+
+
+class Streamed(Pairs):
+    """torch's IterableDataset has `__getitem__`, too."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+def test_a_dataset_as_the_source_is_refused_with_the_way_to_read_it() -> None:
+    with pytest.raises(ParameterError, match=r"read its indices, {arrays: {index: np.arange\(len\(dataset\)\)}}, and"):
+        check_parameters({"source": Pairs(), "batch_size": 4})
+    with pytest.raises(ParameterError, match=r"as StreamSource\(function\)$"):
+        check_parameters({"source": Streamed(), "batch_size": 4})
 
 
 @pytest.mark.parametrize(
