@@ -468,3 +468,30 @@ class Reversed(MultiProcessInputLayer):
     net.forward()
     assert net.blobs["y"].data.tolist() == [[2, 1, 0], [5, 4, 3]]
     net.close()
+
+
+def test_a_layer_of_ours_may_make_its_source_in_setup_from_a_list_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("""
+import numpy as np
+from blobfeed.layers import MultiProcessInputLayer
+
+class Words(MultiProcessInputLayer):
+    extra_parameters = {"words": []}
+
+    def setup(self, bottom, top):
+        params = eval(self.param_str)
+        self.lengths = [len(word) for word in params["words"]]
+        self.param_str = {**params, "source": {"arrays": {"index": np.arange(len(self.lengths))}}}
+        super().setup(bottom, top)
+
+    def decode(self, sample, rng):
+        return {"y": self.lengths[sample["index"]]}
+""")
+    given = "{'words': ('a', 'bc', 'def', ''), 'batch_size': 3, 'num_loaders': 1}"
+    net = make_net(tmp_path, python_layer("Words", f'param_str: "{given}"'))
+    seen = []
+    for _ in range(2):
+        net.forward()
+        seen.append(net.blobs["y"].data.tolist())
+    net.close()
+    assert seen == [[1, 2, 3], [0, 1, 2]]
