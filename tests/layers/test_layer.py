@@ -57,6 +57,16 @@ def test_the_tops_hold_the_samples_in_order_and_wrap_into_the_next_epoch(with_lo
             assert tops["data"].dtype == np.float32
 
 
+def test_two_layers_of_one_seed_order_crop_and_mirror_alike_so_masks_follow_their_pictures(
+    train: dict[str, Any],
+) -> None:
+    given = {**train, "shuffle": True, "tops": "data", "transform": {"crop_size": 3, "mirror": True}}
+    masks = {**given, "num_loaders": 1}
+    with LayerHarness(MultiProcessInputLayer, given) as one, LayerHarness(MultiProcessInputLayer, masks) as other:
+        for _ in range(5):
+            np.testing.assert_array_equal(one.forward()["data"], other.forward()["data"])
+
+
 def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(with_loader: dict[str, Any]) -> None:
     before = _children()
     with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
