@@ -102,7 +102,10 @@ class LevelDbSource(LmdbSource):
 
     def _list_keys(self, path: str) -> tuple[LevelDbStamp, PackedNames]:
         if not (Path(path) / "CURRENT").is_file():
-            raise ParameterError(f"source leveldb: there is no database {path!r} (a folder with CURRENT); check path")
+            there = "a folder with CURRENT"
+            if (Path(path) / "data.mdb").exists():
+                there = "the folder holds an LMDB: source: {lmdb: …}, or backend: LMDB, reads it"
+            raise ParameterError(f"source leveldb: there is no database {path!r} ({there}); check path")
         stamp, database = LevelDbStamp.of(path), LevelDb(path, self._room)
         try:
             return stamp, database.keys()

@@ -120,6 +120,8 @@ def test_encoded_pictures_are_those_of_an_lmdb(tmp_path: Path) -> None:
 def test_mistakes_are_named(tmp_path: Path, database: Path) -> None:
     with pytest.raises(ParameterError, match="there is no database"):
         opened(tmp_path)
+    with pytest.raises(ParameterError, match=r"an LMDB: source: {lmdb: …}, or backend: LMDB, reads it"):
+        opened(write_lmdb(tmp_path / "lmdb", [raw_datum(IMAGES[0])]))
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "CURRENT").write_text("nonsense")
     with pytest.raises(SourceError, match="cannot be opened"):
