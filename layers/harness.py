@@ -53,7 +53,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
             raise ParameterError(f"phase is {phase!r}: expected 'TRAIN' or 'TEST'")
         text = param_str if isinstance(param_str, str) else _as_text(param_str)
         if tops is None:
-            tops = _declared_tops(layer_class, text)
+            tops = _declared_tops(text)
         self.top_names: tuple[str, ...] = (tops,) if isinstance(tops, str) else tuple(tops)
         self.layer = make_layer(layer_class, text, _PHASES[phase], base_dir)
         self._bottom = BlobVector(())
@@ -139,13 +139,11 @@ def _blob(device: str) -> Any:
     return torch_blob.Blob(torch.device(device))
 
 
-def _declared_tops(layer_class: type[Any], param_str: str | Mapping[str, object]) -> Any:
+def _declared_tops(param_str: str | Mapping[str, object]) -> Any:
     try:
         return parse_param_str(param_str).get("tops") or ("data", "label")
     except ParameterError:
-        if issubclass(layer_class, MultiProcessInputLayer):
-            raise
-        return "data", "label"  # other layers may expect any text
+        return "data", "label"  # what the text has to be is the layer's affair: setup may put a mapping in its place
 
 
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:

@@ -67,6 +67,9 @@ class MultiProcessInputLayer(CaffeLayer):
     """The subclass's own keys in param_str and their defaults; the default's type is the type that is expected.
     Declared anew in a further subclass, they add to those of its base."""
 
+    param_str: Any
+    """Caffe's text. The `setup` of a subclass may put a mapping in its place, with a source that it has made."""
+
     base_dir: Path | str | None = None
     """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
 

@@ -57,6 +57,20 @@ class _TooEarly(Layer):
         top[0].data[...] = 0
 
 
+class _MakesAMapping(MultiProcessInputLayer):
+    def setup(self, bottom: Any, top: Any) -> None:
+        source = {"arrays": {"data": np.arange(4), "label": np.arange(4)}}
+        self.param_str = {"source": source, "batch_size": int(self.param_str), "num_loaders": 0}
+        super().setup(bottom, top)
+
+
+def test_a_layer_of_ours_may_read_any_text_if_its_setup_makes_a_mapping_of_it() -> None:
+    with LayerHarness(_MakesAMapping, "3") as harness:
+        assert harness.forward()["data"].tolist() == [0, 1, 2]
+    with pytest.raises(ParameterError, match="param_str: expected a mapping such as"):
+        LayerHarness(MultiProcessInputLayer, "3")
+
+
 def test_what_ends_caffe_ends_the_test_loudly() -> None:
     with pytest.raises(CaffeAbort, match="before its first reshape"):
         LayerHarness(_TooEarly, "", tops=["data"])
