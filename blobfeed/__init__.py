@@ -105,7 +105,11 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
             from .workers.base.extras import need
 
             need(_NEEDS[name], f"blobfeed.{name}")
-        found = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+        try:
+            found = globals()[name] = getattr(import_module(f".{home}", __name__), name)
+        except AttributeError as error:
+            # Of this, `from blobfeed import` would say only that there is no such name: its text would be lost.
+            raise ImportError(f"blobfeed.{name} cannot be imported: {error}") from error
         return found
 
 

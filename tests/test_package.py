@@ -228,6 +228,13 @@ def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
         getattr(blobfeed, "MultiProcesInputLayer")  # noqa: B009 - a type checker would refuse the plain spelling
 
 
+def test_what_spoils_the_import_of_a_public_name_is_told(tmp_path: Path) -> None:
+    (tmp_path / "signal.py").write_text("")  # a script's neighbour, which hides that of the standard library
+    told = python("from blobfeed import BatchReader", tmp_path).stderr
+    assert "\nAttributeError: module 'signal' has no attribute 'SIG" in told
+    assert "\nImportError: blobfeed.BatchReader cannot be imported: module 'signal' has no attribute 'SIG" in told
+
+
 def test_every_dependency_is_pinned_at_the_version_that_is_tested() -> None:
     pins = {
         r.name: str(r.specifier) for r in map(Requirement, constraint_lines()) if not r.marker or r.marker.evaluate()
