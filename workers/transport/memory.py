@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,10 @@ _log = logging.getLogger("blobfeed")
 
 def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
-    free = _fields(proc / "meminfo")["MemAvailable"] * 1024
+    try:
+        free = _fields(proc / "meminfo")["MemAvailable"] * 1024
+    except FileNotFoundError:  # a service of systemd that sees processes alone (ProcSubset=pid): then all there is
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     limit, _ = resource.getrlimit(resource.RLIMIT_AS)
     if limit != resource.RLIM_INFINITY:
         free = min(free, max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024))

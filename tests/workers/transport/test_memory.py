@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -138,6 +139,14 @@ def test_where_control_groups_cannot_be_seen_only_the_rest_counts(tmp_path: Path
     machine = Machine(tmp_path)
     (machine.proc / "self/cgroup").unlink()
     assert machine.available() == FREE
+
+
+def test_where_the_kernel_does_not_say_what_is_free_all_there_is_and_the_groups_count(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, "0::/job\n")
+    (machine.proc / "meminfo").unlink()
+    assert machine.available() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    machine.v2("job", 300 * MIB, 100 * MIB)
+    assert machine.available() == 200 * MIB
 
 
 # ---- what the process may map
