@@ -77,8 +77,9 @@ def remove_socket_directory(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def address(directory: Path, name: str) -> str:
-    return f"ipc://{directory}/{name}"
+def address(directory: Path, name: str) -> Any:
+    """In bytes, whatever pyzmq's annotations say: as UTF-8, it cannot write a TMPDIR that is in another encoding."""
+    return b"ipc://" + os.fsencode(directory / name)
 
 
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:

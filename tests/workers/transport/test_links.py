@@ -116,6 +116,23 @@ def test_a_path_that_just_fits_is_used_and_can_be_bound(
     links.remove_socket_directory(folder)
 
 
+def test_a_folder_whose_name_is_no_utf_8_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, open_link: Open
+) -> None:
+    base = Path(tempfile.mkdtemp(suffix=os.fsdecode(b"\xe9")))
+    monkeypatch.setattr(tempfile, "tempdir", str(base))
+    folder = links.choose_socket_directory()
+    assert folder.parent == base
+    links.make_socket_directory(folder)
+    sender, receiver = open_link(zmq.PUSH), open_link(zmq.PULL)
+    receiver.bind(links.address(folder, "batches"))
+    sender.connect(links.address(folder, "batches"))
+    sender.send(b"frame")
+    assert receiver.recv() == b"frame"
+    links.remove_socket_directory(folder)
+    base.rmdir()
+
+
 def test_characters_are_counted_as_the_kernel_counts_them(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # As many letters, of two bytes each.
     folder = deep.with_name("ü" * len(deep.name))
