@@ -29,6 +29,9 @@ def guard(errors: int, folder: Path) -> None:
         if poller.poll(0):
             _leave(folder)
 
+    # A trainer that takes its signals with sigwait blocks them, and its children would inherit that: this one and those
+    # that end loaders or programs of the user's.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGIO, look)
     fcntl.fcntl(errors, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(errors, fcntl.F_SETFL, fcntl.fcntl(errors, fcntl.F_GETFL) | os.O_ASYNC)

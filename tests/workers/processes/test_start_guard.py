@@ -118,6 +118,15 @@ def test_an_assembler_whose_start_takes_minutes_ends_with_the_trainer(tmp_path: 
         run.assert_nothing_is_left([held])
 
 
+def test_a_trainer_that_blocks_all_signals_does_not_make_its_children_deaf(tmp_path: Path) -> None:
+    body = "signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())\n" + BODY
+    with trainer(tmp_path, body, env=_environment(tmp_path, STEPS["unpickling the config"], "sleep")) as run:
+        held = _held(tmp_path)
+        run.expect("started")
+        run.kill()
+        run.assert_nothing_is_left([held])
+
+
 def _held(folder: Path) -> int:
     there = folder / "held.there"
     wait_until(there.exists, "a child has come to that step")
