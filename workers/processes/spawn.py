@@ -110,6 +110,10 @@ class AssemblerProcess:
 
     def exit_in_words(self) -> str:
         """How it ended; only if it has."""
+        try:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # Popen would say 0
+            return "in what way is unknown, for this program ignores SIGCHLD or waits for all children"
         return exit_in_words(self._process.wait())
 
     def end(self, patience_s: float) -> None:

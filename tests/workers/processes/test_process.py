@@ -162,6 +162,25 @@ def test_a_trainer_that_ignores_sigchld_still_has_its_dead_loaders_replaced(tmp_
         run.assert_nothing_is_left([])
 
 
+WITHOUT_EXIT_CODE = """
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+with pipeline() as feed:
+    steps(feed, 1)
+    for assembler in open(f"/proc/self/task/{os.getpid()}/children").read().split():
+        os.kill(int(assembler), signal.SIGKILL)
+    try:
+        steps(feed, 1000)
+    except AssemblerDied as death:
+        say(death)
+"""
+
+
+def test_of_an_exit_code_that_the_kernel_did_not_keep_nothing_is_claimed(tmp_path: Path) -> None:
+    with trainer(tmp_path, WITHOUT_EXIT_CODE) as run:
+        assert "were still wanted: in what way is unknown, for this program ignores SIGCHLD" in run.next_line()
+        assert run.end() == 0, run.stderr
+
+
 SIGTERM_TO_CHILDREN = """
 feed = pipeline()
 steps(feed, 8)
