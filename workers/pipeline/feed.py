@@ -31,6 +31,7 @@ from ..processes.process import (
     interrupts_deferred,
     is_stopped,
     require_descriptors,
+    require_threads,
     wait_for_exit,
 )
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
@@ -64,7 +65,8 @@ class Feed:
     def __init__(self, plan: Plan) -> None:
         """Start them.
 
-        Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, or what pickling raises.
+        Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, BlobfeedError if the system
+        allows too few threads or has no /proc, or what pickling raises.
         """
         self.waited_ns = 0
         self.stalls = 0
@@ -82,6 +84,7 @@ class Feed:
         self._next_look_at_logs = 0.0
         self._failure: Failed | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
+        require_threads()
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None

@@ -16,14 +16,19 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..base.errors import DescriptorLimitError
+from ..base.errors import BlobfeedError, DescriptorLimitError
 from ..transport.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_OWN_DESCRIPTORS = Path("/proc/self/fd")
 _LOOK_S = 0.005
 _START_DESCRIPTORS = 32
 """What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
+
+_START_THREADS = 6
+"""Two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. A process that gets none for ZeroMQ is
+ended by it, with a SIGABRT: the trainer would be, and what it has learnt would be lost."""
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
@@ -130,7 +135,12 @@ def require_descriptors(loaders: int) -> None:
     Asked in time, since ZeroMQ ends the process that it runs out of descriptors in.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = soft - len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        free = soft - len(list(_OWN_DESCRIPTORS.iterdir()))
+    except FileNotFoundError as error:
+        raise BlobfeedError(
+            f"there is no {_OWN_DESCRIPTORS}: loaders need /proc; mount it, or set num_loaders: 0"
+        ) from error
     if free < _START_DESCRIPTORS:
         raise DescriptorLimitError(
             f"a pipeline needs {_START_DESCRIPTORS} file descriptors to start, and {max(0, free)} of this process's "
@@ -144,6 +154,29 @@ def require_descriptors(loaders: int) -> None:
         )
 
 
+def require_threads() -> None:
+    """Raise BlobfeedError unless as many threads can be started as trainer and assembler begin with.
+
+    Tried, since nobody says how many are left: the user's other processes and those of the control group count, too.
+    """
+    enough = threading.Event()
+    started: list[threading.Thread] = []
+    try:
+        for _ in range(_START_THREADS):
+            thread = threading.Thread(target=enough.wait)
+            thread.start()
+            started.append(thread)
+    except RuntimeError as error:
+        raise BlobfeedError(
+            f"a pipeline needs {_START_THREADS} processes and threads to start, and 3 for each loader; the system "
+            f"allows {len(started)}: raise the limit (ulimit -u or -v, docker run --pids-limit), or set num_loaders: 0"
+        ) from error
+    finally:
+        enough.set()
+        for thread in started:
+            thread.join()
+
+
 def raise_descriptor_limit() -> None:
     """Let this process and its children open as many files as the hard limit allows."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -153,7 +186,7 @@ def raise_descriptor_limit() -> None:
 def close_all_but(kept: Iterable[int]) -> None:
     """Close every descriptor above the standard streams that is not `kept`."""
     wanted = set(kept)
-    for entry in list(Path("/proc/self/fd").iterdir()):
+    for entry in list(_OWN_DESCRIPTORS.iterdir()):
         descriptor = int(entry.name)
         if descriptor > 2 and descriptor not in wanted:
             # One of the names is the listing's own descriptor, closed by now.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -12,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import DescriptorLimitError
+from blobfeed.workers.base.errors import BlobfeedError, DescriptorLimitError
 from blobfeed.workers.processes.process import (
     exit_in_words,
     is_stopped,
@@ -135,6 +136,37 @@ def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor
     with trainer(tmp_path, TOO_MANY_LOADERS.format(here=here, remote=remote)) as run:
         assert "30 loaders need 174 file descriptors, and the limit is 64" in run.next_line()
         run.expect("0")
+        assert run.end() == 0, run.stderr
+
+
+def test_without_proc_it_is_said_what_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("blobfeed.workers.processes.process._OWN_DESCRIPTORS", tmp_path / "fd")
+    with pytest.raises(BlobfeedError, match=r"loaders need /proc; mount it, or set num_loaders: 0"):
+        require_descriptors(1)
+
+
+FEW_THREADS = """
+import threading
+threading.stack_size(8 << 20)
+used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+unlimited = resource.getrlimit(resource.RLIMIT_AS)
+feed = pipeline()
+resource.setrlimit(resource.RLIMIT_AS, (used + (20 << 20), unlimited[1]))
+try:
+    feed.start()
+except BlobfeedError as error:
+    say(error)
+resource.setrlimit(resource.RLIMIT_AS, unlimited)
+assert threading.active_count() == 1
+steps(feed, 10)
+feed.close()
+"""
+
+
+def test_a_system_that_allows_too_few_threads_is_an_error_and_no_abort(tmp_path: Path) -> None:
+    """Here for want of addresses for their stacks: a limit of threads (ulimit -u) does not hold for root."""
+    with trainer(tmp_path, FEW_THREADS) as run:
+        assert re.search(r"needs 6 processes and threads to start, .* allows [0-5]: .*ulimit -u or -v", run.next_line())
         assert run.end() == 0, run.stderr
 
 
