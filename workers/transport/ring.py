@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import RingAllocationError
+from ..base.files import allocate
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from . import linux
 from .memory import available_memory
@@ -93,7 +94,7 @@ class Ring:
         descriptor = linux.memfd_create("blobfeed-ring", linux.MFD_CLOEXEC | linux.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, need)
-            os.posix_fallocate(descriptor, 0, need)
+            allocate(descriptor, need)
             fcntl.fcntl(descriptor, linux.F_ADD_SEALS, _SEALS)
             return cls(descriptor, layout, slots)
         except OSError as error:

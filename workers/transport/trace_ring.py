@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Self
 
 from ..base.errors import BlobfeedError, ParameterError
-from ..base.files import check_replaceable
+from ..base.files import allocate, check_replaceable
 from .status_board import SAMPLE, About, Activity, LoaderStatus
 
 RECORDS: Final = 1 << 15
@@ -151,7 +151,7 @@ class TraceRing:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(descriptor, 0)
-            os.posix_fallocate(descriptor, 0, _HEADER_BYTES + (_LINES + lines) * _RING_BYTES)
+            allocate(descriptor, _HEADER_BYTES + (_LINES + lines) * _RING_BYTES)
             ring = cls(descriptor)
         except BlockingIOError:
             os.close(descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -204,6 +205,33 @@ def test_what_just_fits_is_granted(monkeypatch: pytest.MonkeyPatch) -> None:
     Ring.create(SMALL, slots=3).close()
     with pytest.raises(RingAllocationError):
         Ring.create(SMALL, slots=4)
+
+
+def test_a_program_with_a_timer_gets_a_ring_on_linux_before_6_10(monkeypatch: pytest.MonkeyPatch) -> None:
+    signals: list[int] = []
+    allocate = os.posix_fallocate
+
+    def interrupted(descriptor: int, offset: int, size: int) -> None:
+        for _ in range(100):
+            before = len(signals)
+            allocate(descriptor, offset, size)
+            if len(signals) == before:
+                return
+            os.ftruncate(descriptor, offset)  # as that kernel gives back what the call had got
+            os.ftruncate(descriptor, whole)
+        raise AssertionError(f"{size:,} bytes at once are never allocated")
+
+    monkeypatch.setattr(os, "posix_fallocate", interrupted)
+    layout = SlotLayout({"data": ArraySpec((1 << 20,), np.dtype(np.uint8))}, rows=128)
+    whole = layout.slot_bytes
+    handler = signal.signal(signal.SIGALRM, lambda *_: signals.append(1))
+    signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
+    try:
+        Ring.create(layout, slots=1).close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+    assert signals
 
 
 UNDER_A_LIMIT = """

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...base.errors import ParameterError, SourceError
+from ...base.files import allocate
 from ...base.specs import AnyArray, IndexArray, NamedRows, RaggedRows
 from ..files.file import in_memory
 from .checksums import SUM_BYTES, Varying, checksums, is_small
@@ -123,7 +124,7 @@ def _create(path: Path, layout: Layout, size_limit: int) -> None:
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
-        os.posix_fallocate(descriptor, 0, layout.sparse_at)
+        allocate(descriptor, layout.sparse_at)
         os.truncate(descriptor, layout.size)
         _write(descriptor, layout.identity, 0)
         os.fsync(descriptor)  # or a power failure could leave a file of this name that does not say that it is a cache
