@@ -159,6 +159,8 @@ def require_threads() -> None:
 
     Tried, since nobody says how many are left: the user's other processes and those of the control group count, too.
     """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        return  # the C library reserves 64 MB of addresses for a thread, and the pipeline may need them
     enough = threading.Event()
     started: list[threading.Thread] = []
     try:
@@ -169,7 +171,7 @@ def require_threads() -> None:
     except RuntimeError as error:
         raise BlobfeedError(
             f"a pipeline needs {_START_THREADS} processes and threads to start, and 3 for each loader; the system "
-            f"allows {len(started)}: raise the limit (ulimit -u or -v, docker run --pids-limit), or set num_loaders: 0"
+            f"allows {len(started)}: raise the limit (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
         ) from error
     finally:
         enough.set()
