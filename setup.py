@@ -70,7 +70,7 @@ TEST = (
     "mypy",
     "prometheus_client",
     "psutil",
-    "pytest>=8.1",
+    "pytest>=8.4",
     "pytest-timeout",
     "pytest-xdist",
     "ray[train]",
