@@ -268,8 +268,8 @@ def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatc
 Mistake = Callable[[pytest.MonkeyPatch], None]
 
 _DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
-_REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=2)
-_INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=2)
+_REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
+_INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
 
@@ -304,7 +304,7 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_a_resend_leaves_out_what_was_announced, _INTERRUPT),
     (_what_was_released_is_announced_again, _INTERRUPT),
     (_a_lost_message_is_not_asked_for, _INTERRUPT),
-    (_what_came_before_the_answer_counts, _INTERRUPT),
+    (_what_came_before_the_answer_counts, replace(_INTERRUPT, name="mistakes: two batches", batches=2)),
     (_a_repeated_message_counts, _REPEAT),
     (_the_answer_is_never_recognised, _INTERRUPT),
     (_an_interrupted_release_is_forgotten, _INTERRUPT),
