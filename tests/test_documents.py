@@ -116,7 +116,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 _FORKS = """
 import atexit, os, runpy, sys, traceback
-import blobfeed.readers.batch_reader, h5py, keras, torch
+import blobfeed.readers.batch_reader, h5py, keras
 
 for line in sys.stdin:
     program = line.rstrip()
@@ -134,15 +134,27 @@ for line in sys.stdin:
             traceback.print_exc()
         finally:
             atexit._run_exitfuncs()
-            os._exit(ended)  # to tear down torch and Keras would take two seconds
+            os._exit(ended)  # to tear down Keras and what is under it would take two seconds
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
-"""A main script that runs others in forks of itself: to import torch and Keras takes longer than most blocks do."""
+"""A main script that runs others in forks of itself: to import Keras, and torch or TensorFlow with it, takes longer
+than most blocks do."""
 
 
 @pytest.fixture(scope="module")
-def forks(files: Path) -> Iterator[subprocess.Popen[str]]:
-    environment = {**os.environ, "KERAS_BACKEND": "torch"}
+def over_torch(files: Path) -> Iterator[subprocess.Popen[str]]:
+    yield from _forking(files, "torch")
+
+
+@pytest.fixture(scope="module")
+def over_tensorflow(files: Path) -> Iterator[subprocess.Popen[str]]:
+    """TensorFlow must not find torch beside it: see tests/support/own_process.py."""
+    yield from _forking(files, "tensorflow")
+
+
+def _forking(files: Path, framework: str) -> Iterator[subprocess.Popen[str]]:
+    # One thread: those that wait for work spin, and take the time of others.
+    environment = {**os.environ, "KERAS_BACKEND": framework, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _FORKS]
     pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(command, cwd=files, env=environment, **pipes) as process:
@@ -152,26 +164,28 @@ def forks(files: Path) -> Iterator[subprocess.Popen[str]]:
             os.killpg(process.pid, signal.SIGKILL)  # a block that hangs is in the group, too
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=str)
-def test_a_block_runs_as_it_is_written(files: Path, forks: subprocess.Popen[str], block: Block) -> None:
+@pytest.mark.parametrize("block", [block for block in BLOCKS if "TensorFlow" not in block.code], ids=str)
+def test_a_block_runs_as_it_is_written(files: Path, over_torch: subprocess.Popen[str], block: Block) -> None:
+    _run(block, files, over_torch)
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if "TensorFlow" in block.code], ids=str)
+def test_a_block_of_tensorflow_runs_as_it_is_written(
+    files: Path, over_tensorflow: subprocess.Popen[str], block: Block
+) -> None:
+    _run(block, files, over_tensorflow)
+
+
+def _run(block: Block, files: Path, forks: subprocess.Popen[str]) -> None:
     program = files / f"{block.page.removesuffix('.md')}_{block.line}.py"
     # Not every machine has a GPU.
     code = block.code.replace('device="cuda"', 'device="cpu"')
     code = code.replace("torch.cuda.CUDAGraph()", "Graph()").replace("torch.cuda.graph(graph)", "graph")
     program.write_text(_AROUND_IT + code)
-    if "TensorFlow" in block.code:
-        # TensorFlow takes Keras along, and must not find torch under it: see tests/support/own_process.py.
-        environment = {**os.environ, "KERAS_BACKEND": "tensorflow", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        command = [sys.executable, str(program)]
-        run = subprocess.run(
-            command, cwd=files, env=environment, capture_output=True, text=True, timeout=200, check=False
-        )
-        ended, said = run.returncode, run.stderr
-    else:
-        assert forks.stdout is not None
-        print(program, file=forks.stdin, flush=True)
-        if not readable(forks.stdout.fileno(), 200):
-            forks.kill()  # the next blocks would wait for this one, too
-            pytest.fail(f"{block} goes on and on")
-        ended, said = int(forks.stdout.readline()), Path(f"{program}.output").read_text()
+    assert forks.stdout is not None
+    print(program, file=forks.stdin, flush=True)
+    if not readable(forks.stdout.fileno(), 200):
+        forks.kill()  # the next blocks would wait for this one, too
+        pytest.fail(f"{block} goes on and on")
+    ended, said = int(forks.stdout.readline()), Path(f"{program}.output").read_text()
     assert ended == 0, f"{block}: {said[-3000:]}"
