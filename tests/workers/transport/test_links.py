@@ -167,7 +167,7 @@ def test_the_error_names_all_that_was_tried_and_why(deep: Path, monkeypatch: pyt
 def test_a_temporary_directory_that_is_not_there_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp/there/is/none")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "there" / "is" / "none"))
     assert links.choose_socket_directory().parent == Path("/tmp")
 
 
