@@ -73,9 +73,10 @@ types: $(VENV)/package $(VENV)/test-dependencies
 	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache \
 		-p blobfeed -p tests -p benchmarks -p prototxt_examples
 
-# Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead.
+# Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead. In the
+# order of tests/conftest.py, which begins with the files that take longest; xdist's own begins with those of most tests.
 pytest: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 3 --dist loadfile
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .

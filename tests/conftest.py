@@ -24,6 +24,26 @@ from .support.waiting import DEADLINE_S
 _ROOT = Path(__file__).resolve().parent.parent
 _TEMPORARY = pytest.StashKey[Path]()
 
+# Begun first: else one of them might be left to one worker while the others have no more to do.
+_LONG = (
+    "test_framework_examples.py",
+    "test_remote_loaders.py",
+    "test_restart.py",
+    "test_caffe.py",
+    "test_documents.py",
+    "test_crashes.py",
+    "test_cuda_delivery.py",
+    "test_samplers.py",
+    "test_resume.py",
+    "test_batch_reader.py",
+    "test_own_code.py",
+    "test_stream.py",
+    "test_pack.py",
+    "test_pipeline.py",
+    "test_examples.py",
+    "test_cli_interrupt.py",
+)
+
 settings.register_profile("busy cores", deadline=None)
 settings.load_profile("busy cores")
 
@@ -36,6 +56,8 @@ def pytest_configure(config: pytest.Config) -> None:
         )
     # A shell runs what is in the background with Ctrl-C ignored, and Python then leaves it so, children included.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Threads that wait for work spin, and three workers share what cores there are.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     leftovers.mark_environment()
     purity.watch()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
@@ -59,6 +81,10 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if purity.is_in_pure_room(item.path):
         item.add_marker("pure")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in _LONG)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

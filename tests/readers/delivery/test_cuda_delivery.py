@@ -369,23 +369,24 @@ def _assert_labels_though_raising(feed: Any, count: int) -> None:
 _PLACES = [("ring", step) for step in _STEPS] + [("staging", step) for step in _STEPS[1:]]
 
 
-@pytest.mark.parametrize(("page_lock", "step"), _PLACES)
-def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(
-    feeding: Any, page_lock: str, step: str
-) -> None:
-    raised: Counter[object] = Counter()
+@pytest.mark.parametrize("page_lock", ["ring", "staging"])
+def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(feeding: Any, page_lock: str) -> None:
     ways = list(itertools.product(("before", "after"), (RuntimeError, KeyboardInterrupt)))
-    for nth, buffers in ((1, 1), (2, 2), (5, 3)):
-        feed = feeding(PlayedDevice(0), device_prefetch=buffers, prefetch_batches=1, page_lock=page_lock)
-        for when, error in ways:
+    feeds = [
+        (nth, feeding(PlayedDevice(0), device_prefetch=buffers, prefetch_batches=1, page_lock=page_lock))
+        for nth, buffers in ((1, 1), (2, 2), (5, 3))
+    ]
+    for step in (step for way, step in _PLACES if way == page_lock):
+        raised: Counter[object] = Counter()
+        for (nth, feed), (when, error) in itertools.product(feeds, ways):
             feed.go_to(device := PlayedDevice(patience=1, locks=step != "host_memory"))
             device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
             _assert_labels_though_raising(feed, 10)
             feed.delivery.close()
-            assert device.unlocked
-            assert device.wrong == []
+            assert device.unlocked, (when, step)
+            assert device.wrong == [], (when, step)
             raised[when, error] += trouble.raised
-    assert all(raised[way] for way in ways)
+        assert all(raised[way] for way in ways), step
 
 
 @pytest.mark.parametrize(("page_lock", "step"), _PLACES)
