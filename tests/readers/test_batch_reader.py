@@ -188,9 +188,10 @@ def test_a_loop_that_was_left_at_its_last_batch_skips_no_epoch(source: dict[str,
         assert next(iter(reader)).epoch == 1
 
 
-@pytest.mark.parametrize("limit_s", [1000.0, 0.0], ids=["left out", "by other processes"])
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-@pytest.mark.parametrize("copies", [True, False])
+@pytest.mark.parametrize(
+    ("limit_s", "copies"), [(1000.0, True), (1000.0, False), (0.0, False)], ids=["left out", "lent", "other processes"]
+)
 def test_loops_that_are_left_anywhere_give_the_beginnings_of_whole_ones(
     source: dict[str, Any], copies: bool, last_batch: Any, limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -176,9 +176,12 @@ def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(
 ) -> None:
     record, expected = Record(), Record()
     with DECODED.open(tmp_path, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+        pipeline.start()
         # With one loader alone the raylet might have none, and nobody would die with it.
         for strike, working in ((kill_an_actor, 2), (kill_a_raylet, 2), (kill_the_bridge, 1)):
-            take_until(partial(at_work, pipeline, working), f"{working} at work", pipeline, record)
+            # Without taking batches meanwhile, for which one actor after the other is busy in vain.
+            wait_until(partial(at_work, pipeline, working), f"{working} at work", _START_S)
+            take_some(pipeline, record, 5)
             before = pipeline.statistics().loader_deaths
             strike(cluster, pipeline)
             # An actor that has nothing to do is missed when it gets the next task.
@@ -240,7 +243,7 @@ def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
 
 
 def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(tmp_path: Path, cluster: RayCluster) -> None:
-    with DECODED.open(tmp_path, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
+    with DECODED.open(tmp_path, num_loaders=0, remote_loaders=remote(cluster, 1)) as pipeline:
         (tmp_path / "None.h5").rename(tmp_path / "elsewhere.h5")
         with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
             pipeline.take()
@@ -294,7 +297,7 @@ def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
     data = np.arange(4000).reshape(100, 40)
-    given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster)}
+    given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster, 1)}
     with BatchReader({"arrays": {"data": data}}, batch_size=10, epochs=1, **given) as reader:
         assert np.array_equal(np.concatenate([batch["data"] for batch in reader]), data)
 
