@@ -397,9 +397,10 @@ def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> 
             assert batch["label"].tolist() == batch.indices.tolist()
 
 
-@pytest.mark.parametrize("lengths", [(5, 6, 7), (3, 0, 9), (4,)])
+@pytest.mark.parametrize(
+    ("num_loaders", "lengths"), [(0, (5, 6, 7)), (0, (3, 0, 9)), (0, (4,)), (1, (3, 0, 9))], ids=str
+)
 @pytest.mark.parametrize("last_batch", ["wrap", "partial"])
-@pytest.mark.parametrize("num_loaders", [0, 1])
 def test_each_loop_over_a_stream_has_all_of_its_samples(
     lengths: tuple[int, ...], last_batch: str, num_loaders: int
 ) -> None:

@@ -147,12 +147,13 @@ def numbers(shard: int, shards: int) -> Iterator[tuple[AnyArray, int]]:
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
 def test_streams_have_loops_and_states_too(last_batch: str) -> None:
-    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": last_batch, "num_loaders": 2, "seed": 1}
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": last_batch, "seed": 1}
 
-    def reader() -> BatchReader:
-        return BatchReader(StreamSource(numbers, names=("data", "label"), shards=2, capacity=9), **settings)
+    def reader(num_loaders: int = 2) -> BatchReader:
+        stream = StreamSource(numbers, names=("data", "label"), shards=2, capacity=9)
+        return BatchReader(stream, num_loaders=num_loaders, **settings)
 
-    with reader() as whole:
+    with reader(0) as whole:
         first, second = digests(whole), digests(whole)
         after = whole.state_dict()
         third = digests(whole)
