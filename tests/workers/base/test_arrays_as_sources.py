@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import h5py  # noqa: F401 - not within a test: its import starts a process, uname
+import h5py  # type: ignore[import-untyped]  # noqa: F401 - not within a test: its import starts a process, uname
 import numpy as np
 import pytest
 from blobfeed.workers.base.checks import shown
