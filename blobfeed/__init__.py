@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from .layers import HDF5InputLayer as HDF5InputLayer
-    from .layers import HDF5SamplesInputLayer as HDF5SamplesInputLayer
-    from .layers import ImageListInputLayer as ImageListInputLayer
-    from .layers import LayerHarness as LayerHarness
-    from .layers import MultiProcessInputLayer as MultiProcessInputLayer
-    from .layers import NpyInputLayer as NpyInputLayer
-    from .layers import StreamInputLayer as StreamInputLayer
-    from .layers import WindowsInputLayer as WindowsInputLayer
+    from .layers import *  # noqa: F403
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
     from .readers.delivery.named_batches import NamedBatch as NamedBatch
