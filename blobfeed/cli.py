@@ -57,7 +57,7 @@ def train(
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     common.prepare("training")
-    from .signals import SignalRequest
+    from .signals import asked_by_signals
     from .trainer.solving import training
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
@@ -88,7 +88,7 @@ def train(
         for name in files:
             made.load_weights(name)
         reporter = make_reporter(made, log or (), tensorboard)  # Ctrl-C still ends it: nothing is trained yet
-        with SignalRequest(sigint_effect, sighup_effect) as stop, contextlib.closing(reporter):
+        with asked_by_signals(sigint_effect, sighup_effect) as stop, contextlib.closing(reporter):
             if iterations is not None or phase is not None:
                 reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
             training.train(made, reporter, stop)

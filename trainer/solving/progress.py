@@ -68,15 +68,12 @@ class LineReporter:
         """Nothing more is told."""
 
 
+@dataclass
 class StopRequest:
-    """What somebody asks of training, which looks after each iteration: nothing, unless a subclass knows more."""
+    """What somebody asks of training, which looks after each iteration: to stop, to save a snapshot."""
 
-    requested = False
-    """Whether to stop."""
-
-    def take_snapshot(self) -> bool:
-        """Whether a snapshot was asked for since the last call."""
-        return False
+    requested: bool = False
+    snapshot_wanted: bool = False
 
     def __call__(self) -> bool:
         return self.requested

@@ -51,7 +51,8 @@ def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) ->
             reporter.say(f"the data ended after iteration {solver.iteration}: {end}")
             return True
         reporter.stepped(solver)
-        if stop.take_snapshot() or solver.snapshot_is_due:
+        if stop.snapshot_wanted or solver.snapshot_is_due:
+            stop.snapshot_wanted = False
             _save(solver, reporter)
     return False
 

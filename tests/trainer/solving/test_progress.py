@@ -16,7 +16,7 @@ from blobfeed.trainer.solving.solver_file import choose_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed.signals import SignalRequest
+from blobfeed.signals import asked_by_signals
 from blobfeed.training_display import BarReporter, make_reporter
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
@@ -133,7 +133,7 @@ def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_signal_is_a_wish_and_the_second_an_interrupt(number: signal.Signals) -> None:
     before = signal.getsignal(number)
-    with SignalRequest() as stop:
+    with asked_by_signals() as stop:
         assert not stop()
         os.kill(os.getpid(), number)
         assert stop()
