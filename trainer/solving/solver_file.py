@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -126,20 +125,12 @@ def choose_device(asked: str | None, solver: SolverParameter | None = None) -> t
     return torch.device("cuda", index)
 
 
-def choose_threads(asked: int | None, cores: int, environment: Mapping[str, str]) -> int | None:
-    """How many threads torch computes with: the last bits of a sum depend on it. None: as OMP_NUM_THREADS says.
-
-    By default all `cores` but one, which is left to the processes that make the data: torch's threads wait for each
-    other at every operation, so one that shares its core slows down all. On two busy cores a small net was 3 times
-    faster with one thread.
-    """
-    if asked is not None:
-        return asked
-    return None if environment.get("OMP_NUM_THREADS") else max(1, cores - 1)
-
-
 def fix_threads(asked: int | None) -> None:
-    """Set torch's number of threads in this process."""
-    threads = choose_threads(asked, len(os.sched_getaffinity(0)), os.environ)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    """Set how many threads torch computes with in this process: the last bits of a sum depend on it.
+
+    By default as OMP_NUM_THREADS says, else all cores but one, which is left to the processes that make the data:
+    torch's threads wait for each other at every operation, so one that shares its core slows down all. On two busy
+    cores a small net was 3 times faster with one thread.
+    """
+    if asked is not None or not os.environ.get("OMP_NUM_THREADS"):
+        torch.set_num_threads(asked or max(1, len(os.sched_getaffinity(0)) - 1))

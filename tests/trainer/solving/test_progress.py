@@ -10,9 +10,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from blobfeed.trainer.solving.progress import LineReporter, Meter
 from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.solver_file import choose_threads
+from blobfeed.trainer.solving.solver_file import fix_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,10 +125,19 @@ def test_what_is_said_beside_the_bar_goes_where_output_goes(
 
 
 def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
-    assert choose_threads(None, 8, {}) == 7
-    assert choose_threads(None, 1, {}) == 1
-    assert choose_threads(3, 8, {"OMP_NUM_THREADS": "2"}) == 3
-    assert choose_threads(None, 8, {"OMP_NUM_THREADS": "2"}) is None
+    assert threads_set(None, cores=8) == 7
+    assert threads_set(None, cores=1) == 1
+    assert threads_set(3, cores=8, environment="2") == 3
+    assert threads_set(None, cores=8, environment="2") is None
+
+
+def threads_set(asked: int | None, cores: int, environment: str = "") -> int | None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", environment)
+        patch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+        patch.setattr(torch, "set_num_threads", (chosen := list[int]()).append)
+        fix_threads(asked)
+    return chosen[0] if chosen else None
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
