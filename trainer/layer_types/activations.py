@@ -37,6 +37,10 @@ elementwise("AbsVal", lambda options, x: x.abs())
 elementwise("BNLL", lambda options, x: functional.softplus(x))
 elementwise("ELU", lambda options, x: functional.elu(x, options.alpha))
 elementwise("Power", lambda options, x: (options.shift + options.scale * x).pow(options.power))
+elementwise(
+    "ReLU",
+    lambda options, x: functional.leaky_relu(x, slope) if (slope := options.negative_slope) else functional.relu(x),
+)
 elementwise("Sigmoid", lambda options, x: torch.sigmoid(x))
 elementwise("Swish", lambda options, x: x * torch.sigmoid(options.beta * x))
 elementwise("TanH", lambda options, x: torch.tanh(x))
@@ -114,12 +118,3 @@ class PReLU(Elementwise):
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (functional.prelu(bottom, self.blobs[0].view(-1)),)
-
-
-@layer_type("ReLU")
-class ReLU(Elementwise):
-    def read_options(self) -> None:
-        self._slope = self.options.negative_slope
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (functional.leaky_relu(bottom, self._slope) if self._slope else functional.relu(bottom),)

@@ -17,29 +17,25 @@ class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
     def read_options(self) -> None:
-        self._axis_given, self._transpose = self.options.axis, self.options.transpose
         self.need_positive("num_output")
 
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.options
-        inputs = math.prod(bottom[0][self._axis(bottom[0]) :])
-        shape = options.num_output, inputs
-        self.add_weights_and_bias(shape[::-1] if self._transpose else shape)
+        shape = self.options.num_output, math.prod(bottom[0][self._axis(bottom[0]) :])
+        self.add_weights_and_bias(shape[::-1] if self.options.transpose else shape)
 
     def _axis(self, shape: Shape) -> int:
-        return self.axis(self._axis_given, shape, "axis")
+        return self.axis(self.options.axis, shape, "axis")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         axis = self._axis(bottom[0])
-        inputs, known = math.prod(bottom[0][axis:]), self.blobs[0].shape[0 if self._transpose else 1]
+        inputs, known = math.prod(bottom[0][axis:]), self.blobs[0].shape[0 if self.options.transpose else 1]
         if inputs != known:
             raise self.context.misfit(f"the bottom {bottom[0]} has {inputs} inputs, but the weights are for {known}")
         return [(*bottom[0][:axis], self.options.num_output)]
 
     def forward(self, bottom: Tensor) -> Tensors:
-        weights = self.blobs[0].t() if self._transpose else self.blobs[0]
-        bias = self.blobs[1] if len(self.blobs) > 1 else None
-        return (functional.linear(bottom.flatten(self._axis_given), weights, bias),)
+        weights = self.blobs[0].t() if self.options.transpose else self.blobs[0]
+        return (functional.linear(bottom.flatten(self.options.axis), weights, *self.blobs[1:]),)
 
 
 @layer_type("Embed")
