@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -23,13 +23,14 @@ from .layer import ANY, Layer, LayerContext, Tensors, layer_type
 class WeightBlobs(list[Blob | ArrayBlob]):
     """`self.blobs` of a user's layer: its setup may add learnt blobs and fill them; they begin as zeros.
 
-    `made` are the blobs, and the items what `show` makes of them.
+    `made` are the blobs, and the items what `show` makes of them: NumPy arrays if `as_arrays`.
     """
+
+    as_arrays = False
 
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self.made: list[Blob] = []
-        self.show: Callable[[Blob], Blob | ArrayBlob] = _as_it_is
         self._device = device
 
     def add_blob(self, *shape: int) -> Blob | ArrayBlob:
@@ -39,9 +40,8 @@ class WeightBlobs(list[Blob | ArrayBlob]):
         self.append(self.show(blob))
         return self[-1]
 
-
-def _as_it_is(blob: Blob) -> Blob:  # no lambda: a layer that sends itself to a process pickles its blobs
-    return blob
+    def show(self, blob: Blob) -> Blob | ArrayBlob:
+        return ArrayBlob(blob) if self.as_arrays else blob
 
 
 class _Bottom(Blob):
@@ -94,8 +94,7 @@ class PythonLayer(Layer):
         user_class = self._find_class()
         with self._noting("__init__"):
             user_layer = new_layer(user_class, self.param)
-        if getattr(user_layer, "takes_arrays", False):  # it was written for Caffe
-            self._weights.show = ArrayBlob
+        self._weights.as_arrays = getattr(user_layer, "takes_arrays", False)  # it was written for Caffe
         user_layer.param_str = self._param_str()
         user_layer.phase = int(self.context.phase)
         # base_dir and device are not in Caffe's contract. A layer with __slots__ may refuse what it does not use.
