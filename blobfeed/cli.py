@@ -57,8 +57,8 @@ def train(
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     common.prepare("training")
-    from .signals import asked_by_signals
     from .trainer.solving import training
+    from .trainer.solving.progress import asked_by_signals
     from .trainer.solving.solver import Solver
     from .trainer.solving.solver_file import read_solver
     from .training_display import make_reporter, traced_to

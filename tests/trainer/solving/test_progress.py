@@ -11,13 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.solving.progress import LineReporter, Meter
+from blobfeed.trainer.solving.progress import LineReporter, Meter, asked_by_signals
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.solver_file import fix_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed.signals import asked_by_signals
 from blobfeed.training_display import BarReporter, make_reporter
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
