@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -43,14 +43,14 @@ def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
     and `caffe.solver_count()`, if Caffe has been imported. None of them is imported for the question: anyone who uses
     them has done so. Raises ParameterError.
     """
-    asked: tuple[Callable[[], Shard | None], ...] = (
-        lambda: _from_arguments(rank, world_size),
-        _from_torch_distributed,
-        _from_ray_train,
-        lambda: shard_in_environment(os.environ),
-        _from_caffe,
+    return (
+        _from_arguments(rank, world_size)
+        or _from_torch_distributed()
+        or _from_ray_train()
+        or shard_in_environment(os.environ)
+        or _from_caffe()
+        or WHOLE
     )
-    return next((shard for ask in asked if (shard := ask()) is not None), WHOLE)
 
 
 def with_shard(parameters: Parameters) -> Parameters:

@@ -32,16 +32,12 @@ class ArrayPool:
         return np.ndarray(shape, dtype, self._block(math.prod(shape) * dtype.itemsize))
 
     def _block(self, nbytes: int) -> NDArray[np.uint8]:
-        for position in range(len(self._blocks)):
-            if is_unused(self._blocks, position) and len(self._blocks[position]) >= nbytes:
-                return self._blocks[position]
-        return self._new_block(nbytes)
-
-    def _new_block(self, nbytes: int) -> NDArray[np.uint8]:
-        block = np.empty(nbytes, np.uint8)
-        # Blocks that are free have just proved too small: they will not fit the next batch either.
         free = [at for at in range(len(self._blocks)) if is_unused(self._blocks, at)]
-        if free:
+        for at in free:
+            if len(self._blocks[at]) >= nbytes:
+                return self._blocks[at]
+        block = np.empty(nbytes, np.uint8)
+        if free:  # too small for this batch, so it will not fit the next one either
             self._blocks[free[0]] = block
         elif len(self._blocks) < self._limit:
             self._blocks.append(block)

@@ -118,7 +118,7 @@ class NamedBatches:
     def next(self) -> NamedBatch:
         """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""
         filled = self.delivery.filled
-        blobs = filled.blobs if filled else self._blobs(self.delivery.next_shapes())
+        blobs = filled.blobs if filled else list(map(_Array, self._memory, self.delivery.next_shapes()))
         batch = self.delivery.fill(blobs)
         named = {top.name: blob.data for top, blob in zip(self._tops, blobs, strict=True)}
         if self._given is not None:
@@ -129,9 +129,6 @@ class NamedBatches:
     def count(self) -> int:
         """Batches that have been received."""
         return self.delivery.progress.taken
-
-    def _blobs(self, shapes: Sequence[Shape]) -> list[_Array]:
-        return [_Array(memory, shape) for memory, shape in zip(self._memory, shapes, strict=True)]
 
 
 def check_torch_has(top: Top) -> torch.dtype:
