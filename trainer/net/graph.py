@@ -149,7 +149,7 @@ class Net:
 
     def learnt(self) -> Iterable[Learnt]:
         """The weights to update, in the order of the layers; shared ones once."""
-        return self._weights.learnt()
+        return (entry for entry in self._weights.entries if entry.weights.requires_grad)
 
     @property
     def batch_size(self) -> int:
@@ -181,7 +181,7 @@ class Net:
 
     def all_weights(self) -> list[Tensor]:
         """Every weight blob of the net, in the order of the layers; shared ones once."""
-        return self._weights.all()
+        return [entry.weights for entry in self._weights.entries]
 
     def check_layers(self, weights: Mapping[str, object], source: str) -> None:
         """Raises SnapshotError unless `weights` are of the net's layers, in order: history is kept by position."""

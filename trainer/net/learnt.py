@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -34,7 +33,7 @@ class Weights:
     """All weights of a net, in the order of its layers."""
 
     def __init__(self) -> None:
-        self._entries: list[Learnt] = []
+        self.entries: list[Learnt] = []
         self._by_name: dict[str, Learnt] = {}
         self.views: list[tuple[Tensor, Tensor]] = []
         """Weights that a layer shares in another shape, and those that they show."""
@@ -49,7 +48,7 @@ class Weights:
             if known:
                 self._share(known, layer, index, spec)
                 continue
-            self._entries.append(entry)
+            self.entries.append(entry)
             if spec.name:
                 self._by_name[spec.name] = entry
 
@@ -85,10 +84,3 @@ class Weights:
             known.weights.data = known.weights.data.contiguous()
             layer.blobs[index] = view = known.weights.view(own)
             self.views.append((view, known.weights))
-
-    def all(self) -> list[Tensor]:
-        """Including those that the solver does not update."""
-        return [entry.weights for entry in self._entries]
-
-    def learnt(self) -> Iterator[Learnt]:
-        return (entry for entry in self._entries if entry.weights.requires_grad)
