@@ -8,9 +8,9 @@ run as they are. A real Caffe is never hidden.
 from __future__ import annotations
 
 import sys
-from importlib.util import find_spec
 
 from .layers import standin
+from .layers.caffe_base import caffe_exists
 from .trainer import pycaffe as proto  # has caffe_pb2
 from .trainer.layer_types.layer import LAYER_TYPES
 from .trainer.pycaffe import caffe_pb2
@@ -56,14 +56,6 @@ def layer_type_list() -> list[str]:
     return sorted(LAYER_TYPES)
 
 
-def _is_installed() -> bool:
-    # A folder of that name, such as one with Caffe's sources, can be imported too, but has no file.
-    if "caffe" in sys.modules:
-        return getattr(sys.modules["caffe"], "__file__", None) is not None
-    found = find_spec("caffe")
-    return found is not None and found.origin is not None
-
-
 __path__: list[str] = []  # a package, so that its modules can be imported by name
 __version__ = "1.0.0"
 """Of the Caffe whose names these are."""
@@ -76,5 +68,5 @@ _MODULES = {
     ".proto": proto,
     ".proto.caffe_pb2": caffe_pb2,
 }
-for _name in (__name__, *(() if _is_installed() else ("caffe",))):
+for _name in (__name__, *(() if caffe_exists() else ("caffe",))):
     sys.modules |= {f"{_name}{end}": module for end, module in _MODULES.items()}

@@ -18,7 +18,7 @@ def _find_layer_class() -> Any:
     if "BLOBFEED_ROLE" in os.environ:
         _let_caffe_be_imported()
         return standin.Layer
-    if not _caffe_exists():
+    if not caffe_exists():
         return standin.Layer
     try:
         caffe = importlib.import_module("caffe")
@@ -35,7 +35,7 @@ def _find_layer_class() -> Any:
 
 def _let_caffe_be_imported() -> None:
     """The module of the user's class may say `import caffe.io`, where the trainer has blobfeed.caffe."""
-    if not _caffe_exists():
+    if not caffe_exists():
         package = __name__.partition(".")[0]
         sys.modules["caffe"] = caffe = _Later("caffe", f"{package}.caffe")
         vars(caffe).update(Layer=standin.Layer, TRAIN=0, TEST=1)
@@ -65,8 +65,12 @@ class _Later(ModuleType):
         return getattr(importlib.import_module(self._home), name)
 
 
-def _caffe_exists() -> bool:
-    return "caffe" in sys.modules or importlib.util.find_spec("caffe") is not None
+def caffe_exists() -> bool:
+    """A folder of that name, such as one with Caffe's sources, can be imported too, but has no file."""
+    if known := sys.modules.get("caffe"):
+        return getattr(known, "__file__", None) is not None or not hasattr(known, "__path__")
+    found = importlib.util.find_spec("caffe")
+    return found is not None and found.origin is not None
 
 
 if TYPE_CHECKING:

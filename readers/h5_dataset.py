@@ -17,7 +17,7 @@ from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
-from ..workers.sources.hdf5_samples.scan import first_sample
+from ..workers.sources.hdf5_samples.scan import first_sample, label_array
 from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
@@ -164,15 +164,11 @@ def _attribute_names(
                 sample = _first_sample(group, inside) if isinstance(group, h5py.Group) else None
                 if sample is not None:
                     holders = [sample, *(sample[path] for path in inside)]
-                    attributes = ((name, np.asarray(value)) for each in holders for name, value in each.attrs.items())
-                    return list(dict.fromkeys(name for name, value in attributes if _is_plain(value)))
+                    attributes = (found for each in holders for found in each.attrs.items())
+                    # HDF5 keeps references to dimension scales there too.
+                    return list(dict.fromkeys(name for name, value in attributes if label_array(value) is not None))
     kind = f"group with {', '.join(datasets)}" if datasets else "data set"
     raise SourceError(f"H5Dataset: no samples: no {kind} in the groups {list(groups)!r} of {', '.join(paths)}")
-
-
-def _is_plain(value: AnyArray) -> bool:
-    """Whether an attribute is of numbers or strings: HDF5 keeps references to dimension scales there too."""
-    return value.dtype.kind in "biufcSU" or all(isinstance(text, str | bytes) for text in value.ravel().tolist())
 
 
 def _first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | None:

@@ -97,8 +97,7 @@ def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
     from ..trainer.solving.training import open_net
 
     with closing(open_net(model, State(schema.Phase["TRAIN"]), "cpu")) as net:
-        layers = [getattr(layer, "user_layer", None) for layer in net.layers.values()]
-        ours = [layer for layer in layers if isinstance(layer, MultiProcessInputLayer)]
+        ours = [layer for layer in net.user_layers().values() if isinstance(layer, MultiProcessInputLayer)]
         if not ours:
             raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")
         yield ours[0].plan, Path(ours[0].base_dir or Path.cwd())
