@@ -126,7 +126,10 @@ def test_a_data_layer_may_import_caffe(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", [False, True])
+def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path, folder: bool) -> None:
+    if folder:  # perhaps with Caffe's sources: nothing to import
+        (tmp_path / "caffe").mkdir()
     (tmp_path / "mine.py").write_text(
         textwrap.dedent("""
         import caffe
