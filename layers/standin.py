@@ -64,8 +64,6 @@ class Extents(_Vector[int]):
 class _Memory:
     """Float32 that keeps its address while it shrinks; growing moves it, and spoils what older views show."""
 
-    __slots__ = ("_floats",)
-
     def __init__(self) -> None:
         self._floats: NDArray[np.float32] = np.empty(0, np.float32)
 

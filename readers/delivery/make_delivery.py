@@ -21,8 +21,9 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
     devices = {_device_of(blob.data) for blob in blobs}
     view = pipeline.parameters.delivery == "view"
     if view and devices != {"cpu"}:
+        given = " and ".join(sorted(f"tensors on {device}" if device else "NumPy arrays" for device in devices))
         raise ParameterError(
-            f"parameter 'delivery' is 'view': expected tops that are torch tensors on the CPU, got {_named(devices)}; "
+            f"parameter 'delivery' is 'view': expected tops that are torch tensors on the CPU, got {given}; "
             "use delivery: copy"
         )
     if len(devices) == 1 and (device := next(iter(devices))).startswith("cuda"):
@@ -53,7 +54,3 @@ def _can_be_shown(top: Top, blob: Blob) -> bool:
 def _device_of(data: Memory) -> str:
     """`""` for a NumPy array, else torch's name for the device: "cpu", "cuda:1"."""
     return "" if isinstance(data, np.ndarray) else str(data.device)
-
-
-def _named(devices: set[str]) -> str:
-    return " and ".join(sorted(f"tensors on {device}" if device else "NumPy arrays" for device in devices))

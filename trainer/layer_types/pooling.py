@@ -38,10 +38,7 @@ class Pooling(Layer):
         self._kernel = (1, 1) if self._global else read_sizes(self, "kernel_size", "kernel", None, least=1)
         self._stride = read_sizes(self, "stride", "stride", 1, least=1)
         self._pad = read_sizes(self, "pad", "pad", 0)
-        self._check([field.name for field, _ in options.ListFields()])
-
-    def _check(self, given: Sequence[str]) -> None:
-        has_kernel = any(name.startswith("kernel") for name in given)
+        has_kernel = any(field.name.startswith("kernel") for field, _ in options.ListFields())
         if self._global and (has_kernel or self._stride != (1, 1) or any(self._pad)):
             raise self.wrong("global_pooling takes no kernel, no stride but 1 and no pad but 0")
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
