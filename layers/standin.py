@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +83,16 @@ def _barely_aligned(count: int) -> NDArray[np.float32]:
     return memory[start : start + 4 * count].view(np.float32)
 
 
-def _extent(axis: int) -> property:
-    def extent(blob: Blob) -> int:
+def legacy_extents(error: type[BaseException]) -> Iterator[property]:
+    """`num`, `channels`, `height` and `width` of a class of blobs, which raise `error` if there are more axes."""
+
+    def extent(blob: Any, axis: int) -> int:
         shape = tuple(blob.shape)
         if len(shape) > 4:
-            raise CaffeAbort(f"num, channels, height and width were asked of a blob with {len(shape)} axes")
+            raise error(f"num, channels, height and width are for up to 4 axes, and this blob has {shape}")
         return shape[axis] if axis < len(shape) else 1
 
-    return property(extent)
+    return (property(partial(extent, axis=axis)) for axis in range(4))
 
 
 class Blob:
@@ -121,7 +124,7 @@ class Blob:
     def count(self) -> int:
         return 0 if self._shape is None else math.prod(self._shape)
 
-    num, channels, height, width = map(_extent, range(4))
+    num, channels, height, width = legacy_extents(CaffeAbort)
 
     def reshape(self, *shape: int) -> None:
         """Takes plain Python integers alone; `reshape()` gives a blob of no axes, which holds one number."""

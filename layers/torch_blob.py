@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..workers.base.errors import BlobfeedError
+from .standin import legacy_extents
 
 Shape = tuple[int, ...]
-_EXTENTS = ("num", "channels", "height", "width")
 
 
 class BlobError(BlobfeedError, ValueError):
@@ -64,14 +64,7 @@ class BlobShape:
     def count(self) -> int:
         return math.prod(self.shape)
 
-    def __getattr__(self, name: str) -> int:
-        """`num`, `channels`, `height` and `width`: the extents of a blob of up to four axes."""
-        if name not in _EXTENTS:
-            raise AttributeError(f"a blob has no {name!r}")
-        if len(self.shape) > len(_EXTENTS):
-            raise BlobError(f"num, channels, height and width are for up to 4 axes, and this blob has {self.shape}")
-        axis = _EXTENTS.index(name)
-        return self.shape[axis] if axis < len(self.shape) else 1
+    num, channels, height, width = legacy_extents(BlobError)
 
 
 class Blob(BlobShape):
