@@ -28,24 +28,19 @@ class Location:
     inside: list[Location] = field(default_factory=list)
     opened: bool = False
 
-    def find(self, name: str, nth: int = 0) -> Location | None:
-        """The `nth` field called `name` directly inside this one, or the last if there are fewer.
-
-        `stage: ["a", "b"]` is two values at one location.
-        """
-        found = [location for location in self.inside if location.name == name]
-        return found[min(nth, len(found) - 1)] if found else None
-
     def follow(self, *path: str | int) -> Location:
-        """The deepest location along `path`, such as ("layer", 3, "pooling_param"); numbers count repetitions."""
+        """The deepest location along `path`, such as ("layer", 3, "pooling_param"); numbers count repetitions.
+
+        `stage: ["a", "b"]` is two values at one location: if there are fewer repetitions, the last counts.
+        """
         here, steps = self, list(path)
         while steps:
-            name = str(steps.pop(0))
+            name = steps.pop(0)
             nth = int(steps.pop(0)) if steps and isinstance(steps[0], int) else 0
-            there = here.find(name, nth)
-            if there is None:
+            found = [location for location in here.inside if location.name == name]
+            if not found:
                 break
-            here = there
+            here = found[min(nth, len(found) - 1)]
         return here
 
 
