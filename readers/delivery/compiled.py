@@ -9,7 +9,7 @@ import functools
 import importlib
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,12 +28,6 @@ _items = 0
 """Converted so far in this process."""
 
 
-class _Loops(NamedTuple):
-    by_plane: Callable[..., None]
-    by_item: Callable[..., None]
-    by_crop: Callable[..., None]
-
-
 def converting_into(
     out: AnyArray, stored: np.dtype[Any], mean: NDArray[np.float32], scale: float | NDArray[np.float32]
 ) -> Gather | None:
@@ -42,14 +36,16 @@ def converting_into(
     `out`: shape (rows, *sample shape). `stored`: the type of the samples' values. `mean`: shape (), or that of a
     sample, its axes of length 1 broadcast. `scale`: one number, or shape (channels, 1, …).
     """
-    if not _fits(stored, out) or (loops := _loops()) is None:
+    if not _fits(stored, out):
         return None
     means, scales = mean.reshape(-1), np.float32(scale).reshape(-1)
     if mean.size in (1, *out.shape[1:2]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
-        loop, cut = loops.by_plane, [max(means.size, scales.size), -1]
+        loop, cut = _compiled(_by_plane), [max(means.size, scales.size), -1]
     elif scales.size == 1:
-        loop, cut = loops.by_item, [-1]
+        loop, cut = _compiled(_by_item), [-1]
     else:
+        return None
+    if loop is None:
         return None
     rows = out.reshape([len(out), *cut])
     return lambda values, begins, positions: loop(values, begins, positions, rows, means, scales)
@@ -77,9 +73,9 @@ def convert_cropped(
 
     `means`: shape (means, channels, height, width). `corners`: shape (rows, 3), which mean, its part's top and left.
     """
-    if not rows.flags.c_contiguous or not _fits(rows.dtype, out) or (loops := _loops()) is None:
+    if not rows.flags.c_contiguous or not _fits(rows.dtype, out) or (loop := _compiled(_by_crop)) is None:
         return False
-    loops.by_crop(rows, out, means, corners, np.float32(scale).reshape(-1))
+    loop(rows, out, means, corners, np.float32(scale).reshape(-1))
     return True
 
 
@@ -98,13 +94,13 @@ def _fits(stored: np.dtype[Any], out: AnyArray) -> bool:
 
 
 @functools.cache
-def _loops() -> _Loops | None:
+def _compiled(loop: Callable[..., None]) -> Callable[..., None] | None:
     try:
         numba: Any = importlib.import_module("numba")
     except ImportError:
         return None
-    compiled = numba.njit(nogil=True)
-    return _Loops(compiled(_by_plane), compiled(_by_item), compiled(_by_crop))
+    compiled: Callable[..., None] = numba.njit(loop, nogil=True)
+    return compiled
 
 
 def _by_plane(values: Any, begins: Any, positions: Any, out: Any, mean: Any, scale: Any) -> None:

@@ -21,9 +21,7 @@ def loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 0)
     monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", -1)
     if importlib.util.find_spec("numba") is None:
-        module = delivery_compiled
-        uncompiled = module._Loops(module._by_plane, module._by_item, module._by_crop)
-        monkeypatch.setattr(delivery_compiled, "_loops", lambda: uncompiled)
+        monkeypatch.setattr(delivery_compiled, "_compiled", lambda loop: loop)
 
 
 def _rows(dtype: str) -> AnyArray:
@@ -84,7 +82,7 @@ def test_a_conversion_takes_the_compiled_way_where_there_is_one(monkeypatch: pyt
     ) -> None:
         out[...] = 42
 
-    monkeypatch.setattr(delivery_compiled, "_loops", lambda: delivery_compiled._Loops(told, told, told))
+    monkeypatch.setattr(delivery_compiled, "_compiled", lambda _: told)
     out = np.zeros((2, 3, 4, 5), np.float32)
     Conversion(0.5).put(_rows("uint8"), out)
     assert (out == 42).all()
@@ -102,7 +100,7 @@ def test_a_compiled_cast_rounds_as_numpy_does(dtype: str) -> None:
 
 def test_numba_is_loaded_only_where_much_is_converted(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded: list[bool] = []
-    monkeypatch.setattr(delivery_compiled, "_loops", lambda: loaded.append(True))
+    monkeypatch.setattr(delivery_compiled, "_compiled", lambda _: loaded.append(True))
     monkeypatch.setattr(delivery_compiled, "_items", 0)
     monkeypatch.setattr(delivery_compiled, "_WORTH_COMPILING", 3 << 20)
     for items, enough in ((1 << 12, False), (1 << 20, True)):  # never for small batches
@@ -140,7 +138,7 @@ def test_small_batches_are_left_to_numpy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_without_numba_numpy_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery_compiled, "FEWEST_ITEMS", 0)
-    monkeypatch.setattr(delivery_compiled, "_loops", lambda: None)
+    monkeypatch.setattr(delivery_compiled, "_compiled", lambda _: None)
     out = np.zeros((2, 3, 4, 5), np.float32)
     Conversion(0.5).put(_rows("uint8"), out)
     np.testing.assert_array_equal(out, _rows("uint8").astype(np.float32) / 2)

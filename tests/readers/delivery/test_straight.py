@@ -76,8 +76,7 @@ def converts_straight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "FEWEST_ITEMS", 0)
     monkeypatch.setattr(compiled, "_WORTH_COMPILING", -1)
     if importlib.util.find_spec("numba") is None:
-        loops = compiled._Loops(compiled._by_plane, compiled._by_item, compiled._by_crop)
-        monkeypatch.setattr(compiled, "_loops", lambda: loops)
+        monkeypatch.setattr(compiled, "_compiled", lambda loop: loop)
 
 
 def _forbid_slots(monkeypatch: pytest.MonkeyPatch) -> None:
