@@ -36,20 +36,17 @@ def _find_layer_class() -> Any:
 def _let_caffe_be_imported() -> None:
     """The module of the user's class may say `import caffe.io`, where the trainer has blobfeed.caffe."""
     if not caffe_exists():
-        package = __name__.partition(".")[0]
-        sys.modules["caffe"] = caffe = _Later("caffe", f"{package}.caffe")
+        sys.modules["caffe"] = caffe = _Later("caffe", "caffe")
         vars(caffe).update(Layer=standin.Layer, TRAIN=0, TEST=1)
-        for name in ("io", "net_spec", "coord_map", "proto", "proto.caffe_pb2"):
-            module = _Later(
-                f"caffe.{name}", f"{package}.trainer.pycaffe.{name.rpartition('.')[2].removesuffix('proto')}"
-            )
-            sys.modules[f"caffe.{name}"] = module
-            above, _, last = f"caffe.{name}".rpartition(".")
+        for name in (".io", ".net_spec", ".coord_map", ".proto", ".proto.caffe_pb2"):
+            module = _Later(f"caffe{name}", f"trainer.pycaffe{name.removeprefix('.proto')}")
+            sys.modules[module.__name__] = module
+            above, _, last = module.__name__.rpartition(".")
             setattr(sys.modules[above], last, module)
 
 
 class _Later(ModuleType):
-    """Stands for the module `home`, which is imported when a name in it is asked for: most loaders need none.
+    """Stands for our module `home`, which is imported when a name in it is asked for: most loaders need none.
 
     By its name, since nothing here may import what stands above.
     """
@@ -57,7 +54,7 @@ class _Later(ModuleType):
     def __init__(self, name: str, home: str) -> None:
         super().__init__(name)
         self.__path__: list[str] = []
-        self._home = home.rstrip(".")
+        self._home = f"{__name__.partition('.')[0]}.{home}"
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

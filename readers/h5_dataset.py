@@ -62,7 +62,8 @@ class H5Dataset(Dataset[Item]):
     ) -> None:
         self._transform = check_hook("H5Dataset", "transform", transform)
         where = absolute(base_dir)
-        listed = list_hdf5_files(_text(paths), where, "H5Dataset")
+        every = [paths] if isinstance(paths, str | Path) else paths
+        listed = list_hdf5_files(list(map(str, every)), where, "H5Dataset")
         wanted, datasets = _names(groups), _names(datasets)
         locking = options.get("locking")
         self._labels = tuple(_attribute_names(listed, wanted, datasets, locking) if labels is None else _names(labels))
@@ -138,10 +139,6 @@ def _row(rows: Rows, place: int) -> AnyArray:
 
 def _tensor(row: AnyArray) -> torch.Tensor:
     return torch.from_numpy(np.asarray(row))
-
-
-def _text(paths: str | Path | Sequence[str | Path]) -> str | list[str]:
-    return str(paths) if isinstance(paths, str | Path) else [str(path) for path in paths]
 
 
 def _names(given: str | Sequence[str]) -> list[str]:
