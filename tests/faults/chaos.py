@@ -15,7 +15,7 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .figures import Figure
 from .processes import send, some_loader
-from .record import Difference, compare, read
+from .record import Difference, Record, compare, read
 from .scale import Scale
 from .works import EPOCHS, WORKS, Work
 
@@ -26,9 +26,15 @@ _PATIENCE_S = 0.05
 
 @dataclass
 class Injector:
-    """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop."""
+    """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop.
+
+    Once between two batches at most: loaders that get little of a busy machine's time would be struck at one sample
+    again and again, which is then blamed for it, and rightly so.
+    """
 
     pipeline: Pipeline
+    record: Record
+    """Of the batches that have come."""
     pause_s: float
     rng: random.Random
     struck: Counter[signal.Signals] = field(default_factory=Counter)
@@ -45,11 +51,15 @@ class Injector:
             thread.join()
 
     def _strike_until(self, stop: threading.Event) -> None:
+        struck_at = -1
         while not stop.wait(self.rng.expovariate(1 / self.pause_s)):
+            if (batches := len(self.record.digests)) == struck_at:
+                continue
             victim = some_loader(self.pipeline, self.rng, _PATIENCE_S)
             (number,) = self.rng.choices(_SIGNALS, _ODDS)
             if victim is not None and send(victim, number):
                 self.struck[number] += 1
+                struck_at = batches
 
 
 @dataclass(frozen=True)
@@ -66,10 +76,11 @@ def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
     with work.open(folder) as pipeline:
         undisturbed = read(pipeline)
     with work.open(folder) as pipeline:
-        injector = Injector(pipeline, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
+        disturbed = Record()
+        injector = Injector(pipeline, disturbed, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
         pipeline.peek()
         with injector.running():
-            disturbed = read(pipeline, scale.chaos_s / len(undisturbed.digests))
+            read(pipeline, scale.chaos_s / len(undisturbed.digests), disturbed)
         deaths = pipeline.statistics().loader_deaths
     difference = compare(undisturbed, disturbed, in_order=work.values.get("in_order", True))
     return Outcome(work, injector.struck, deaths, len(disturbed.samples), difference)

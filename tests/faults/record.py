@@ -57,9 +57,9 @@ def _altered(first: list[bytes], second: list[bytes], *, in_order: bool) -> int:
     return sum(a != b for a, b in zip(first, second, strict=False)) + abs(len(first) - len(second))
 
 
-def read(pipeline: Pipeline, step_s: float = 0.0) -> Record:
-    """All batches to the end; the trainer computes for `step_s` seconds on each."""
-    record = Record()
+def read(pipeline: Pipeline, step_s: float = 0.0, record: Record | None = None) -> Record:
+    """All batches to the end, added to `record`; the trainer computes for `step_s` seconds on each."""
+    record = Record() if record is None else record
     while True:
         try:
             batch = pipeline.take()
