@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.scheduling.ledger import ENOUGH_TO_CONVICT, Weight
 
 from .figures import Figure
 from .processes import send, some_loader
@@ -21,6 +22,7 @@ from .works import EPOCHS, WORKS, Work
 
 _SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 _ODDS = (5, 3, 2)
+_WEIGHTS = dict(zip(_SIGNALS, (Weight.KILLED_FROM_OUTSIDE, Weight.CRASHED, Weight.HUNG), strict=True))
 _PATIENCE_S = 0.05
 
 
@@ -28,8 +30,8 @@ _PATIENCE_S = 0.05
 class Injector:
     """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop.
 
-    Once between two batches at most: loaders that get little of a busy machine's time would be struck at one sample
-    again and again, which is then blamed for it, and rightly so.
+    Between two batches by half of what convicts a sample at most: loaders that get little of a busy machine's time
+    would be struck at one sample again and again, which is then blamed for it, and rightly so.
     """
 
     pipeline: Pipeline
@@ -51,15 +53,17 @@ class Injector:
             thread.join()
 
     def _strike_until(self, stop: threading.Event) -> None:
-        struck_at = -1
+        batches, spent = 0, 0
         while not stop.wait(self.rng.expovariate(1 / self.pause_s)):
-            if (batches := len(self.record.digests)) == struck_at:
+            if batches != len(self.record.digests):
+                batches, spent = len(self.record.digests), 0
+            (number,) = self.rng.choices(_SIGNALS, _ODDS)
+            if spent + _WEIGHTS[number] > ENOUGH_TO_CONVICT // 2:
                 continue
             victim = some_loader(self.pipeline, self.rng, _PATIENCE_S)
-            (number,) = self.rng.choices(_SIGNALS, _ODDS)
             if victim is not None and send(victim, number):
                 self.struck[number] += 1
-                struck_at = batches
+                spent += _WEIGHTS[number]
 
 
 @dataclass(frozen=True)
