@@ -7,6 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINED := --constraint constraints.txt --no-warn-script-location
+CHECKOUT_PTH = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
 FOLDERS := blobfeed layers readers tools trainer workers
 # The directories are among them since a deleted file leaves no other trace.
 SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
@@ -15,7 +16,7 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
-.PHONY: help train test test-long test-cloud quick faults bench docs lint types pytest format clean distclean
+.PHONY: help train test test-long test-cloud test-wheel quick faults bench docs lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
@@ -23,6 +24,7 @@ help:
 	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
 	@echo 'make test-long  every check, with the tests that take minutes'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
+	@echo 'make test-wheel the tests of layers and readers, with the built wheel and without the folders it is built from'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make docs       the site of the documents, into site/'
@@ -44,6 +46,15 @@ test-cloud: $(VENV)/package $(VENV)/test-dependencies $(VENV)/cloud/installed
 $(VENV)/cloud/installed:
 	npm install --no-fund --no-audit --prefix $(VENV)/cloud azurite@3 s3rver@3
 	@touch $@
+
+# The tests lie in a folder without the product beside them, so a module that the wheel lacks is missing here.
+test-wheel: $(VENV)/test-dependencies
+	rm -rf build $(VENV)/wheel $(VENV)/package
+	$(BIN)/python -m build --no-isolation --wheel --outdir $(VENV)/wheel .
+	$(PIP) -qq install --no-deps --force-reinstall $(VENV)/wheel/*.whl
+	cp -r tests benchmarks prototxt_examples pyproject.toml $(VENV)/wheel/
+	echo '$(CURDIR)/$(VENV)/wheel' > $(CHECKOUT_PTH)
+	cd $(VENV)/wheel && ../bin/pytest -n 2 tests/layers tests/readers/test_batch_reader.py tests/readers/test_published_bytes.py
 
 # tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies
@@ -76,7 +87,7 @@ types: $(VENV)/package $(VENV)/test-dependencies
 # Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead. In the
 # order of tests/conftest.py, which begins with the files that take longest; xdist's own begins with those of most tests.
 pytest: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
 
 format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .
@@ -118,7 +129,7 @@ $(VENV)/docs-dependencies: $(VENV)/train-dependencies
 $(VENV)/package: $(VENV)/train-dependencies $(SOURCES)
 	@rm -rf build
 	@$(PIP) -qq install --no-deps --no-build-isolation --force-reinstall .
-	@echo '$(CURDIR)' > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
+	@echo '$(CURDIR)' > $(CHECKOUT_PTH)
 	@touch $@
 
 clean:

@@ -22,10 +22,14 @@ from .support.imports import FOLDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES_AT_THE_TOP = (
+    "CHANGELOG.md",
+    "CITATION.cff",
+    "CONTRIBUTING.md",
     "LICENSE",
     "MANIFEST.in",
     "Makefile",
     "README.md",
+    "SECURITY.md",
     "constraints.txt",
     "mkdocs.yml",
     "pyproject.toml",

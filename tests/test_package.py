@@ -278,3 +278,11 @@ def requirements(name: str) -> list[str]:
         if name == "blobfeed":
             pytest.skip("only the installed package says what it needs, and this is the checkout")
         raise
+
+
+def test_the_change_log_and_the_citation_name_this_version() -> None:
+    newest = re.search(r"^## (\S+?),", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert cited is not None
+    assert newest[1] == cited[1] == blobfeed.__version__
