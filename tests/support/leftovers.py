@@ -56,10 +56,16 @@ class Belongings:
 
 
 def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:
-    """What `left` still gives at the deadline; returns at once when it gives nothing."""
+    """Return what `left` still finds at the deadline, or an empty list as soon as it finds nothing.
+
+    An entry of /dev/shm counts only if every look finds it. Those of other programs, such as a DataLoader in another
+    terminal, come and go all the time, each under a new name.
+    """
     end = time.monotonic() + deadline_s
-    while (found := left()) and time.monotonic() < end:
+    found = left()
+    while found and time.monotonic() < end:
         time.sleep(_POLL_S)
+        found = [each for each in left() if each in found or not each.startswith(f"{_SHARED_MEMORY}/")]
     return found
 
 

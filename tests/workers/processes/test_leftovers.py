@@ -59,6 +59,22 @@ def test_a_shared_memory_segment_is_found(before: leftovers.Belongings) -> None:
     assert _added(before) == []
 
 
+def test_entries_of_shared_memory_that_come_and_go_are_not_the_tests(before: leftovers.Belongings) -> None:
+    names = iter(range(10**6))
+
+    def of_another_program() -> list[str]:
+        return [f"/dev/shm/torch_{next(names)}"]
+
+    assert leftovers.wait_until_none(of_another_program, DEADLINE_S) == []
+    segment = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        left = leftovers.wait_until_none(lambda: of_another_program() + _added(before), deadline_s=0.1)
+        assert left == [f"/dev/shm/{segment.name}"]
+    finally:
+        segment.close()
+        segment.unlink()
+
+
 def test_a_directory_in_the_temporary_directory_is_found(before: leftovers.Belongings) -> None:
     with tempfile.TemporaryDirectory(prefix="blobfeed-") as directory:
         assert _added(before) == [f"temporary file {Path(directory).name}"]
