@@ -81,7 +81,8 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "tensorflow", "TorchDataset": "torch"}
 """The library without which there is no such class."""
 
-__all__ = list(_HOME_OF)
+# `from blobfeed import *` imports every name here, so the classes that bring a framework are not among them.
+__all__ = [name for name in _HOME_OF if name not in _NEEDS]
 
 # The folders of the subpackages stand beside this one in a checkout, and inside it once installed (setup.py maps
 # them). Without this line `import blobfeed`, typed at the top of a checkout, would find a package with no insides.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Unpack
+from typing import NoReturn, Unpack
 
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ..workers.base.errors import PipelineClosed
+from ..workers.base.errors import ParameterError, PipelineClosed
 from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch
 from .keywords import ReaderArguments, names_arguments_of
@@ -22,10 +23,11 @@ class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
             train(batch["data"], batch["label"])
 
     The arguments are those of BatchReader, `reader` is the BatchReader underneath; `device` is "cpu" unless given. The
-    batches are complete, so the DataLoader gets `batch_size=None`, and they are made in blobfeed's own loaders, so it
-    keeps `num_workers=0`: a worker of its own would only copy each batch once more, and every one of them would
-    deliver all of the data. If batches are asked for there, or the dataset is pickled, it says so (PipelineClosed).
-    `state_dict` and `load_state_dict` have the names that stateful loaders look for.
+    batches are complete, so the DataLoader gets `batch_size=None`; with another one its first batch raises
+    ParameterError. They are made in blobfeed's own loaders, so it keeps `num_workers=0`: a worker of its own would only
+    copy each batch once more, and each worker would deliver all of the data. If batches are asked for there, or the
+    dataset is pickled, it raises PipelineClosed. `state_dict` and `load_state_dict` have the names that stateful
+    loaders look for.
     """
 
     @names_arguments_of(BatchReader)
@@ -50,3 +52,13 @@ _NOT_IN_A_WORKER = (
     "loader processes of its own; use DataLoader(dataset, batch_size=None, num_workers=0), and make a dataset in each "
     "process that reads"
 )
+
+
+def _refuse_to_collate(*_: object, **__: object) -> NoReturn:
+    raise ParameterError(
+        "a DataLoader over a TorchDataset has a batch_size, which would stack whole batches; use "
+        "DataLoader(dataset, batch_size=None), and give the size to the dataset: TorchDataset(…, batch_size=64)"
+    )
+
+
+default_collate_fn_map[NamedBatch] = _refuse_to_collate  # torch's own place for types that it cannot stack

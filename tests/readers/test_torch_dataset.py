@@ -15,7 +15,7 @@ from tests.support.reader_data import images, write_hdf5
 torch = pytest.importorskip("torch")
 from blobfeed.readers.batch_reader import BatchReader  # noqa: E402
 from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
-from blobfeed.workers.base.errors import PipelineClosed  # noqa: E402
+from blobfeed.workers.base.errors import ParameterError, PipelineClosed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 SAMPLES = 10
@@ -25,6 +25,12 @@ SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shu
 @pytest.fixture
 def source(tmp_path: Path) -> dict[str, Any]:
     return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_a_dataloader_that_would_stack_whole_batches_is_refused(source: dict[str, Any], batch_size: int) -> None:
+    with TorchDataset(source, **SETTINGS) as feed, pytest.raises(ParameterError, match="batch_size=None"):
+        next(iter(DataLoader(feed, batch_size=batch_size)))
 
 
 def test_a_dataloader_hands_the_batches_on_as_they_are(source: dict[str, Any]) -> None:

@@ -108,6 +108,8 @@ class Layer:
         """The first of `fields`."""
         self.blobs: list[Tensor] = []
         """The weights, in the order of the layer's `param { ... }`."""
+        self.has_warned = False
+        """A warning about this layer's data has been logged; it is not repeated for each batch."""
         self._unchecked: deque[tuple[HostCopy, str]] = deque()
         self.read_options()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from ..prototxt.blob_proto import read_blob
 from ..prototxt.schema import HingeNorm, Message, NormalizationMode
 from .blobs import Shape
 from .layer import Layer, Tensors, layer_type
+
+_log = logging.getLogger("blobfeed")
 
 _SMALLEST = 1e-20
 """Caffe raises smaller probabilities to this before it takes their logarithm."""
@@ -49,11 +52,20 @@ class Judged:
 
 
 def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
-    """Bring both in order; raises NetError if a label names no class, on CUDA later: there it is left out."""
+    """Bring both in order; raises NetError if a label names no class, on CUDA later: there it is left out.
+
+    Caffe cuts the fraction off a label. So does this, with one warning for each layer; on CUDA without one.
+    """
     classes = scores.shape[axis]
     rows = math.prod(scores.shape[:axis])
     inner = () if scores.numel() == rows * classes else (-1,)
     arranged, flat = scores.reshape(rows, classes, *inner), labels.reshape(rows, *inner).long()
+    if flat.device.type == "cpu" and not layer.has_warned:
+        whole = flat.view(labels.shape).to(labels.dtype)
+        if not torch.equal(whole, labels):
+            layer.has_warned = True
+            label = float(labels[whole != labels][0])
+            _log.warning("%s: label %g is not a whole number; its fraction is cut off", layer.context.where, label)
     if flat.device.type == "cpu" and flat.numel():  # the usual case without masks: they took 6 % of LeNet's forward
         low, high = (int(bound) for bound in flat.aminmax())
         if low >= 0 and high < classes and (ignored is None or not low <= ignored <= high):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ..prototxt.prototxt import Document, document, read_prototxt
 from ..prototxt.schema import NetParameter, Phase, SolverMode, SolverParameter
 from .lr_policy import check_policy
 from .updates import SOLVER_TYPES
+
+_log = logging.getLogger("blobfeed")
 
 _SolverDocument = Document[SolverParameter]
 NetSource = tuple[Document[NetParameter], State]
@@ -107,8 +110,10 @@ def _read_net(solver: _SolverDocument, field: str, nth: int = 0) -> Document[Net
 def choose_device(asked: str | None, solver: SolverParameter | None = None) -> torch.device:
     """`asked` ("cpu", "cuda", "cuda:1"), else what the solver says, else CUDA if there is one; raises SolverError."""
     if asked is None:
-        wants_cpu = solver is not None and solver.HasField("solver_mode") and solver.solver_mode == SolverMode.CPU
-        asked = "cuda" if torch.cuda.is_available() and not wants_cpu else "cpu"
+        mode = solver.solver_mode if solver is not None and solver.HasField("solver_mode") else None
+        asked = "cuda" if torch.cuda.is_available() and mode != SolverMode.CPU else "cpu"
+        if mode == SolverMode.GPU and asked == "cpu":
+            _log.warning("the solver says solver_mode: GPU, but torch finds no CUDA device here: it runs on the CPU")
     elif asked != "cpu" and not torch.cuda.is_available():
         raise SolverError(
             f"device {asked!r} was asked for, but torch finds no CUDA device here; use --device cpu, or in a script "

@@ -279,6 +279,18 @@ def test_a_label_that_names_no_class_is_refused(tmp_path: Path, kind: str, label
         run(net, x=numbers(2, 3), z=np.array([0, label], np.float32))
 
 
+@pytest.mark.parametrize("kind", ["SoftmaxWithLoss", "Accuracy"])
+def test_a_label_with_a_fraction_is_warned_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    x = numbers(2, 3)
+    net = layer_net(tmp_path, f'bottom: "z" type: "{kind}"', x=x, z=numbers(2))
+    whole = run(net, x=x, z=np.array([0, 1], np.float32))
+    assert caplog.messages == []
+    for _ in range(3):
+        assert run(net, x=x, z=np.array([0.5, 1.5], np.float32)) == whole
+    (message,) = caplog.messages
+    assert "layer 'y': label 0.5 is not a whole number" in message
+
+
 def test_a_wrong_number_that_only_the_device_has_seen_is_named_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

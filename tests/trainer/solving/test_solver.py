@@ -51,6 +51,16 @@ def test_a_small_net_learns(tmp_path: Path) -> None:
     assert sum(curve[-5:]) / 5 < 0.3
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="is about a machine without a CUDA device")
+def test_a_solver_that_asks_for_a_gpu_where_there_is_none_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for mode, said in [("", 0), ("solver_mode: CPU", 0), ("solver_mode: GPU", 1)]:
+        with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER.replace("solver_mode: CPU", mode))):
+            assert len(caplog.messages) == said
+    assert "solver_mode: GPU, but torch finds no CUDA device" in caplog.text
+
+
 def test_training_again_gives_the_same_losses_to_the_bit(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     curves = []
