@@ -74,7 +74,9 @@ def pack(
     tops: _Tops = None,
     chunk: Annotated[int, typer.Option(min=0, help="Samples in a chunk; 0: contiguous, which is read fastest.")] = 0,
     compression: Annotated[Compression, typer.Option(help="Lossless; in chunks of about 64 kB.")] = "none",
-    uint8: Annotated[str, typer.Option(help="Arrays of whole numbers, 0 to 255, to store so.", metavar="NAMES")] = "",
+    uint8: Annotated[
+        list[str] | None, typer.Option(help="Arrays of whole numbers, 0 to 255, to store so.", metavar="NAMES")
+    ] = None,
     resize: Annotated[str, typer.Option(help="Size of the pictures, such as 256x256.", metavar="HEIGHTxWIDTH")] = "",
     image_list: _List = None,
     loaders: _Loaders = None,
@@ -99,7 +101,7 @@ def pack(
             decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
             made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
         else:
-            layout = Layout(chunk, compression, _names(uint8) or (), _size(resize))
+            layout = Layout(chunk, compression, _names(",".join(uint8 or ())) or (), _size(resize))
             packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
             named = None if packed.tops == ("data", "label") else packed.tops
             made = Found({"hdf5": {"path": str(target)}}, named)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import numpy as np
-import yaml
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
@@ -32,11 +33,11 @@ class LayerHarness(Closing, Generic[_LayerT]):
             assert tops["data"].shape == (4, 1, 8, 8)
             harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
-    `param_str`: text, or a mapping that is written as YAML, unless it holds arrays or Source objects. `tops`: the names
-    of the tops in the net definition, one needs no list; by default those in param_str, else data and label. `phase`:
-    "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for those
-    of the embedded trainer, over torch tensors. `base_dir`: what relative paths are taken from; None: the working
-    directory. The tops' data is valid until the next forward.
+    `param_str`: text or a mapping. The layer gets a mapping as text that YAML and Python's eval read alike, unless it
+    holds arrays or Source objects. `tops`: the names of the tops in the net definition, one needs no list; by default
+    those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's,
+    over NumPy arrays; "cpu", "cuda", "cuda:1" for those of the embedded trainer, over torch tensors. `base_dir`: what
+    relative paths are taken from; None: the working directory. The tops' data is valid until the next forward.
     """
 
     def __init__(
@@ -149,13 +150,31 @@ def _declared_tops(param_str: str | Mapping[str, object]) -> Any:
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
     plain: dict[str, object] = _plain(values)
     try:
-        return yaml.safe_dump(plain, sort_keys=False)
-    except yaml.representer.RepresenterError:
+        return _literal(plain)
+    except TypeError:
         return plain
 
 
+def _literal(value: object) -> str:
+    """Return text that Python's eval and YAML read alike: a layer's own setup may use either.
+
+    YAML has no None, and reads the word as text. Raises TypeError for arrays and other objects.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_literal(key)}: {_literal(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float):
+        return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # 1e-05 is text in YAML
+    if value is None or isinstance(value, bool | int):
+        return repr(value)
+    raise TypeError(f"{type(value).__name__} has no literal")
+
+
 def _plain(value: object) -> Any:
-    """Tuples, paths and what NumPy has as the plain values that YAML knows."""
+    """Return tuples as lists, paths as text, and NumPy's numbers as Python's."""
     if isinstance(value, Mapping):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

@@ -8,11 +8,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import yaml
 from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Sample
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.support.standin_files import images, write_images
 
@@ -69,6 +72,35 @@ def test_a_layer_of_ours_may_read_any_text_if_its_setup_makes_a_mapping_of_it() 
         assert harness.forward()["data"].tolist() == [0, 1, 2]
     with pytest.raises(ParameterError, match="param_str: expected a mapping such as"):
         LayerHarness(MultiProcessInputLayer, "3")
+
+
+class _Reads(Layer):
+    """A plain Caffe layer that reads its own param_str."""
+
+    def setup(self, bottom: Any, top: Any) -> None:
+        self.by_python = eval(self.param_str)
+        self.by_yaml = yaml.safe_load(self.param_str)
+
+    def reshape(self, bottom: Any, top: Any) -> None:
+        top[0].reshape(1)
+
+    def forward(self, bottom: Any, top: Any) -> None: ...
+    def backward(self, top: Any, propagate_down: Any, bottom: Any) -> None: ...
+
+
+_PLAIN = (
+    st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text("a'\"\n: é\\#{}", max_size=8)
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), st.recursive(_PLAIN, lambda inner: st.lists(inner, max_size=3))))
+@settings(max_examples=50)
+def test_a_mapping_reaches_a_layer_as_text_for_eval_and_for_yaml(values: dict[str, Any]) -> None:
+    with LayerHarness(_Reads, values, tops=["data"]) as harness:
+        assert harness.layer.by_python == harness.layer.by_yaml == values
 
 
 def test_what_ends_caffe_ends_the_test_loudly() -> None:

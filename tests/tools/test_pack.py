@@ -97,6 +97,14 @@ def test_a_job_of_several_ranks_packs_and_times_all_samples(
     assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
 
 
+@pytest.mark.parametrize("options", [("--uint8", "data", "--uint8", "mask"), ("--uint8", "data,mask")])
+def test_all_arrays_that_are_named_become_uint8(tmp_path: Path, options: tuple[str, ...]) -> None:
+    np.savez(tmp_path / "x.npz", data=DATA[:4].astype(np.float32), mask=DATA[4:8].astype(np.float32))
+    command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "data,mask", *options)
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert (file["data"].dtype, file["mask"].dtype) == (np.uint8, np.uint8)
+
+
 def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> None:
     values = DATA[:20].astype(np.float32)
     np.save(tmp_path / "x.npy", values)
