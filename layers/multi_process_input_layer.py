@@ -256,16 +256,10 @@ class _Input:
 
     def keep_state(self, state_file: StateFile) -> None:
         """Have the position noted beside the snapshots, and go on from the one that the command names."""
-        parameters = self.pipeline.parameters
-        if not parameters.in_order and (parameters.world_size or 1) > 1:
-            raise ParameterError(
-                f"parameter 'state_file' is {parameters.state_file!r}: it holds the state of rank 0, and with "
-                f"in_order=False and world_size={parameters.world_size} each rank has its own: leave out in_order"
-            )
         self.state_file = state_file
         if (snapshot := of_command("snapshot")) is not None:  # to go on from
             self.restore(Path(snapshot))
-        if parameters.rank:
+        if self.pipeline.parameters.rank:
             self.state_file = None  # of all ranks the position is the same
 
     def restore(self, snapshot: Path) -> None:

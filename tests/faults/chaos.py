@@ -86,7 +86,7 @@ def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
         with injector.running():
             read(pipeline, scale.chaos_s / len(undisturbed.digests), disturbed)
         deaths = pipeline.statistics().loader_deaths
-    difference = compare(undisturbed, disturbed, in_order=work.values.get("in_order", True))
+    difference = compare(undisturbed, disturbed)
     return Outcome(work, injector.struck, deaths, len(disturbed.samples), difference)
 
 

@@ -43,18 +43,12 @@ class Difference:
         return not (self.lost or self.repeated or self.misplaced or self.altered)
 
 
-def compare(undisturbed: Record, disturbed: Record, *, in_order: bool = True) -> Difference:
-    """Batches that come as they are completed (`in_order` is false) are compared as a set."""
+def compare(undisturbed: Record, disturbed: Record) -> Difference:
     before, after = Counter(undisturbed.samples), Counter(disturbed.samples)
-    misplaced = sum(a != b for a, b in zip(undisturbed.samples, disturbed.samples, strict=False)) if in_order else 0
-    altered = _altered(undisturbed.digests, disturbed.digests, in_order=in_order)
+    misplaced = sum(a != b for a, b in zip(undisturbed.samples, disturbed.samples, strict=False))
+    first, second = undisturbed.digests, disturbed.digests
+    altered = sum(a != b for a, b in zip(first, second, strict=False)) + abs(len(first) - len(second))
     return Difference((before - after).total(), (after - before).total(), misplaced, altered)
-
-
-def _altered(first: list[bytes], second: list[bytes], *, in_order: bool) -> int:
-    if not in_order:
-        return max((Counter(first) - Counter(second)).total(), (Counter(second) - Counter(first)).total())
-    return sum(a != b for a, b in zip(first, second, strict=False)) + abs(len(first) - len(second))
 
 
 def read(pipeline: Pipeline, step_s: float = 0.0, record: Record | None = None) -> Record:

@@ -27,7 +27,7 @@ from .soak_trainer import lines_of
 from .works import WORKS
 
 _STUDY = "soak"
-_WORKS = (2, 4, 7)
+_WORKS = (2, 4, 6)
 _PAUSE_S = 0.25
 _TRAINERS = 0.1
 """Part of the strikes that are for the trainer; the others are for a loader."""

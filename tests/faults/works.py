@@ -91,7 +91,6 @@ WORKS = (
     Work("HDF5 gzip, shuffle: chunk", {"shuffle": "chunk", "shuffle_window": 4}, compression="gzip"),
     Work("HDF5, decode", {"shuffle": True}, Hooks(decode=augment)),
     Work("HDF5, decode and postprocess", {"shuffle": True}, Hooks(augment, standardise)),
-    Work("HDF5, in_order: false", {"shuffle": True, "in_order": False}, Hooks(decode=augment)),
     Work("stream", stream=True),
     Work("stream, decode and postprocess", {"last_batch": "partial"}, Hooks(augment, standardise), stream=True),
 )

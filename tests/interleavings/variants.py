@@ -42,7 +42,6 @@ class Variant:
     batches: int = 3
     rows: int = 2
     rows_per_task: int = 1
-    in_order: bool = True
     postprocess: bool = False
     affinity: bool = False
     stream: bool = False
@@ -55,7 +54,6 @@ class Variant:
         parameters = Parameters(
             batch_size=self.rows,
             num_loaders=2,
-            in_order=self.in_order,
             on_error=self.on_error,  # type: ignore[arg-type]
             epochs=1,
             last_batch="wrap" if self.joined else "partial",
@@ -113,9 +111,7 @@ VARIANTS = (
     Variant("a death", Faults(deaths=1)),
     Variant("two deaths", Faults(deaths=2), batches=1),
     Variant("two deaths, one task a batch", Faults(deaths=2), batches=2, rows=1),
-    Variant("a death, as completed", Faults(deaths=1), in_order=False),
     Variant("a death, postprocess", Faults(deaths=1), batches=2, postprocess=True),
-    Variant("a death, postprocess, as completed", Faults(deaths=1), batches=2, postprocess=True, in_order=False),
     Variant("a death, affinity", Faults(deaths=1), affinity=True),
     Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
     Variant("a death, stream", Faults(deaths=1), stream=True),

@@ -276,14 +276,6 @@ def test_auto_means_beside_the_snapshots_of_the_solver(in_command: Path, text: s
     assert path_of("auto", Path("elsewhere"), 0) == Path(expected.format(folder=folder))
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_out_of_order_one_file_cannot_hold_the_states_of_several_ranks(tmp_path: Path, rank: int) -> None:
-    with pytest.raises(ParameterError, match=r"'state_file' is 'data.json': .* world_size=2 .*: leave out in_order"):
-        _Training(tmp_path, in_order=False, rank=rank, world_size=2)
-    with _Training(tmp_path, in_order=False, rank=0, world_size=1) as training:
-        assert len(training.step(2)) == 2
-
-
 def test_each_layer_has_a_file_of_its_own_and_all_ranks_the_same(in_command: Path) -> None:
     in_command.write_text(f'snapshot_prefix: "{in_command.parent}/net"')
     found = [path_of("auto", Path(), rank) for rank in (0, 0, 1, 1)]

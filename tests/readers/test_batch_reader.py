@@ -116,33 +116,6 @@ def test_a_loop_that_wraps_is_finished_by_batches_of_another_size(source: dict[s
             reader.load_state_dict({**within_a_loop, "loop_start": "x"})
 
 
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_a_loop_of_batches_as_they_are_completed_is_its_epoch_and_goes_on_exactly(
-    source: dict[str, Any], tmp_path: Path, last_batch: str
-) -> None:
-    trainer, overtaken = os.getpid(), tmp_path / "overtaken"
-
-    def decode(sample: Sample, _: np.random.Generator) -> AnyArray:
-        if os.getpid() != trainer and sample.epoch:
-            overtaken.touch()
-        elif os.getpid() != trainer and not sample.index:
-            wait_until(overtaken.exists, "a loader has come to the next epoch")
-        return sample["label"]
-
-    given: dict[str, Any] = {"batch_size": 2, "num_loaders": 2, "in_order": False, "last_batch": last_batch}
-    with read(source, decode=decode, tops="label", epochs=1, prefetch_batches=3, **given) as reader:
-        first = list(reader)
-        assert all_labels(first[:1]) != [0, 1]
-        assert sorted(all_labels(first)) == [*range(SAMPLES)]
-        assert {batch.epoch for batch in first} == {0}
-        second = iter(reader)
-        begun = [next(second), next(second)]
-        state = reader.state_dict()
-        assert sorted(all_labels([*begun, *second])) == [*range(SAMPLES)]
-        reader.load_state_dict(state)
-        assert sorted(all_labels([*begun, *reader])) == [*range(SAMPLES)]
-
-
 def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]

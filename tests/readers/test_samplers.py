@@ -283,7 +283,6 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
     [
         ({"sampler": varying, "shuffle": True}, "shuffle is True, and a sampler gives the order"),
         ({"sampler": varying, "rand_skip": 3}, "rand_skip is 3"),
-        ({"sampler": varying, "in_order": False}, "in_order is false"),
         ({"sampler": varying, "batch_sampler": bucketed}, "several things say .*: sampler, batch_sampler; keep one"),
         ({"sampler": 3}, "sampler is 3: expected"),
         ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),

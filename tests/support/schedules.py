@@ -13,7 +13,6 @@ def schedule_of(
     rows: int,
     *,
     groups: int = _NO_END,
-    in_order: bool = True,
     affinity: Callable[[int, int], int | None] = lambda _group, _row: None,
     can_be_cut: bool = True,
 ) -> Any:
@@ -21,7 +20,6 @@ def schedule_of(
     return SimpleNamespace(
         rows_of=lambda _: rows,
         has=lambda group: group < groups,
-        may_overtake=lambda *_: not in_order,
         affinity=affinity,
         can_be_cut=can_be_cut,
     )

@@ -125,8 +125,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     epochs: the data end after so many epochs; without it they never end.
     last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
         give a "partial" batch.
-    in_order: false gives the batches of an epoch as they are completed, so their order is no longer reproducible; see
-        order.md.
     rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
     world_size: how many processes share the data; goes with rank.
     transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.
@@ -168,7 +166,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rand_skip: NotNegative = 0
     epochs: Positive | None = None
     last_batch: LastBatch = "wrap"
-    in_order: bool = True
     rank: NotNegative | None = None
     world_size: Positive | None = None
     transform: Transform = Transform()
@@ -219,7 +216,6 @@ class ReaderParameters(SharedParameters, total=False):
     seed_globals: bool
     rand_skip: int
     epochs: int | None
-    in_order: bool
     rank: int | None
     world_size: int | None
     transform: Mapping[str, Any]

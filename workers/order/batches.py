@@ -9,9 +9,8 @@ batch leaves the rest of its rows unused. The ledger counts groups, and the trai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import msgspec
 
@@ -46,19 +45,14 @@ class Batches:
     otherwise the same arguments are exactly those of `other` from k on; batch_size, world_size and last_batch may
     differ too, and still no sample of the epoch comes twice. `epochs` are counted from epoch 0, whatever `start` is.
 
-    `instead`: by the number of a batch, the global position of the round that comes in its place.
-
     Raises ParameterError if a rank would get nothing.
     """
 
-    def __init__(
-        self, samples: int, parameters: Parameters, start: int = 0, instead: Mapping[int, int] = MappingProxyType({})
-    ) -> None:
+    def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
         self.samples = samples
         self.parameters = without_source(parameters)
         self.rank, self.world_size = parameters.rank or 0, parameters.world_size or 1
         self.start = start
-        self.instead = dict(instead)
         self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)
         self.batches_per_epoch = self._rounds_in(samples)
@@ -87,21 +81,13 @@ class Batches:
         total = self.total
         if k < 0 or (total is not None and k >= total):
             raise IndexError(f"batch {k} of {total} batches")
-        start = self.round_of(k) if self.instead else self.round_start(k)
+        start = self.round_start(k)
         batch_size = self.parameters.batch_size
         rest = self.samples - start % self.samples
         if self.parameters.last_batch != "partial" or rest >= self.round_rows:
             return BatchRange(start + self.rank * batch_size, batch_size)
         rows, longer = divmod(rest, self.world_size)
         return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
-
-    def round_of(self, k: int) -> int:
-        """The global position where the round of the k-th batch begins."""
-        return self.instead[k] if k in self.instead else self.round_start(k)
-
-    def epochs_of(self, k: int) -> tuple[int, int]:
-        """The epochs in which round k begins and ends."""
-        return self.round_start(k) // self.samples, (self.round_start(k + 1) - 1) // self.samples
 
     def round_start(self, k: int) -> int:
         """The global position where round k begins: what a state holds when k batches have been taken."""
@@ -215,7 +201,7 @@ class Groups:
         """These rows, if they follow each other: nearly always, and known from the first batch and the last."""
         size, number = self.batches.parameters.batch_size, group * self.batches_per_slot
         first, last = first_row // size, (first_row + rows - 1) // size
-        if self.batches.world_size > 1 or self.batches.instead or first >= last:
+        if self.batches.world_size > 1 or first >= last:
             return None
         begin, end = self.batches.batch(number + first), self.batches.batch(number + last)
         # From batch to batch it is a batch's size, but at the end of an epoch: never less with drop, never more with

@@ -161,8 +161,8 @@ def may_be_local(plan: Plan) -> TypeGuard[IndexedPlan]:
     """Whether only code of ours makes the batches, so that it does not matter in which process."""
     if not isinstance(plan, IndexedPlan) or plan.postprocesses:
         return False
-    if plan.parameters.on_error != "raise" or not plan.parameters.in_order:
-        return False  # each feed counts bad samples for itself; out of order nobody could say where to go on
+    if plan.parameters.on_error != "raise":
+        return False  # each feed counts bad samples for itself
     if plan.rows_at_once > 1:
         return False  # many requests at a time take threads, which no trainer's process starts
     decoded = plan.decoded.value

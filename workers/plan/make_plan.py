@@ -337,8 +337,6 @@ def _stream_plan(
     ):
         if value:
             raise ParameterError(f"parameter {name!r} is {value!r}, which a stream cannot have: {why}")
-    if not parameters.in_order:
-        raise ParameterError("parameter 'in_order' is false: the shards of a stream take turns, in order")
     remote = parameters.remote_loaders
     shards = source.shards or max(1, max_loaders(parameters) + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)

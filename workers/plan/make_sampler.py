@@ -207,5 +207,3 @@ def _check_beside(parameters: Parameters, *, may_shuffle: bool) -> None:
             f"mix has {len(parameters.mix)} sources, and a sampler gives the order, so the weights of mix would not "
             "count: use source: {concat: […]}, and the sampler's own weights"
         )
-    if not parameters.in_order:
-        raise ParameterError("in_order is false: the batches of a sampler come in order")

@@ -10,10 +10,9 @@ Anyone who needs `batch_size`, `seed` or another parameter asks `parameters`; no
 
 from __future__ import annotations
 
-import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
@@ -78,10 +77,6 @@ class Schedule(ABC):
     @abstractmethod
     def rows_of(self, group: int) -> int:
         """Rows to be made."""
-
-    def may_overtake(self, group: int, earlier: int) -> bool:
-        """Whether `group` may be announced before `earlier`, if it is complete and that is not."""
-        return False
 
     def affinity(self, group: int, row: int) -> int | None:
         """Rows of one affinity had better be made by one loader, since they lie in the same storage chunks or come from
@@ -285,47 +280,14 @@ class IndexedPlan(Plan, Schedule):
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
         fixed = "samples", "seed", "shuffle", "order"
-        absent = {"order": self.order.declared, "overtaken": ""}  # earlier versions did not say
+        absent = {"order": self.order.declared}  # earlier versions did not say
         checked = check_state(state, self.begin().state(), fixed, absent)
-        position = int(checked["position"])
-        rounds = Batches(self.samples, self.parameters, position, self._instead(str(checked["overtaken"]), position))
+        rounds = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, rounds=rounds, first_number=int(checked["batches"]))
 
     def from_batch(self, taken: int) -> IndexedPlan:
         """The same, from the batch on that follows the first `taken` ones of this plan."""
         return self.resumed(IndexedProgress(self, taken).state())
-
-    def _instead(self, overtaken: str, position: int) -> dict[int, int]:
-        """What a state says of batches that were overtaken: each comes in place of one that has come before it."""
-        try:
-            told: Any = json.loads(overtaken) if overtaken else ((), ())
-            dealt, pairs = told
-            ahead = [(int(came) - position, int(late)) for came, late in pairs if came >= position and late >= 0]
-        except (ValueError, TypeError):
-            raise ParameterError(f"the state's overtaken is {overtaken!r}: expected what state_dict gave") from None
-        if ahead and dealt != self._dealt:
-            raise ParameterError(
-                "the state was saved with in_order=False when batches had overtaken others, with [batch_size, "
-                f"world_size, rank, last_batch]={dealt}, this pipeline has {self._dealt}: give the same ones, or save "
-                "the state at the end of an epoch"
-            )
-        return {rows // self.batches.round_rows: late for rows, late in ahead}
-
-    @property
-    def _dealt(self) -> list[int | str]:
-        batches = self.batches
-        return [self.parameters.batch_size, batches.world_size, batches.rank, self.parameters.last_batch]
-
-    def overtaken(self, taken: int, came: Collection[int]) -> str:
-        """For a state after `taken` batches, of which `came` have come behind the first that has not.
-
-        The batches that are missing will come in place of those that have come before their turn.
-        """
-        batches = self.batches
-        late = [batches.round_of(k) for k in range(taken - len(came), taken) if k not in came]
-        left = {k: start for k, start in batches.instead.items() if k >= taken and k not in came}
-        early = [batches.round_start(k) for k in (*(k for k in came if k >= taken), *left)]
-        return json.dumps([self._dealt, [*zip(early, [*late, *left.values()], strict=True)]]) if early else ""
 
     @property
     def batch_bytes(self) -> int:
@@ -347,13 +309,6 @@ class IndexedPlan(Plan, Schedule):
 
     def rows_of(self, group: int) -> int:
         return self.groups.rows_of(group)
-
-    def may_overtake(self, group: int, earlier: int) -> bool:
-        """Within an epoch: an epoch's batches come before those of the next, in loops over a reader too."""
-        if self.parameters.in_order:
-            return False
-        first, last = self.groups.numbers(earlier)[0], self.groups.numbers(group)[-1]
-        return self.batches.epochs_of(first)[0] == self.batches.epochs_of(last)[1]
 
     def affinity(self, group: int, row: int) -> int | None:
         """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
@@ -382,23 +337,13 @@ class IndexedPlan(Plan, Schedule):
 
 
 class IndexedProgress(msgspec.Struct, frozen=True):
-    """Counts batches: which samples they were follows from the plan.
-
-    `came`: if they need not come in order, the numbers of those that have come behind the first that has not.
-    """
+    """Counts batches: which samples they were follows from the plan."""
 
     plan: IndexedPlan
     taken: int = 0
-    came: frozenset[int] = frozenset()
 
     def after(self, batch: Batch) -> IndexedProgress:
-        if self.plan.parameters.in_order:
-            return IndexedProgress(self.plan, self.taken + 1)
-        first, came = self.taken - len(self.came), self.came | {batch.number - self.plan.first_number}
-        while first in came:
-            came -= {first}
-            first += 1
-        return IndexedProgress(self.plan, self.taken + 1, came)
+        return IndexedProgress(self.plan, self.taken + 1)
 
     def state(self) -> State:
         return {
@@ -410,7 +355,6 @@ class IndexedProgress(msgspec.Struct, frozen=True):
             "shuffle": str(self.plan.parameters.shuffle),
             "order": self.plan.order.declared,
             "world_size": self.plan.parameters.world_size or 1,
-            "overtaken": self.plan.overtaken(self.taken, self.came),
         }
 
 

@@ -238,7 +238,7 @@ class Ledger:
 
     def _is_next(self, group: int) -> bool:
         earliest = next(iter(self._working), group)  # they are opened in rising order
-        return group <= earliest or self._schedule.may_overtake(group, earliest)
+        return group <= earliest
 
     def release(self, group: int) -> bool:
         """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""

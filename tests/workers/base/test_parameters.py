@@ -42,7 +42,7 @@ def test_the_least_that_is_needed_gives_every_default() -> None:
         ({"timeout_s": 0}, "'timeout_s' is 0: expected a number > 0"),
         ({"rand_skip": 10**30}, f"'rand_skip' is {10**30}: expected at most"),
         ({"rank": 0, "world_size": 10**20}, f"'world_size' is {10**20}: expected at most"),
-        ({"in_order": "yes"}, "'in_order' is 'yes': expected true or false"),
+        ({"seed_globals": "yes"}, "'seed_globals' is 'yes': expected true or false"),
         ({"tops": 3}, "'tops' is 3: expected a list, each item text"),
         ({"source": 3}, "'source' is 3: expected a mapping of names to values"),
         ({"transform": {"scale": "x"}}, "'transform.scale' is 'x': expected a number"),

@@ -27,7 +27,7 @@ _SHORT = replace(
 )
 
 
-@pytest.mark.parametrize("work", [WORKS[4], WORKS[7]], ids=lambda work: work.name)
+@pytest.mark.parametrize("work", [WORKS[4], WORKS[6]], ids=lambda work: work.name)
 def test_chaos_changes_no_byte_of_ten_epochs(work: Work, tmp_path: Path) -> None:
     outcome = disturb(work, _SHORT, tmp_path)
     assert outcome.struck.total() > 0
@@ -58,12 +58,6 @@ def test_deaths_and_hangs_are_recovered_from(tmp_path: Path) -> None:
 )
 def test_each_kind_of_difference_is_seen(samples: list[int], digests: list[bytes], expected: Difference) -> None:
     assert compare(Record([1, 2, 3, 4], [b"a", b"b"]), Record(samples, digests)) == expected
-
-
-def test_unordered_batches_are_compared_as_a_set() -> None:
-    one, other = Record([1, 2, 3, 4], [b"a", b"b"]), Record([3, 4, 1, 2], [b"b", b"a"])
-    assert compare(one, other, in_order=False) == Difference(0, 0, 0, 0)
-    assert compare(one, Record([3, 4, 1, 1], [b"b", b"c"]), in_order=False) == Difference(1, 1, 0, 1)
 
 
 def test_a_figure_that_is_not_what_it_must_be_stands_out() -> None:

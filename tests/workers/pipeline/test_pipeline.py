@@ -92,12 +92,6 @@ def test_augmentation_is_the_same_for_any_loader() -> None:
         assert deliver_all(pipeline) == Promise(parameters(), noise=True).batches()
 
 
-def test_out_of_order_every_batch_comes_once_and_as_promised() -> None:
-    given = parameters(in_order=False, num_loaders=3)
-    delivered = deliver_all(Pipeline(given, source=Numbered()))
-    assert sorted(delivered, key=lambda batch: batch.number) == Promise(given).batches()
-
-
 def test_a_batch_that_is_held_is_not_written_to() -> None:
     with Pipeline(parameters(epochs=4), source=Numbered()) as pipeline:
         held = pipeline.take()

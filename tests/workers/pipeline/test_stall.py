@@ -465,13 +465,6 @@ def test_a_message_that_an_interrupt_takes_along_is_sent_again(items: int, falls
         assert list(_all_though_torn(pipeline, falls_before)) == Promise(given, items=items).batches()
 
 
-def test_out_of_order_too_every_batch_comes_once_though_messages_are_lost() -> None:
-    given = parameters(epochs=80, in_order=False, prefetch_batches=1)
-    with Pipeline(given, source=Numbered(items=2000)) as pipeline:
-        delivered = sorted(_all_though_torn(pipeline, falls_before=False), key=lambda batch: batch.number)
-    assert delivered == Promise(given, items=2000).batches()
-
-
 def test_an_error_that_an_interrupt_takes_along_is_told_again() -> None:
     given = parameters(epochs=40)
     trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(30)}))

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import replace
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
@@ -22,9 +20,7 @@ from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import IndexedPlan, Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
-from blobfeed.workers.scheduling.ledger import Ledger, Task
 from blobfeed.workers.transport.messages import Announce, StreamBatch
-from hypothesis import given, settings
 
 pytestmark = pytest.mark.pure
 
@@ -124,7 +120,6 @@ def test_a_state_says_where_the_next_batch_stands() -> None:
         "shuffle": "False",
         "order": "",
         "world_size": 1,
-        "overtaken": "",
     }
 
 
@@ -219,63 +214,6 @@ def test_a_state_of_an_earlier_version_says_nothing_of_its_order(order: EpochOrd
     state = plan.begin().state()
     del state["order"]
     assert plan.resumed(state).begin().state() == plan.begin().state()
-
-
-def as_completed(plan: IndexedPlan, most: int, data: st.DataObject) -> tuple[list[Batch], dict[str, Any]]:
-    """Up to `most` batches, of groups that end in any order, and the state behind them."""
-    ledger = Ledger(plan, slots=3)
-    ledger.add_loader(1)
-    progress, taken = plan.begin(), list[Batch]()
-    tasks: list[Task] = []
-    while len(taken) < most:
-        ledger.open_groups()
-        tasks += [task for _, task in ledger.assign(0.0)]
-        if not tasks:
-            break
-        ledger.done(1, tasks.pop(data.draw(st.integers(0, len(tasks) - 1))).id, 0.0)
-        for group, _ in ledger.announcements():
-            for batch in plan.unpack(Announce(group, 0), rows())[: most - len(taken)]:
-                progress = progress.after(batch)
-                taken.append(batch)
-            ledger.release(group)
-    return taken, progress.state()
-
-
-@settings(deadline=None)
-@given(
-    data=st.data(),
-    last_batch=st.sampled_from(["wrap", "drop", "partial"]),
-    batches_per_slot=st.integers(1, 2),
-    size=st.integers(1, 4),
-    world_size=st.integers(1, 2),
-)
-def test_batches_that_overtake_others_stay_in_their_epoch_and_a_state_knows_them(
-    data: st.DataObject, last_batch: str, batches_per_slot: int, size: int, world_size: int
-) -> None:
-    sizes: dict[str, Any] = {"batch_size": size, "rank": 0, "world_size": world_size, "last_batch": last_batch}
-    plan = indexed(batches_per_slot, in_order=False, **sizes)
-    whole = [(plan.batches.batch(k).start, plan.batches.batch(k).rows) for k in range(plan.batches.total or 0)]
-    taken: list[Batch] = []
-    while len(taken) < len(whole):
-        more, state = as_completed(plan, data.draw(st.integers(1, len(whole))), data)
-        taken += more
-        plan = plan.resumed(state)
-    assert sorted((batch.epoch * SAMPLES + batch.position, batch.rows) for batch in taken) == whole
-    epochs = [(int(batch.epochs[0]), int(batch.epochs[-1])) for batch in taken]
-    assert all(last <= first for (_, last), (first, _) in itertools.pairwise(epochs))
-
-
-def test_a_state_with_batches_that_were_overtaken_needs_the_same_batches() -> None:
-    plan = indexed(1, in_order=False, last_batch="wrap")
-    state, _ = take(plan, [Announce(1, 0)])
-    assert (state["position"], state["overtaken"]) == (4, '[[4, 1, 0, "wrap"], [[4, 0]]]')
-    assert plan.resumed(state).begin().state() == state
-    with pytest.raises(
-        ParameterError, match=r"in_order=False.*\[4, 1, 0, 'wrap'\], this pipeline has \[5, 1, 0, 'wrap'\]"
-    ):
-        indexed(1, batch_size=5, last_batch="wrap").resumed(state)
-    with pytest.raises(ParameterError, match="overtaken is 'x': expected what state_dict gave"):
-        plan.resumed({**state, "overtaken": "x"})
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,7 @@ def test_bytes_are_those_of_local_loaders_whatever_is_read(
     tmp_path: Path, cluster: RayCluster, work: Work, local: int
 ) -> None:
     given = {"num_loaders": local, "remote_loaders": remote(cluster, 2 - local)}
-    in_order = work.values.get("in_order", True)
-    assert compare(undisturbed(work, tmp_path), undisturbed(work, tmp_path, **given), in_order=in_order).is_none
+    assert compare(undisturbed(work, tmp_path), undisturbed(work, tmp_path, **given)).is_none
 
 
 @pytest.mark.slow

@@ -22,12 +22,11 @@ class LedgerMachine(RuleBasedStateMachine):
         slots=st.integers(1, 4),
         groups=st.integers(1, 6),
         rows=st.integers(1, 5),
-        in_order=st.booleans(),
         postprocess=st.booleans(),
     )
-    def begin(self, slots: int, groups: int, rows: int, in_order: bool, postprocess: bool) -> None:
-        self.rows, self.groups, self.in_order, self.postprocess = rows, groups, in_order, postprocess
-        schedule = schedule_of(rows, groups=groups, in_order=in_order)
+    def begin(self, slots: int, groups: int, rows: int, postprocess: bool) -> None:
+        self.rows, self.groups, self.postprocess = rows, groups, postprocess
+        schedule = schedule_of(rows, groups=groups)
         self.ledger = Ledger(schedule, slots=slots, postprocess=postprocess)
         self.now = 0.0
         self.next_loader = 1
@@ -109,8 +108,7 @@ class LedgerMachine(RuleBasedStateMachine):
             assert self._complete(group), "announced with rows missing"
             assert not self.postprocess or self.postprocessed[group] >= 1
             assert slot not in self.held.values(), "one slot in two hands"
-            if self.in_order:
-                assert group == len(self.announced)
+            assert group == len(self.announced)
             self.announced.append(group)
             self.held[group] = slot
 
@@ -175,8 +173,8 @@ LedgerMachine.TestCase.settings = settings(
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-def make_ledger(rows: int = 4, slots: int = 2, in_order: bool = True) -> Ledger:
-    return Ledger(schedule_of(rows, in_order=in_order), slots=slots)
+def make_ledger(rows: int = 4, slots: int = 2) -> Ledger:
+    return Ledger(schedule_of(rows), slots=slots)
 
 
 def test_no_loader_is_given_more_than_two_tasks_and_the_one_with_the_fewest_comes_first() -> None:
@@ -308,16 +306,15 @@ def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
         assert ledger.remove_loader(loader) is None
 
 
-@pytest.mark.parametrize("in_order", [True, False])
-def test_a_batch_completed_early_waits_for_its_turn_only_when_order_matters(in_order: bool) -> None:
-    ledger = make_ledger(in_order=in_order)
+def test_a_batch_completed_early_waits_for_its_turn() -> None:
+    ledger = make_ledger()
     ledger.add_loader(1)
     ledger.open_groups()
     first, second = [task for _, task in ledger.assign(0.0)]
     ledger.done(1, second.id, 0.0)
-    assert [group for group, _ in ledger.announcements()] == ([] if in_order else [1])
+    assert [group for group, _ in ledger.announcements()] == []
     ledger.done(1, first.id, 0.0)
-    assert [group for group, _ in ledger.announcements()] == ([0, 1] if in_order else [0])
+    assert [group for group, _ in ledger.announcements()] == [0, 1]
 
 
 def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:

@@ -499,7 +499,6 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         (lambda: StreamSource({"x": [1, 2]}), "make is {'x': .*: expected a function that"),
         (lambda: StreamSource(5), "make is 5: expected a function that"),  # type: ignore[arg-type]
         (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
-        (lambda: make_pipeline(in_order=False), "take turns"),
     ],
 )
 def test_bad_arguments_are_named(make: Any, message: str) -> None:
