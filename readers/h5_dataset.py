@@ -37,24 +37,24 @@ class H5Dataset(Dataset[Item]):
     trajectory_2 before trajectory_10. Files are opened by whoever reads from them, each worker for itself, never across
     a fork; a batch is read at once (`__getitems__`).
 
-    `paths`: a file, a list of them, a glob, or a text file that lists them.  `groups`: only what lies in these groups.
-    `datasets`: where a sample is a group of data sets, their paths in it.  `labels`: which attributes are labels; by
-    default those that the first sample found has.  `limit`: only the first so many samples; -1: all.  `index_cache`: a
-    file in which the index is kept: an archive of a million samples is gone through once, and again when a file has
-    changed.  `transform`: a function of the item, run where it is read.  `options`: what else the source
-    `hdf5_samples` takes.
+    `h5_paths`: a file, a list of them, a glob, or a text file that lists them.  `limit`: only the first so many
+    samples; -1: all.  `groups`: only what lies in these groups.  `datasets`: where a sample is a group of data sets,
+    their paths in it.  `labels`: which attributes are labels; by default those that the first sample found has.
+    `index_cache`: a file in which the index is kept: an archive of a million samples is gone through once, and again
+    when a file has changed.  `transform`: a function of the item, run where it is read.  `options`: further options
+    of the source `hdf5_samples`.
 
     Raises ParameterError and SourceError.
     """
 
     def __init__(
         self,
-        paths: str | Path | Sequence[str | Path],
+        h5_paths: str | Path | Sequence[str | Path],
+        limit: int | None = None,
         *,
         groups: str | Sequence[str] = ("",),
         datasets: str | Sequence[str] = (),
         labels: str | Sequence[str] | None = None,
-        limit: int | None = None,
         index_cache: str | Path | None = None,
         transform: Callable[[Item], Any] | None = None,
         base_dir: str | Path = ".",
@@ -62,7 +62,7 @@ class H5Dataset(Dataset[Item]):
     ) -> None:
         self._transform = check_hook("H5Dataset", "transform", transform)
         where = absolute(base_dir)
-        every = [paths] if isinstance(paths, str | Path) else paths
+        every = [h5_paths] if isinstance(h5_paths, str | Path) else h5_paths
         listed = list_hdf5_files(list(map(str, every)), where, "H5Dataset")
         wanted, datasets = _names(groups), _names(datasets)
         locking = options.get("locking")

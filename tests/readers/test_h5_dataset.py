@@ -137,6 +137,7 @@ def test_only_some_groups_and_only_the_first_samples(tmp_path: Path) -> None:
         file["test/trajectory_0"].attrs["number"] = -1
     dataset = H5Dataset(tmp_path / "all.h5", groups="train", limit=5)
     assert [int(dataset[index]["labels"]["number"]) for index in range(len(dataset))] == [0, 1, 2, 3, 4]
+    assert len(H5Dataset(tmp_path / "all.h5", 3, groups="train")) == 3
     assert len(H5Dataset(tmp_path / "all.h5", groups="train", limit=-1)) == len(
         H5Dataset(tmp_path / "all.h5", groups="train")
     )
@@ -232,4 +233,4 @@ def test_a_label_that_is_not_utf8_is_named_with_its_sample(archive: Path) -> Non
 )
 def test_a_bad_argument_is_named(archive: Path, arguments: dict[str, Any], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
-        H5Dataset(**{"paths": "*.h5", "base_dir": archive, **arguments})
+        H5Dataset(**{"h5_paths": "*.h5", "base_dir": archive, **arguments})
