@@ -25,7 +25,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import zmq
@@ -363,10 +363,10 @@ def _use_huge_pages(config: Config) -> Iterator[int]:
     yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
-def run(descriptor: int, unguard: Callable[[], None]) -> None:
-    """The whole life of the assembler.
+def run(descriptor: int) -> None:
+    """Do all that the assembler does, from the Config in `descriptor` to its end.
 
-    `descriptor` holds the Config. `unguard`: called when this process is about to watch the trainer itself.
+    It begins to watch the trainer when the nursery has been forked. If the trainer has died by then, it ends at once.
     """
     leave_signals_to_trainer()
     raise_descriptor_limit()
@@ -374,7 +374,6 @@ def run(descriptor: int, unguard: Callable[[], None]) -> None:
         # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
         sys.stdout.reconfigure(line_buffering=True)
     config, errors = Config.adopt(descriptor)
-    unguard()
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def become(number: int, line: int) -> None:
