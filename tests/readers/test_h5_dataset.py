@@ -220,8 +220,8 @@ def test_a_label_that_is_not_utf8_is_named_with_its_sample(archive: Path) -> Non
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        ({"paths": "none.h5"}, SourceError, "none.h5"),
-        ({"paths": "*.hdf"}, SourceError, r"no file matches"),
+        ({"h5_paths": "none.h5"}, SourceError, "none.h5"),
+        ({"h5_paths": "*.hdf"}, SourceError, r"no file matches"),
         ({"labels": ["nmae"]}, SourceError, r"no attribute 'nmae' .did you mean 'name'"),
         ({"groups": "tests"}, SourceError, "no samples: no data set in the groups .'tests'."),
         ({"limit": 0}, ParameterError, "'limit' is 0"),
