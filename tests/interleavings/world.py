@@ -639,7 +639,7 @@ class World:
             tuple(map(told, self.batches.frames)),
             tuple(map(told, self.releases.frames)),
             tuple(feed._releasing), told(feed._arrived), feed._in_doubt, feed._failure is None,
-            tuple(sorted(reception.held)), tuple(sorted(reception._accepted)), reception._all_accepted_below,
+            tuple(sorted(reception.held)), reception._next,
             reception._awaited, reception._resends,
             tuple(map(tuple, self.slots)), told(self.opened), tuple(self.held), len(self.delivered),
             tuple(sorted(self.delivered)), tuple(self.left.values()),

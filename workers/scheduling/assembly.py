@@ -270,6 +270,9 @@ class Assembly:
 class Reception:
     """Which of the assembler's messages are for the trainer now; each call may be interrupted and repeated.
 
+    Groups are announced in rising order, with gaps where the trainer gets nothing of one. So the last one that was
+    accepted tells what is new, and a run keeps no more of its millionth group than of its first.
+
     `held`: the groups that the trainer has accepted and not released. `dropped`: messages that were not expected.
     """
 
@@ -278,8 +281,8 @@ class Reception:
         self.dropped = 0
         self._resends = 0
         self._awaited = 0
-        self._accepted: set[int] = set()
-        self._all_accepted_below = 0
+        self._next = 0
+        """The first group that may be new."""
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """`message`, if the trainer has still to be told of it."""
@@ -305,14 +308,11 @@ class Reception:
         if not self._is_new(group):
             return False
         self.held.add(group)
-        self._accepted.add(group)
-        while self._all_accepted_below in self._accepted:
-            self._all_accepted_below += 1
-            self._accepted.discard(self._all_accepted_below - 1)
+        self._next = group + 1
         return True
 
     def release(self, group: int) -> None:
         self.held.discard(group)
 
     def _is_new(self, group: int) -> bool:
-        return group >= self._all_accepted_below and group not in self._accepted
+        return group >= self._next
