@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import queue
 import random
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -138,6 +141,36 @@ def test_a_mix_and_a_cache_are_read_in_process(sources: dict[str, Any], tmp_path
     uncached = read(sources["hdf5"], **SETTINGS, num_loaders=0)
     for number in (0, 0, 2):  # filled, read in process, read by loaders
         assert read(sources["hdf5"], **SETTINGS, cache=cache, num_loaders=number) == uncached
+
+
+def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> None:
+    parts = [{"arrays": {"data": large(count), "label": labels(count)}} for count in (SAMPLES, 60)]
+    settings: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 3, "num_loaders": 0, "decode": noisy}
+    count = 400
+    with BatchReader(mix=parts, **settings) as reader:
+        expected = [bytes_of(batch) for batch in islice(reader, count)]
+    batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    found: list[Bytes] = []
+
+    def ask() -> None:
+        for number in range(count):
+            found.append(bytes_of(batches.get(timeout=60)))
+            if number == 0:
+                far_ahead.wait(60)
+
+    far_ahead, other, before = threading.Event(), threading.Thread(target=ask), sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        other.start()
+        with BatchReader(mix=parts, **settings) as reader:
+            for number, batch in enumerate(islice(reader, count)):
+                batches.put(batch)
+                if number == count // 2:  # in another block of the order than what the thread asks for
+                    far_ahead.set()
+            other.join(60)
+    finally:
+        sys.setswitchinterval(before)
+    assert found == expected
 
 
 def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, Any]) -> None:

@@ -20,7 +20,16 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .epoch_order import BLOCK, SORTED_LIMIT, EpochOrder, Permutation, keyed_permutation, numbered_keys, shuffled_rows
+from .epoch_order import (
+    BLOCK,
+    SORTED_LIMIT,
+    Block,
+    EpochOrder,
+    Permutation,
+    keyed_permutation,
+    numbered_keys,
+    shuffled_rows,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,26 +74,27 @@ class ChunkOrder(EpochOrder):
         number, within = divmod(position, self.samples)
         return number * self._windows + self._window_at(self._of_epoch(number), within)
 
-    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+    def _compute_block(self, position: int) -> Block:
         number, within = divmod(position, self.samples)
         epoch = self._of_epoch(number)
         whole = (self._window_chunks + 1) * self._chunk <= SORTED_LIMIT
         first, slots = (self._whole_windows if whole else self._part_of_window)(epoch, within)
-        return position - within + first, self._samples_at(epoch, slots)
+        return Block(position - within + first, self._samples_at(epoch, slots))
 
     def _of_epoch(self, number: int) -> _Epoch:
-        if self._epoch is None or self._epoch.number != number:
+        epoch = self._epoch
+        if epoch is None or epoch.number != number:
             # The short chunk's rank is drawn by itself, and the others are permuted around it: it is known without
             # inverting a permutation, and all orders of the chunks are still equally likely.
             short_rank = self._key("short chunk", number) * self._chunks >> 64
-            self._epoch = _Epoch(
+            self._epoch = epoch = _Epoch(
                 number,
                 short_rank,
                 self._window_of(short_rank),
                 keyed_permutation(max(1, self._chunks - 1), self._key("chunks", number)),
                 self._key("windows", number),
             )
-        return self._epoch
+        return epoch
 
     def _whole_windows(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
         """As many whole windows as a block holds, the one at position `within` among them, all shuffled by one sort."""

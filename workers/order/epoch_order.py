@@ -23,6 +23,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +47,28 @@ _LAST_LOT = np.uint64(2**64 - 1)
 _MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
 _HALF_WORD = np.uint64(32)
-_NOTHING: IndexArray = np.empty(0, np.int64)
+
+
+class Block(NamedTuple):
+    """The samples at consecutive global positions, shape (positions,).
+
+    `epochs`: in which epoch each comes, where the position alone does not say it; shape (positions,), or None.
+    """
+
+    start: int
+    samples: IndexArray
+    epochs: IndexArray | None = None
+
+
+_NOTHING = Block(0, np.empty(0, np.int64))
 
 
 class EpochOrder(ABC):
-    """Sample indices by global position; the same for equal arguments, whatever was asked before."""
+    """Sample indices by global position; the same for equal arguments, whatever was asked before.
+
+    Several threads may ask at the same time: one iterates, another reads `Batch.indices`. So what an order keeps from
+    one call to the next is one object, assigned once, and each call works with the one that it has taken.
+    """
 
     samples: int
     """Positions in one epoch."""
@@ -65,7 +83,7 @@ class EpochOrder(ABC):
         if samples < 1:
             raise ParameterError(f"the number of samples is {samples}: an order needs at least one")
         self.samples = samples
-        self._block_start, self._block = 0, _NOTHING
+        self._block = _NOTHING
 
     def indices(self, start: int, count: int) -> IndexArray:
         """The samples at global positions start … start+count-1; shape (count,), the caller's own.
@@ -75,7 +93,9 @@ class EpochOrder(ABC):
         out = np.empty(count, np.int64)
         done = 0
         while done < count:
-            part = self._rest_of_block(start + done)[: count - done]
+            block = self._block_at(start + done)
+            first = start + done - block.start
+            part = block.samples[first : first + count - done]
             out[done : done + len(part)] = part
             done += len(part)
         return out
@@ -97,16 +117,16 @@ class EpochOrder(ABC):
         """
         return None
 
-    def _rest_of_block(self, position: int) -> IndexArray:
-        offset = position - self._block_start
-        if not 0 <= offset < len(self._block):
-            self._block_start, self._block = self._compute_block(position)
-            offset = position - self._block_start
-        return self._block[offset:]
+    def _block_at(self, position: int) -> Block:
+        """The block that holds a global position."""
+        block = self._block
+        if not 0 <= position - block.start < len(block.samples):
+            self._block = block = self._compute_block(position)
+        return block
 
     @abstractmethod
-    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
-        """Some range of global positions around `position`: its start, and its samples."""
+    def _compute_block(self, position: int) -> Block:
+        """Some range of global positions around `position`."""
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_block": _NOTHING}
@@ -115,9 +135,9 @@ class EpochOrder(ABC):
 class SequentialOrder(EpochOrder):
     """Samples as they are stored, in every epoch."""
 
-    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+    def _compute_block(self, position: int) -> Block:
         start, first, end = block_around(position, self.samples)
-        return start, np.arange(first, end, dtype=np.int64)
+        return Block(start, np.arange(first, end, dtype=np.int64))
 
 
 class ShuffledOrder(EpochOrder):
@@ -131,14 +151,15 @@ class ShuffledOrder(EpochOrder):
     def __getstate__(self) -> dict[str, object]:
         return super().__getstate__() | {"_permutation": None}
 
-    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+    def _compute_block(self, position: int) -> Block:
         start, first, end = block_around(position, self.samples)
-        return start, self._of_epoch(start // self.samples)(np.arange(first, end, dtype=np.int64))
+        return Block(start, self._of_epoch(start // self.samples)(np.arange(first, end, dtype=np.int64)))
 
     def _of_epoch(self, epoch: int) -> Permutation:
-        if self._permutation is None or self._permutation[0] != epoch:
-            self._permutation = epoch, keyed_permutation(self.samples, self._key_of(epoch))
-        return self._permutation[1]
+        kept = self._permutation
+        if kept is None or kept[0] != epoch:
+            self._permutation = kept = epoch, keyed_permutation(self.samples, self._key_of(epoch))
+        return kept[1]
 
 
 def block_around(position: int, samples: int) -> tuple[int, int, int]:

@@ -21,7 +21,7 @@ from xxhash import xxh3_64_hexdigest
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
-from .epoch_order import BLOCK, SORTED_LIMIT, EpochOrder, numbered_keys, shuffled_rows
+from .epoch_order import BLOCK, SORTED_LIMIT, Block, EpochOrder, numbered_keys, shuffled_rows
 from .make_order import Shuffle, make_order
 
 _LEAST_PATTERN = 1000
@@ -61,35 +61,33 @@ class MixedOrder(EpochOrder):
         self.declared = f"mix {xxh3_64_hexdigest(repr((tuple(sizes), self.draws, parts)).encode())}"
         self._key = derive_key(seed, "mix pattern") if shuffle else None
         self._pattern = even_pattern(self.draws)
-        self._epochs = self._block
-        """Of the samples in the block."""
 
     def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
         """The epochs are those of each sample's own source."""
         indices, epochs = np.empty(count, np.int64), np.empty(count, np.int64)
         done = 0
         while done < count:
-            part = self._rest_of_block(start + done)[: count - done]
-            first, end = start + done - self._block_start, done + len(part)
-            indices[done:end] = part
-            epochs[done:end] = self._epochs[first : first + len(part)]
+            block = self._block_at(start + done)
+            if block.epochs is None:
+                raise TypeError("a block of a mix has no epochs of its samples")
+            first = start + done - block.start
+            part = slice(first, first + count - done)
+            end = done + len(block.samples[part])
+            indices[done:end], epochs[done:end] = block.samples[part], block.epochs[part]
             done = end
         return indices, epochs
 
-    def __getstate__(self) -> dict[str, object]:
-        return super().__getstate__() | {"_epochs": self._block[:0]}
-
-    def _compute_block(self, position: int) -> tuple[int, IndexArray]:
+    def _compute_block(self, position: int) -> Block:
         length = len(self._pattern)
         together = max(1, BLOCK // length)
         first = position // length // together * together
         sources = self._sources(np.arange(first, first + together, dtype=np.int64))
-        samples, self._epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
+        samples, epochs = np.empty(len(sources), np.int64), np.empty(len(sources), np.int64)
         for source, (order, offset, draws) in enumerate(zip(self._orders, self.offsets, self.draws, strict=True)):
             mine = sources == source
-            indices, self._epochs[mine] = order.with_epochs(first * draws, together * draws)
+            indices, epochs[mine] = order.with_epochs(first * draws, together * draws)
             samples[mine] = indices + offset
-        return first * length, samples
+        return Block(first * length, samples, epochs)
 
     def _sources(self, numbers: IndexArray) -> IndexArray:
         """The sources drawn from in the patterns of these numbers, one pattern behind the other."""

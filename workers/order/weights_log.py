@@ -72,14 +72,16 @@ class WeightsLog:
     def as_text(self, batch: int, epoch: int) -> str:
         """All that rows from there on may be drawn by, for a state; "" if that is nothing."""
         kept = without_superseded(self.changes, batch, epoch)
-        if self._text[0] == kept:
-            return self._text[1]
+        told = self._text
+        if told[0] == kept:
+            return told[1]
         rows = []
         for each in kept:
             packed = zlib.compress(self.weights[each.version].tobytes(), 1)
             rows.append((each.from_batch, each.from_epoch, base64.b64encode(packed).decode()))
-        self._text = kept, json.dumps(rows) if rows else ""
-        return self._text[1]
+        text = json.dumps(rows) if rows else ""
+        self._text = kept, text
+        return text
 
     @classmethod
     def from_text(cls, text: str, samples: int) -> WeightsLog:

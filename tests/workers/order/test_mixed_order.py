@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 import pickle
+import sys
+import threading
+from collections.abc import Iterator
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.order.chunk_order import ChunkOrder
+from blobfeed.workers.order.epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
 from blobfeed.workers.order.make_order import Shuffle
 from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern, even_pattern
 from hypothesis import example, given, settings
@@ -162,6 +167,76 @@ def test_no_sample_comes_twice_in_an_epoch_of_its_own_source(
             pickle.loads(pickle.dumps(order)).with_epochs(start, 50), (indices, epochs), strict=True
         ):
             np.testing.assert_array_equal(again[: 12_000 - start], whole[start : start + 50])
+
+
+class _Waiting:
+    """An order that waits, once, in the midst of a block that a second thread computes."""
+
+    def __init__(self, order: EpochOrder) -> None:
+        self._order = order
+        self.reached, self.may_go_on = threading.Event(), threading.Event()
+
+    def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
+        if threading.current_thread() is not threading.main_thread():
+            self.reached.set()
+            assert self.may_go_on.wait(30)
+        return self._order.with_epochs(start, count)
+
+
+def test_a_thread_that_asks_while_another_computes_a_block_gets_the_epochs_of_its_own_samples() -> None:
+    expected = MixedOrder([50, 40], [1, 1], shuffle=True, seed=1).with_epochs(100, 60)
+    order = MixedOrder([50, 40], [1, 1], shuffle=True, seed=1)
+    order.with_epochs(100, 60)
+    order._orders[1] = waiting = _Waiting(order._orders[1])  # type: ignore[call-overload]
+    other = threading.Thread(target=order.indices, args=(10**6, 5))
+    other.start()
+    try:
+        assert waiting.reached.wait(30)
+        indices, epochs = order.with_epochs(100, 60)
+    finally:
+        waiting.may_go_on.set()
+        other.join(30)
+    np.testing.assert_array_equal(indices, expected[0])
+    np.testing.assert_array_equal(epochs, expected[1])
+
+
+@pytest.fixture
+def threads_switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("threads_switch_often")
+@pytest.mark.parametrize(
+    "order",
+    [
+        SequentialOrder(500),
+        ShuffledOrder(500, seed=1),
+        ChunkOrder(500, 1, chunk_samples=10, window_chunks=4),
+        MixedOrder([300, 200], [1, 2], shuffle=True, seed=1),
+    ],
+    ids=["stored", "shuffled", "chunked", "mixed"],
+)
+def test_two_threads_get_what_one_gets(order: EpochOrder) -> None:
+    places = [(number * 7_919, 50) for number in range(200)]
+    expected = [pickle.loads(pickle.dumps(order)).with_epochs(*place) for place in places]
+    wrong: list[int] = []
+
+    def ask(first: int) -> None:
+        for number in range(first, len(places), 2):
+            got = order.with_epochs(*places[number])
+            if any(not np.array_equal(one, other) for one, other in zip(got, expected[number], strict=True)):
+                wrong.append(number)
+
+    threads = [threading.Thread(target=ask, args=(first,)) for first in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert wrong == []
 
 
 def test_two_mixes_of_different_seeds_differ() -> None:
