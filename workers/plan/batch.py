@@ -55,11 +55,13 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
     @property
     def epochs(self) -> IndexArray:
-        """The epoch of each row, shape (rows,): a batch that wraps holds the end of one and the start of the next."""
+        """The epoch of each sample, shape (rows,): a batch that wraps holds the end of one and the start of the next.
+
+        In a mix each sample has the epoch of its own source, as hooks see it.
+        """
         if self.drawn is not None:
             epochs, rows = zip(*self.drawn.epochs, strict=True)
             return np.repeat(np.array(epochs, np.int64), rows)
         if self.order is None:
             return np.full(self.rows, self.epoch, np.int64)
-        first = self.epoch * self.order.samples + self.position
-        return np.arange(first, first + self.rows, dtype=np.int64) // self.order.samples
+        return self.order.with_epochs(self.epoch * self.order.samples + self.position, self.rows)[1]

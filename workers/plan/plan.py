@@ -322,8 +322,8 @@ class IndexedPlan(Plan, Schedule):
         return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        position = self.groups.position_of(group, row)
-        return position // self.order.samples, int(self.order.indices(position, 1)[0]), ""
+        index, epoch = self.order.with_epochs(self.groups.position_of(group, row), 1)
+        return int(epoch[0]), int(index[0]), ""
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         if 0 <= good_rows < self.parameters.batch_size:

@@ -85,6 +85,17 @@ def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
     assert batch.epochs.tolist() == [0, 0, 1, 1]
 
 
+def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named() -> None:
+    order = MixedOrder([3, 97], [1, 1], shuffle=False, seed=0)
+    plan = indexed(batches_per_slot=1)
+    plan = replace(plan, order=order, rounds=Batches(100, plan.parameters))
+    (batch,) = plan.unpack(Announce(3, 0, ()), rows(4))
+    assert batch.epoch == 0
+    assert batch.indices.tolist() == [0, 9, 1, 10]
+    assert batch.epochs.tolist() == [2, 0, 2, 0]
+    assert [plan.sample_in(3, row, -1)[:2] for row in range(4)] == [(2, 0), (0, 9), (2, 1), (0, 10)]
+
+
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
     (batch,) = plan.unpack(Announce(3, 0, (), (StreamBatch(1, 1, 2, 3),)), rows(4))
