@@ -28,6 +28,7 @@ from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Progress
+from ...workers.processes.process import interrupts_deferred
 from .conversion import Conversion, check_range, check_types, check_whole_numbers
 from .cuda_convert import DeviceConversion
 from .cuda_device import CudaDevice
@@ -236,12 +237,14 @@ class CudaDelivery(Delivery):
 
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
         sent = _sent(buffer)
-        self._device.use_after(sent.done)
-        try:
-            for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
-                conversion.put(sent.values[top.name], out, sent.values.get(CROPS))
-        finally:
-            buffer.used = self._device.used()
+        # Ctrl-C waits: behind kernels that no event follows, `close` would free memory that they still read.
+        with interrupts_deferred():
+            self._device.use_after(sent.done)
+            try:
+                for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
+                    conversion.put(sent.values[top.name], out, sent.values.get(CROPS))
+            finally:
+                buffer.used = self._device.used()
 
 
 def _conversion_on_device(top: Top) -> Conversion:

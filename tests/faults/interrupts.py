@@ -217,7 +217,8 @@ def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock:
         def forward() -> None:
             for blob, shape in zip(blobs, delivery.next_shapes(), strict=True):
                 blob.reshape(*shape)
-            delivery.deliver(blobs)
+            with played.judge:
+                delivery.deliver(blobs)
 
         try:
             got = _forwards(
@@ -225,8 +226,8 @@ def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock:
             )
         finally:
             delivery.close()
-    if played.wrong:
-        raise AssertionError(played.wrong[0])
+    if wrong := [*played.wrong, *played.judge.races]:
+        raise AssertionError(wrong[0])
     return got
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -11,19 +12,22 @@ from blobfeed.readers.delivery.cuda_device import view_as
 from blobfeed.workers.base.specs import AnyArray
 from numpy.typing import NDArray
 
+from .race_detector import RaceDetector
+
+COPY_STREAM = 1
+
 
 class _Copy:
     """A copy that the played device has been told of, and does when it has to."""
 
     def __init__(self, host: AnyArray, target: Any, wrong: list[str]) -> None:
         self.host, self.target, self.as_sent, self.done, self._wrong = host, target, host.copy(), False, wrong
-        self._has_arrived = False
 
     def arrive(self) -> None:
         """For what a stream does behind it. The host has not waited, so it may not touch what is copied yet."""
-        if not self._has_arrived:
-            self.target.copy_(torch.from_numpy(self.as_sent))
-            self._has_arrived = True
+        if self.target is not None:
+            self.target.numpy()[...] = self.as_sent  # not by torch, to which the judge listens
+            self.target = None  # its memory may be freed
 
     def do(self) -> None:
         if not self.done:
@@ -34,9 +38,9 @@ class _Copy:
 
 
 class _Event:
-    def __init__(self, copies: list[_Copy], patience: int, memory: tuple[int, ...] = ()) -> None:
-        self.copies, self._asked, self._patience = copies, 0, patience
-        self.memory = memory
+    def __init__(self, copies: list[_Copy], patience: int, judge: RaceDetector, stream: int) -> None:
+        self.copies, self._asked, self._patience, self._judge = copies, 0, patience, judge
+        self.number = judge.recorded(stream)
 
     def query(self) -> bool:
         self._asked += 1
@@ -47,13 +51,15 @@ class _Event:
     def synchronize(self) -> None:
         for copy in self.copies:
             copy.do()
+        self._judge.host_waits(self.number)
 
 
 class PlayedDevice:
     """A device in main memory. Copies are done when somebody waits for them, or asked `patience` times.
 
-    `wrong`: what a real device would have answered with spoilt data. `at`: called with the name of each step, before
-    it and after it; it may raise.
+    `wrong`: what a real device would have answered with spoilt data. `judge`: torch's race detector, which hears of
+    every step; enter it around deliveries, so that it sees what they read. `at`: called with the name of each step,
+    before it and after it; it may raise.
     """
 
     device = torch.device("cpu")
@@ -68,11 +74,7 @@ class PlayedDevice:
         self.at: Callable[[str], None] = lambda step: None
         self.copies: list[_Copy] = []
         self.staging: list[NDArray[np.uint8]] = []
-        self.read: dict[int, object] = {}
-        """By the address of a buffer the event after which nothing reads it any more."""
-        self.waited: set[object] = set()  # the events themselves: the address of a dead one is soon another's
-        self._sent_into: list[int] = []
-        self._used: tuple[int, ...] = ()
+        self.judge = RaceDetector()
 
     def refuse_capture(self) -> None:
         if self.captures:
@@ -87,11 +89,15 @@ class PlayedDevice:
     def unlock(self) -> None:
         for copy in self.copies:
             copy.do()
+        self.judge.host_waits_for_stream(COPY_STREAM)
         self.unlocked += 1
 
     def memory(self, nbytes: int) -> Any:
         self.at("before memory")
-        memory = torch.empty(nbytes, dtype=torch.uint8)
+        owner = np.empty(nbytes, np.uint8)
+        memory, address = torch.from_numpy(owner), owner.ctypes.data
+        self.judge.allocated(address)
+        weakref.finalize(owner, self.judge.freed, address, COPY_STREAM).atexit = False
         self.at("after memory")
         return memory
 
@@ -104,33 +110,36 @@ class PlayedDevice:
 
     def send(self, host: AnyArray, memory: Any) -> Any:
         self.at("before send")
-        reader = self.read.pop(memory.data_ptr(), None)
-        if reader is not None and reader not in self.waited:
-            self.wrong.append("a buffer was overwritten while it might still be read")
         values = torch.from_numpy(host)
-        target = view_as(memory, values.dtype, values.shape)
-        target.view(torch.uint8).fill_(255)  # what was there is gone from now on
+        target = view_as(memory, values.dtype, values.shape)  # first: Ctrl-C may fall into it
+        if self._is_staged_anew(host):
+            self.judge.host_writes(host.ctypes.data, "staging")
+        self.judge.kernel(COPY_STREAM, (host.ctypes.data,), (memory.data_ptr(),), "the copy to the device")
+        target.view(torch.uint8).numpy().fill(255)  # what was there is gone from now on
         self.copies.append(_Copy(host, target, self.wrong))
-        self._sent_into.append(memory.data_ptr())
         self.at("after send")
         return target
 
+    def _is_staged_anew(self, host: AnyArray) -> bool:
+        """A sending that was interrupted is tried again with the same bytes: copies on their way do not see that."""
+        staged = any(np.may_share_memory(host, memory) for memory in self.staging)
+        before = [copy.as_sent for copy in self.copies if copy.host.ctypes.data == host.ctypes.data]
+        return staged and not (before and np.array_equal(before[-1], host))
+
     def sent(self) -> _Event:
         self.at("before sent")
-        memory, self._sent_into = tuple(self._sent_into), []
-        event = _Event(list(self.copies), self.patience, memory)
+        event = _Event(list(self.copies), self.patience, self.judge, COPY_STREAM)
         self.at("after sent")
         return event
 
     def send_after(self, event: Any) -> None:
         self.at("before send_after")
-        self.waited.add(event)
+        self.judge.waits(event.number, COPY_STREAM)
         self.at("after send_after")
 
     def used(self) -> _Event:
         self.at("before used")
-        event = _Event([], 0)
-        self.read.update(dict.fromkeys(self._used, event))
+        event = _Event([], 0, self.judge, self.judge.stream)
         self.at("after used")
         return event
 
@@ -138,5 +147,5 @@ class PlayedDevice:
         self.at("before use_after")
         for copy in event.copies:
             copy.arrive()
-        self._used = event.memory
+        self.judge.waits(event.number, self.judge.stream)
         self.at("after use_after")

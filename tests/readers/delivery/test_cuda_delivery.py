@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,7 @@ from blobfeed.workers.base.errors import EndOfData, InexactValueError, Parameter
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.variants import make_pipeline
+from blobfeed.workers.plan.batch import Batch
 
 from tests.support.standin_files import images, narrowed, write_hdf5, write_images
 
@@ -30,6 +33,7 @@ from blobfeed.readers.delivery.cuda_delivery import CudaDelivery  # noqa: E402
 from blobfeed.readers.delivery.cuda_device import CudaDevice  # noqa: E402
 
 from tests.support.played_device import PlayedDevice  # noqa: E402
+from tests.support.race_detector import RaceDetector  # noqa: E402
 
 
 class _Target:
@@ -49,19 +53,31 @@ class _Feeding:
         )
         self.pipeline = make_pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self._tops = make_tops(self.pipeline.specs, parameters, folder)
+        self.devices: list[Any] = []
+        self._release, self.pipeline.release = self.pipeline.release, self.release  # type: ignore[method-assign]
         self.go_to(device)
 
     def go_to(self, device: Any) -> None:
         """What follows is delivered to `device`: a pipeline outlives its deliveries, and takes long to start."""
         self.device = device
+        self.devices.append(device)
         self.delivery = CudaDelivery(self.pipeline, self._tops, device)
         self.targets = [_Target(str(device.device)) for _ in self.delivery.tops]
 
     def next(self) -> list[Any]:
         for target, shape in zip(self.targets, self.delivery.next_shapes(), strict=True):
             target.reshape(*shape)
-        self.delivery.deliver(self.targets)
+        with getattr(self.device, "judge", contextlib.nullcontext()):
+            self.delivery.deliver(self.targets)
         return [target.data.cpu().numpy() for target in self.targets]
+
+    def release(self, batch: Batch) -> None:
+        """Release the batch: from now on loaders may write to its slot."""
+        if judge := getattr(self.device, "judge", None):
+            for rows in batch.tops.values():
+                if isinstance(rows, np.ndarray):
+                    judge.host_writes(rows.ctypes.data, "a loader's write")
+        self._release(batch)
 
     def wait_until_ready(self) -> None:
         """So that what is sent ahead does not depend on the machine."""
@@ -81,10 +97,16 @@ def feeding(tmp_path: Path) -> Iterator[Any]:
         return made[-1]
 
     yield make
-    wrong = [text for feed in made for text in getattr(feed.device, "wrong", ())]
+    for feed in made:
+        feed.delivery.close()
+    wrong = [text for feed in made for device in feed.devices for text in _wrong(device)]
     while made:
         made.pop().close()
     assert wrong == []
+
+
+def _wrong(device: Any) -> list[str]:
+    return [*device.wrong, *device.judge.races] if isinstance(device, PlayedDevice) else []
 
 
 _WAYS = [("ring", True), ("ring", False), ("staging", True)]
@@ -106,6 +128,7 @@ def test_every_batch_arrives_once_and_whole_however_long_copies_take(
         data, label = feed.next()
         np.testing.assert_array_equal(label, wanted)
         np.testing.assert_array_equal(data, (images()[wanted] - mean) * np.float32(0.5))
+    assert device.judge.kernels > 12 * 4  # copies of data and labels, and what is computed of them
     assert (device.locked is None) == (page_lock == "staging")
     assert device.locked is None or device.locked.nbytes >= 3 * (240 + 32)  # the whole ring
 
@@ -315,16 +338,6 @@ def test_each_row_loses_the_part_of_the_mean_under_its_crop(
     _assert_the_labels_are_left(feed)
 
 
-def test_closing_keeps_the_device_memory_until_its_readers_are_done(feeding: Any) -> None:
-    device = PlayedDevice(0)
-    feed = feeding(device, epochs=1)
-    for _ in range(5):  # to the end, so that nothing is sent ahead into the buffers
-        feed.next()
-    feed.close()
-    assert device.read
-    assert set(device.read.values()) <= device.waited
-
-
 def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
     device = PlayedDevice(10**9)
     feed = feeding(device)
@@ -353,6 +366,18 @@ class _Trouble:
             if self._left == 0 or (self._lasting and self._left < 0):
                 self.raised += 1
                 raise self._error(f"trouble {step}")
+
+
+class _Interrupt(_Trouble):
+    """Ctrl-C at the `nth` time that the step is come to, unless it waits there."""
+
+    def __init__(self, step: str, nth: int) -> None:
+        super().__init__(step, nth, KeyboardInterrupt, lasting=False)
+        self._handler = signal.getsignal(signal.SIGINT)
+
+    def __call__(self, step: str) -> None:
+        if signal.getsignal(signal.SIGINT) is self._handler:
+            super().__call__(step)
 
 
 def _assert_labels_though_raising(feed: Any, count: int) -> None:
@@ -384,7 +409,7 @@ def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batc
             _assert_labels_though_raising(feed, 10)
             feed.delivery.close()
             assert device.unlocked, (when, step)
-            assert device.wrong == [], (when, step)
+            assert _wrong(device) == [], (when, step)
             raised[when, error] += trouble.raised
         assert all(raised[way] for way in ways), step
 
@@ -412,6 +437,8 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
         feed.delivery.close()
     assert device.unlocked
     assert all(copy.done for copy in device.copies)
+    if step in ("send_after", "used"):  # without events nothing can be ordered
+        device.judge = RaceDetector()
     device.at = lambda step: None
     for _ in range(8):  # no slot is kept: the pipeline goes on without the delivery
         held.release(held.take())
@@ -427,6 +454,92 @@ def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any, page_l
         for what in order:
             getattr(feed, what).close()
         assert feed.delivery.state_dict()["position"] == 4
+
+
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_after_an_interrupt_at_any_step_close_leaves_nothing_that_is_still_read(
+    feeding: Any, when: str, page_lock: str
+) -> None:
+    feed = feeding(PlayedDevice(0), page_lock=page_lock)
+    for step, nth in itertools.product(_STEPS, (1, 3)):
+        feed.go_to(device := PlayedDevice(patience=1))
+        device.at = _Interrupt(f"{when} {step}", nth)
+        with contextlib.suppress(KeyboardInterrupt):
+            for _ in range(6):
+                feed.next()
+        feed.delivery.close()
+        assert _wrong(device) == [], (step, nth)
+
+
+# ---- the judge: torch's race detector over the trace of the played device
+
+
+def _sends_at_once(feed: Any) -> None:
+    feed.device.send_after = lambda event: None
+
+
+def _uses_at_once(feed: Any) -> None:
+    feed.device.use_after = lambda event: [copy.arrive() for copy in event.copies]
+
+
+def _notes_use_before_the_work(feed: Any) -> None:
+    used = feed.device.used()
+    feed.device.used = lambda: used
+
+
+def _notes_sent_before_the_copy(feed: Any) -> None:
+    sent = feed.device.sent()
+    feed.device.sent = lambda: sent
+
+
+def _never_waits_for_copies(feed: Any) -> None:
+    feed.device.patience = 0
+    feed.device.judge.host_waits = lambda event: None
+
+
+def _frees_what_is_read(feed: Any) -> None:
+    """The memory goes back to its own stream while the caller's still reads: the race of many a caching allocator."""
+    close = feed.delivery.close
+
+    def close_without_waiting() -> None:
+        _sends_at_once(feed)
+        close()
+
+    feed.delivery.close = close_without_waiting
+
+
+_MISTAKES = [
+    (_sends_at_once, "staging", "the copy to the device on stream 1 does not wait for .* on stream 0"),
+    (_uses_at_once, "staging", "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
+    (_notes_use_before_the_work, "staging", "the copy to the device on stream 1 does not wait for .* on stream 0"),
+    (_notes_sent_before_the_copy, "staging", "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
+    (_never_waits_for_copies, "staging", "staging on stream -1 does not wait for the copy to the device on stream 1"),
+    (_never_waits_for_copies, "ring", "a loader's write on stream -1 does not wait for the copy to the device on str"),
+    (_frees_what_is_read, "staging", "the next owner's write on stream 1 does not wait for .* on stream 0"),
+]
+"""What is done wrong, with which page_lock, and what the judge says of it."""
+
+
+@pytest.mark.parametrize(("mistake", "page_lock", "found"), _MISTAKES)
+def test_the_judge_finds_each_mistake(feeding: Any, mistake: Callable[[Any], None], page_lock: str, found: str) -> None:
+    feed = feeding(PlayedDevice(1), device_prefetch=1, epochs=1, page_lock=page_lock)
+    mistake(feed)
+    with contextlib.suppress(EndOfData):
+        while True:
+            feed.next()
+    feed.delivery.close()
+    races = feed.device.judge.races
+    assert any(re.match(found, race) for race in races), races
+    races.clear()
+    feed.device.wrong.clear()
+
+
+def test_the_callers_stream_may_be_another_one_each_time(feeding: Any) -> None:
+    feed = feeding(PlayedDevice(1), device_prefetch=2)
+    for number in range(12):
+        feed.device.judge.stream = 10 + number % 3
+        np.testing.assert_array_equal(feed.next()[1], np.arange(4 * number, 4 * number + 4) % 20)
 
 
 # ---- what is asked of CUDA, without a device
