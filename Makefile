@@ -52,7 +52,7 @@ test-wheel: $(VENV)/test-dependencies
 	rm -rf build $(VENV)/wheel $(VENV)/package
 	$(BIN)/python -m build --no-isolation --wheel --outdir $(VENV)/wheel .
 	$(PIP) -qq install --no-deps --force-reinstall $(VENV)/wheel/*.whl
-	cp -r tests benchmarks prototxt_examples pyproject.toml $(VENV)/wheel/
+	cp -r tests benchmarks docs prototxt_examples pyproject.toml $(VENV)/wheel/
 	echo '$(CURDIR)/$(VENV)/wheel' > $(CHECKOUT_PTH)
 	cd $(VENV)/wheel && ../bin/pytest -n 2 tests/layers tests/readers/test_batch_reader.py tests/readers/test_published_bytes.py
 
