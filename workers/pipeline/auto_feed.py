@@ -152,6 +152,10 @@ class AutoFeed:
             tasks=past.tasks + now.tasks,
         ).with_cache(CacheCounts(past.cache_hits, past.cache_misses, past.damaged_in_cache))
 
+    def end(self) -> None:
+        """End the processes, those that start for the next feed too."""
+        close_all(*(feed.end for feed in (self._now, self._next) if feed is not None))
+
     def close(self) -> None:
         starting, self._next = self._next, None
         close_all(*(feed.close for feed in (self._now, starting) if feed is not None))

@@ -83,6 +83,7 @@ class Feed:
         self._reported_ns = 0
         self._next_look_at_logs = 0.0
         self._failure: Failed | None = None
+        self._cache_counts = CacheCounts()
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         require_threads()
         fill_standard_streams()
@@ -340,19 +341,26 @@ class Feed:
         """What each loader is doing."""
         return self.shared.board.states()
 
-    def close(self) -> None:
-        """End all processes and wait for it; then give back sockets, memory and the directory. May be repeated."""
-        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
+    def end(self) -> None:
+        """End all processes and wait for it; their counts stay on the status board. May be repeated."""
+        with interrupts_deferred():
             assembler, self._assembler = self._assembler, None
             link, self._release_link = self._release_link, None
             self._failure = None
-            counts = CacheCounts() if assembler is None else read_board(self.shared.board).cache_counts
-            end = () if assembler is None else (partial(self._end, assembler, link),)
+            if assembler is not None:
+                close_all(partial(self._end, assembler, link), self._count_cache)
+
+    def _count_cache(self) -> None:
+        self._cache_counts = read_board(self.shared.board).cache_counts
+
+    def close(self) -> None:
+        """End all processes; then give back sockets, memory and the directory. May be repeated."""
+        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
             close_all(
-                *end,
+                self.end,
                 partial(links.end_context, self._context),
                 self.shared.close,
-                partial(finish_trace, self._plan, counts),
+                lambda: finish_trace(self._plan, self._cache_counts),
             )
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
@@ -369,4 +377,6 @@ class Feed:
             wait_for_exit(assembler.handle, patience_s)
             if self._waiting.acquire(timeout=_END_S):
                 self._waiting.release()
+            if link is not None:
+                link.close(linger=0)
             assembler.end(0.0)

@@ -354,6 +354,9 @@ class LocalFeed:
         """There are no loaders."""
         return []
 
+    def end(self) -> None:
+        """There are no processes."""
+
     def close(self) -> None:
         self._failure = None
         self._errors.clear()

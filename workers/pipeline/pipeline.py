@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -247,9 +248,11 @@ class Pipeline(Closing):
 
     def statistics(self) -> Statistics:
         """What has been counted so far; still there after close()."""
-        feed = self._feed
-        if feed is None:
+        if self._feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        return self._statistics_of(self._feed)
+
+    def _statistics_of(self, feed: AnyFeed) -> Statistics:
         # Setup reads samples again and again, to learn how long they take.
         cache, setup = self._plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
@@ -299,16 +302,23 @@ class Pipeline(Closing):
         return _process == self._owner
 
     def close(self) -> None:
-        """End the processes and give everything back; every other call then raises PipelineClosed. May be repeated."""
+        """End the processes, keep the statistics, give everything back. May be repeated.
+
+        The processes come first: an error in the steps behind leaves none of them. Other calls raise PipelineClosed
+        from then on.
+        """
         if not self.is_ours:
             return
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
-            self._finished = self.statistics()
             self._closed = True
             self._at = At(self._at.progress)
             self._open.clear()
             feed, self._feed = self._feed, None
-            close_all(*([] if feed is None else [feed.close]), self._plan.source.close)
+            steps = () if feed is None else (feed.end, partial(self._keep_statistics, feed), feed.close)
+            close_all(*steps, self._plan.source.close)
+
+    def _keep_statistics(self, feed: AnyFeed) -> None:
+        self._finished = self._statistics_of(feed)
 
     def check_usable(self) -> None:
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""

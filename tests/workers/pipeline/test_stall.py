@@ -31,7 +31,7 @@ from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.processes import assembler as assembler_module
 from blobfeed.workers.processes.assembler import Assembler
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
 
 from tests.support.pipelines import (
     Delivered,
@@ -234,6 +234,27 @@ def test_a_pipeline_whose_assembler_stands_still_closes() -> None:
 
 
 # ---- another thread closes
+
+
+def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pipeline_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipeline = started(Pipeline(parameters(), source=Numbered()))
+    running, assembler = pipeline._feed, assembler_of(pipeline)
+    assert isinstance(running, Feed)
+    family = [assembler, *assembler.children(recursive=True)]
+    gone_first: list[bool] = []
+
+    def statistics(*_: object) -> None:
+        gone_first.extend(is_gone(process.pid) for process in family)
+        raise RuntimeError("counted wrong")
+
+    monkeypatch.setattr(Feed, "statistics", statistics)
+    with pytest.raises(RuntimeError, match="counted wrong"):
+        pipeline.close()
+    assert gone_first == [True] * len(family)
+    with pytest.raises(ValueError, match="released"):
+        running.shared.board.count(Count.STALLS)
 
 
 def test_who_waits_while_another_thread_closes_is_told_that_it_is_closed(tmp_path: Path) -> None:
