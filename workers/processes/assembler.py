@@ -256,8 +256,8 @@ class Assembler:
             # Before it makes a batch of a stream, it may have to run the whole shard again.
             if is_stream and now - moved < limit:
                 self._assembly.ledger.note_moved(loader, moved)
-            else:
-                self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}")
+            elif self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}"):
+                self._assembly.ledger.note_killed(loader)
         for pool in self._pools:
             pool.kill_slow_starters(now)
         if self._sampling is not None:

@@ -133,13 +133,18 @@ class LoaderPool:
         member = self._members.get(loader)
         return -math.inf if member is None else self._board.line(member.line).read().since
 
-    def kill(self, loader: int, reason: str) -> None:
-        """Works on hung, endlessly looping and stopped processes alike. Its death is reported later."""
+    def kill(self, loader: int, reason: str) -> bool:
+        """Works on hung, endlessly looping and stopped processes alike. Its death is reported later.
+
+        Returns false for a loader that is not, or not yet, known to run.
+        """
         member = self._members.get(loader)
-        if member is None or member.kill_reason or not member.started:
-            return
-        member.kill_reason = reason
-        self._home.kill(loader)
+        if member is None or not member.started:
+            return False
+        if not member.kill_reason:
+            member.kill_reason = reason
+            self._home.kill(loader)
+        return True
 
     def dismiss(self, loader: int) -> None:
         """End a loader that is not needed any more and has no task; this is no death to be counted."""

@@ -140,6 +140,7 @@ class _Loader:
     since: float = 0.0
     """When it began its oldest task."""
     dismissed: bool = False
+    being_killed: bool = False
     speed: LoaderSpeed = field(default_factory=LoaderSpeed)
 
     @property
@@ -147,7 +148,11 @@ class _Loader:
         here = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
         most = self.speed.most_tasks if self.remote else here
         rests = self.speed.rests and not self.waiting
-        return not self.dismissed and not rests and len(self.tasks) < most
+        return not (self.dismissed or self.being_killed or rests) and len(self.tasks) < most
+
+    @property
+    def can_be_late(self) -> bool:
+        return bool(self.tasks) and not self.being_killed
 
     @property
     def load(self) -> int:
@@ -317,7 +322,8 @@ class Ledger:
     def _owner(self, task: Task) -> int | None:
         """The loader that has been given rows of the same affinity; None if any may have the task."""
         owner = None if task.affinity is None else self._owners.get(task.affinity)
-        return None if owner not in self._loaders or self._loaders[owner].dismissed else owner
+        line = None if owner is None else self._loaders.get(owner)
+        return None if line is None or line.dismissed or line.being_killed else owner
 
     def done(self, loader: int, task_id: int, now: float) -> Task | None:
         """The task that `loader` has done; None if it has no such task (a repeated or late message)."""
@@ -344,8 +350,8 @@ class Ledger:
         heapq.heappush(self._complete, (task.group, self._working.pop(task.group)))
 
     def overdue(self, now: float, limit: float) -> list[int]:
-        """Loaders that have been working on one task for longer than `limit` seconds."""
-        return [loader for loader, line in self._loaders.items() if line.tasks and now - line.since > limit]
+        """Loaders that have been working on one task for longer than `limit` seconds, and are not being killed."""
+        return [loader for loader, line in self._loaders.items() if line.can_be_late and now - line.since > limit]
 
     def note_moved(self, loader: int, at: float) -> None:
         """`loader`, which is overdue, got on with its task at the time `at`."""
@@ -353,7 +359,16 @@ class Ledger:
 
     def next_deadline(self, limit: float) -> float | None:
         """When the first loader becomes overdue, if it does not report before."""
-        return min((line.since + limit for line in self._loaders.values() if line.tasks), default=None)
+        return min((line.since + limit for line in self._loaders.values() if line.can_be_late), default=None)
+
+    def note_killed(self, loader: int) -> None:
+        """`loader` is being killed, which may take long: it gets no more tasks, and those that it has no deadline.
+
+        A process that waits for a disk or a server that hangs dies only when that answers.
+        """
+        line = self._loaders[loader]
+        line.being_killed = True
+        self._put_back_waiting(line)
 
     # ---- death
 

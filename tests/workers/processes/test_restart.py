@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -34,10 +34,12 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.scheduling.assembly import Death
-from blobfeed.workers.scheduling.ledger import Weight
+from blobfeed.workers.scheduling.ledger import Ledger, Weight
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.messages import LoaderStarted
 from blobfeed.workers.transport.status_board import Activity, LoaderState, StatusBoard
 
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
@@ -53,6 +55,7 @@ from tests.support.pipelines import (
     parameters,
     trapped_pipeline,
 )
+from tests.support.schedules import schedule_of
 from tests.support.trainers import trainer
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -464,6 +467,27 @@ def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_
         pauses.append(pool.next_deadline())
     assert pauses[:8] == [0, 0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     assert pauses[-1] == 1.0
+    board.close()
+
+
+def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_die() -> None:
+    board = StatusBoard.create(1)
+    pool = LoaderPool(NoHome(), board, wanted=1, lines=[0], numbers=itertools.count(1), start_timeout_s=60.0)
+    pool.start_missing(0.0)
+    pool.handle_event(LoaderStarted(1), 0.0)
+    assert pool.note_ready(1)
+    ledger = Ledger(schedule_of(4), slots=1)
+    ledger.add_loader(1)
+    ledger.open_groups()
+    assert list(ledger.assign(0.0))
+    assembly = SimpleNamespace(ledger=ledger, schedule=SimpleNamespace(can_be_cut=True), last=None)
+    plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=5.0))
+    at: Any = SimpleNamespace(_assembly=assembly, _plan=plan, _pools=[pool], _bridge=None, _sampling=None)
+    at._woke_at = at._overslept_s = 0.0
+    at._now, at._pool_of = lambda: 6.0, lambda _loader: pool
+    assert Assembler._timeout_ms(at) == 1
+    Assembler._kill_overdue(at)
+    assert Assembler._timeout_ms(at) > 1000
     board.close()
 
 

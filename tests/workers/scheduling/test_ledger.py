@@ -36,6 +36,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.announced: list[int] = []
         self.held: dict[int, int] = {}
         self.poisoned: list[Task] = []
+        self.killed: set[int] = set()
 
     # ---- what happens
 
@@ -51,6 +52,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.rows_per_task = size
         self.ledger.open_groups()
         for loader, task in self.ledger.assign(self.now):
+            assert loader not in self.killed
             assert task.id > 0, "0 stands for no task"
             assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
             self.working[loader].append(task)
@@ -70,6 +72,14 @@ class LedgerMachine(RuleBasedStateMachine):
         else:
             rows = range(task.first_row, task.first_row + task.rows)
             self.written.setdefault(task.group, Counter()).update(rows)
+
+    @precondition(lambda self: self.working)
+    @rule(data=st.data())
+    def a_loader_is_being_killed(self, data: st.DataObject) -> None:
+        loader = data.draw(st.sampled_from(sorted(self.working)))
+        self.ledger.note_killed(loader)
+        self.killed.add(loader)
+        assert loader not in self.ledger.overdue(self.now + 1000, 1)
 
     @precondition(lambda self: self.working)
     @rule(data=st.data(), begun=st.booleans(), weight=st.sampled_from(Weight))
@@ -145,6 +155,11 @@ class LedgerMachine(RuleBasedStateMachine):
         """Whatever has happened: with one loader that lives, everything is delivered, each group once."""
         if not hasattr(self, "ledger"):
             return
+        for loader in self.killed & set(self.working):
+            for task in self.working.pop(loader):
+                if task.is_postprocess:
+                    self.written[task.group].clear()
+            self.ledger.remove_loader(loader)
         for _ in range(self.groups * (self.rows + 2) * 3 + 10):
             for _ in list(self.poisoned):
                 self.a_poisoned_row_is_decided(give_up=False)
@@ -293,6 +308,26 @@ def test_the_first_loader_to_become_overdue_is_waited_for() -> None:
     assert ledger.next_deadline(10.0) == 13.0
     assert ledger.overdue(14.5, 10.0) == [2, 3]
     assert make_ledger().next_deadline(10.0) is None
+
+
+def test_a_loader_that_is_being_killed_has_no_deadline_and_gets_no_task() -> None:
+    ledger = Ledger(schedule_of(8, groups=1, affinity=lambda _group, row: row // 6), slots=1)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.open_groups()
+    begun = [task for _, task in ledger.assign(0.0)]
+    ledger.note_killed(1)
+    assert ledger.next_deadline(10.0) is None
+    assert ledger.overdue(11.0, 10.0) == []
+    assert ledger.done(1, begun[0].id, 11.0) is begun[0], "its last report may still come"
+    assert list(ledger.assign(11.0)) == []
+    ledger.add_loader(2)
+    rows = []
+    while given := [task for _, task in ledger.assign(11.0)]:
+        rows += [task.first_row for task in given]
+        for task in given:
+            ledger.done(2, task.id, 11.0)
+    assert rows == [2, 3, 4, 5, 6, 7], "what waited for it alone is made by others"
 
 
 def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
