@@ -38,7 +38,7 @@ from .packed import Packed
 
 State = dict[str, int | str]
 
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 """Of the state of an IndexedPlan."""
 
 _AHEAD = 4
@@ -280,8 +280,7 @@ class IndexedPlan(Plan, Schedule):
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
         fixed = "samples", "seed", "shuffle", "order"
-        absent = {"order": self.order.declared}  # earlier versions did not say
-        checked = check_state(state, self.begin().state(), fixed, absent)
+        checked = check_state(state, self.begin().state(), fixed)
         rounds = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, rounds=rounds, first_number=int(checked["batches"]))
 
@@ -367,12 +366,15 @@ def max_loaders(parameters: Parameters) -> int:
     return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
 
 
-def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...], absent: Mapping[str, Any]) -> State:
-    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError.
-
-    `absent`: what stands for names that states of earlier versions lack.
-    """
-    given = {**absent, **state} if isinstance(state, Mapping) else {}
+def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
+    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
+    given = dict(state) if isinstance(state, Mapping) else {}
+    version, expected = given.get("version"), int(ours["version"])
+    if isinstance(version, int) and 0 < version < expected:
+        raise ParameterError(
+            f"the state has version={version}, as an earlier blobfeed saved it; this one reads version={expected}: "
+            "go on with the blobfeed that saved it, or start without the state"
+        )
     theirs, own = (next((name for name in _WAYS if name in of), "") for of in (given, ours))
     if theirs and theirs != own:
         raise ParameterError(
@@ -380,10 +382,10 @@ def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]
             f"({own}={ours[own]!r}): the same batches cannot follow; use the same source and order, or start without "
             "the state"
         )
-    if given.keys() != ours.keys() or given["version"] != ours["version"]:
+    if given.keys() != ours.keys() or version != expected:
         raise ParameterError(
             f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
-            f"and version {ours['version']}"
+            f"and version {expected}"
         )
     checked: State = {}
     for name, value in given.items():

@@ -78,8 +78,7 @@ class StreamPlan(Plan):
         fixed: tuple[str, ...] = ("seed", "batch_size", "last_batch", "world_size", "capacity")
         if not self.takes_any_shards:
             fixed += ("shards",)
-        absent = {name: ours[name] for name in ("world_size", "capacity", "end")}  # earlier versions did not say
-        checked = check_state(state, ours, fixed, absent)
+        checked = check_state(state, ours, fixed)
         shards = int(checked["shards"])
         end, epochs = int(checked["end"]), self.parameters.epochs
         if end and end != epochs:
