@@ -57,7 +57,8 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
 
     `{000..146}` stands for each of these numbers, `{train,extra}` for each of these words, as WebDataset and the shell
     have it, also in URLs that nobody lists.
-    A path that exists is neither that nor a glob, whatever characters it has. Raises SourceError, its message begun by
+    A path that exists is neither that nor a glob, whatever characters it has, nor is a folder that a glob begins with.
+    Raises SourceError, its message begun by
     `what`, if a glob matches nothing; it does not check whether the other files exist.
     """
     return [
@@ -105,7 +106,9 @@ def _expand(path: Path, what: str) -> list[str]:
         raise SourceError(f"{what}: the path {shown(str(path))} cannot be looked up: {error.strerror}") from error
     if there or not glob.has_magic(str(path)):
         return [str(path)]
-    found = sorted(glob.glob(str(path), recursive=True), key=natural_key)
+    folder = next((parent for parent in path.parents if os.access(parent, os.F_OK)), path.parents[-1])
+    pattern = Path(glob.escape(str(folder)), path.relative_to(folder))
+    found = sorted(glob.glob(str(pattern), recursive=True), key=natural_key)
     if not found:
         raise SourceError(f"{what}: no file matches {str(path)!r}")
     return found

@@ -18,7 +18,7 @@ from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.files import file as stored_file
 from blobfeed.workers.sources.files.file import FileStamp, RawFile, by_group, merge_ranges, require_in_range, stretches
 from blobfeed.workers.sources.files.lru import RecentlyUsed, Scratch
-from blobfeed.workers.sources.files.paths import natural_key
+from blobfeed.workers.sources.files.paths import expand_paths, natural_key
 from blobfeed.workers.sources.stored.chunk_decode import ChunkError, decode_chunk, fletcher32, unshuffle
 from blobfeed.workers.sources.stored.layout import ChunkFilter
 from hypothesis import given, settings
@@ -79,6 +79,18 @@ def test_an_index_out_of_range_is_named(bad: int) -> None:
     with pytest.raises(IndexError, match=f"{bad} is not in 0 … 9"):
         require_in_range(as_indices([3, bad, 4]), 10)
     require_in_range(as_indices([0, 9]), 10)
+
+
+@pytest.mark.parametrize("pattern", ["run[1]/*.h5", "run[1]/part_[12].h5", "**/*.h5"])
+def test_a_glob_below_a_folder_with_brackets_in_its_name_finds_its_files(pattern: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data [of x]"
+    files = [folder / "run[1]" / "part_1.h5", folder / "run[1]" / "part_2.h5"]
+    files[0].parent.mkdir(parents=True)
+    for file in files:
+        file.touch()
+    (tmp_path / "data [of x]" / "run1").mkdir()  # what the brackets would mean
+    assert expand_paths(pattern, folder, "test") == list(map(str, files))
+    assert expand_paths(str(folder / pattern), Path(), "test") == list(map(str, files))
 
 
 def test_names_sort_by_the_numbers_in_them() -> None:
