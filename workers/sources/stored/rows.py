@@ -70,8 +70,10 @@ class ChunkedRows(ABC):
 
     def _numbers(self, indices: IndexArray) -> IndexArray:
         """The chunks that hold these samples."""
-        numbers = np.arange(math.prod(self._grid)).reshape(self._grid)
-        return numbers.take(np.unique(indices // self._per_chunk), axis=self._axis).ravel()
+        axis, grid = self._axis, self._grid
+        before, after = np.arange(math.prod(grid[:axis])), np.arange(math.prod(grid[axis + 1 :]))
+        along = before[:, None] * grid[axis] + np.unique(indices // self._per_chunk)
+        return (along.reshape(-1, 1) * len(after) + after).ravel()
 
     def _not_kept(self, numbers: IndexArray) -> IndexArray:
         return np.array([n for n in numbers.tolist() if self._cache.get(self._key(n)) is None], np.int64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -74,3 +75,20 @@ def test_it_is_said_once_with_both_numbers(
     if said:
         assert f"takes {CHUNK_BYTES} bytes (data {20 * 3 * 6 * 4}, label 160)" in caplog.text
         assert "chunk_cache_bytes is 200" in caplog.text
+
+
+@pytest.mark.parametrize(("axis", "dims"), [(0, "nhw"), (1, "hnw"), (2, "hwn")])
+def test_memory_for_a_task_does_not_grow_with_the_number_of_chunks(axis: int, dims: str, tmp_path: Path) -> None:
+    shape = [4, 3, 5]
+    shape[axis] = 200_000
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        chunk = [2, 1, 5]
+        chunk[axis] = 2
+        file.create_dataset("data", shape, "u1", chunks=tuple(chunk), compression="gzip")[0, 0, 0] = 1  # of one chunk
+    source = in_loader(opened("hdf5", tmp_path, ["data"], path="a.h5", dims=list(dims)))
+    tracemalloc.start()
+    try:
+        source.will_need(np.array([3, 150]))
+        assert tracemalloc.get_traced_memory()[1] < 800_000  # 4 bytes a chunk
+    finally:
+        tracemalloc.stop()
