@@ -51,16 +51,22 @@ class TarOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @dataclass(frozen=True, eq=False)
 class _Field:
-    """One top: `extension` of its members (the first that there is, of several) and `key` into their JSON."""
+    """One top: the `extensions` that its members may have, `which` of them each has, and `key` into their JSON."""
 
-    extension: str
+    extensions: Sequence[str]
+    which: NDArray[np.uint8]
     key: str
     offsets: NDArray[np.int64]
     sizes: NDArray[np.int64]
 
     @property
     def decode(self) -> Decode | None:
-        return decoder_of(self.extension, self.key)
+        return decoder_of(self.extensions[0], self.key)
+
+    def member(self, index: int) -> str:
+        """The extension of this sample's member, and the key in there."""
+        extension = self.extensions[int(self.which[index])]
+        return f"{extension}:{self.key}" if self.key else extension
 
 
 class TarSource(FilesSource):
@@ -105,7 +111,7 @@ class TarSource(FilesSource):
                 for top, field in self._fields.items():
                     place = int(field.offsets[index]), int(field.sizes[index])
                     data = members[place] = members.get(place) or raw.read(*place).tobytes()
-                    with self._naming(index, top):
+                    with self._naming(index, field.member(index)):
                         if field.decode is None:
                             self._decoder.read(self._specs[top], data, position, out[top])
                         else:
@@ -143,12 +149,13 @@ class TarSource(FilesSource):
 
     def _field(self, top: str, extensions: Sequence[str], key: str, indices: Sequence[TarIndex]) -> _Field:
         offsets = np.full(int(self._starts[-1]), -1, np.int64)
-        sizes = np.zeros_like(offsets)
-        for extension in extensions:
+        sizes, which = np.zeros_like(offsets), np.zeros(len(offsets), np.uint8)
+        for nth, extension in enumerate(extensions):
             columns = [index.column(extension) for index in indices]
             missing = offsets < 0
             offsets[missing] = np.concatenate([column[0] for column in columns])[missing]
             sizes[missing] = np.concatenate([column[1] for column in columns])[missing]
+            which[missing] = nth
         lacking = np.flatnonzero(offsets[: self._samples] < 0)
         if len(lacking):
             held = sorted({extension for index in indices for extension in index.extensions})
@@ -160,16 +167,16 @@ class TarSource(FilesSource):
                 f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{';'.join(extensions)} for the "
                 f"top {top!r}, such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
             )
-        return _Field(extensions[0], key, offsets, sizes)
+        return _Field(extensions, which, key, offsets, sizes)
 
     def _spec(self, field: _Field) -> ArraySpec:
         stamp = self._stamps[locate_part(self._starts, 0)[0]]
         data = self._files.get(stamp).raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
-        with self._naming(0, field.extension):
+        with self._naming(0, field.member(0)):
             if field.decode is None:
                 return self._options.spec(lambda: self._decoder.decode(data)[1])
             longest = int(field.sizes[: self._samples].max())
-            return spec_of(field.extension, field.key, field.decode(data), longest)
+            return spec_of(field.extensions[0], field.key, field.decode(data), longest)
 
     @cached_property
     def _decoder(self) -> ImageDecoder:

@@ -338,7 +338,7 @@ def test_an_integer_that_the_first_samples_float_would_round_is_an_error(tmp_pat
     source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
     assert rows_of(source, [0, 1])["x"].tolist() == values[:2]
     with pytest.raises(
-        SampleError, match=rf"a\.tar:2\.x cannot be read: it holds {value}, and .* float64, which would"
+        SampleError, match=rf"a\.tar:2\.json:x cannot be read: it holds {value}, and .* float64, which would"
     ):
         rows_of(source, [2])
 
@@ -359,7 +359,7 @@ def test_an_integer_that_a_float_beside_it_would_round_is_an_error(tmp_path: Pat
     write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"x": given}).encode()) for n, given in enumerate(values)])
     source = opened("tar", tmp_path, path="a.tar", members={"x": "json:x"})
     assert rows_of(source, [0])["x"].tolist() == values[:1]
-    with pytest.raises(SampleError, match=rf"a\.tar:1\.x cannot be read: it holds {max(numbers)} beside floats"):
+    with pytest.raises(SampleError, match=rf"a\.tar:1\.json:x cannot be read: it holds {max(numbers)} beside floats"):
         rows_of(source, [1])
 
 
@@ -368,6 +368,15 @@ def test_a_bad_member_is_an_error_that_names_it(tmp_path: Path) -> None:
     source = opened("tar", tmp_path, path="a.tar")
     with pytest.raises(SampleError, match=r"a\.tar:b\.cls cannot be read"):
         rows_of(source, [0, 1])
+
+
+def test_an_error_names_the_member_and_not_the_top(tmp_path: Path) -> None:
+    good = encoded(picture(*SIZE), ".png")
+    write_tar(tmp_path / "a.tar", [("0.jpg", good), ("1.jpg", b"no picture"), ("2.png", b"no picture")])
+    source = opened("tar", tmp_path, path="a.tar", members={"data": "jpg;png"}, equal_sizes=True)
+    for index, name in ((1, "1.jpg"), (2, "2.png")):
+        with pytest.raises(SampleError, match=rf"a\.tar:{name} cannot be read"):
+            rows_of(source, [index])
 
 
 def test_a_first_picture_that_is_damaged_is_named_or_replaced(tmp_path: Path) -> None:
