@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ...base.specs import AnyArray
 
 _LARGEST_SCRATCH_BYTES = 64 << 20
+_FILL_ENTRY_BYTES = 512
+"""Of an array object, its key and its place in the cache: else millions of them would be kept at no cost."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -83,6 +85,11 @@ class Scratch(threading.local):
         return self.memory[:size].reshape(shape)
 
 
+def _held_bytes(chunk: AnyArray) -> int:
+    """The memory that keeping `chunk` takes: one that was never written is a single value, however large its shape."""
+    return chunk.nbytes if any(chunk.strides) else _FILL_ENTRY_BYTES
+
+
 class ChunkCache(RecentlyUsed[tuple[str, str, int], AnyArray]):
     """Decoded chunks by file, name of the array, and number, of at most `limit` bytes.
 
@@ -90,5 +97,5 @@ class ChunkCache(RecentlyUsed[tuple[str, str, int], AnyArray]):
     """
 
     def __init__(self, limit: int) -> None:
-        super().__init__(limit, weigh=lambda chunk: chunk.nbytes)
+        super().__init__(limit, _held_bytes)
         self.scratch = Scratch()

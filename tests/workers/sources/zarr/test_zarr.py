@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import zarr
 from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.files import read_whole
 from blobfeed.workers.sources.files.remote import RemoteStamp
+from blobfeed.workers.sources.stored import object_rows
 from blobfeed.workers.sources.zarr.examine import examine_array
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
@@ -177,6 +179,24 @@ def test_chunks_that_were_announced_and_never_read_give_way_to_the_next(
         for first in range(0, 700, 100):
             source.will_need(np.arange(first, first + 100))
         wait_until(lambda: len(server.requests) == 700, "each is asked for")
+
+
+def test_chunks_that_were_never_written_push_no_others_out_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = zarr.create_array(tmp_path / "a.zarr", shape=(400, 50), chunks=(4, 50), dtype="f4")
+    array[:8] = 1.0  # two chunks of 800 bytes, and 98 that were never written
+    source = in_loader(opened("zarr", tmp_path, path="a.zarr", chunk_cache_bytes=70_000))
+    rows_of(source, list(range(400)))
+    read: list[Path | bytes] = []
+
+    def noted(path: Path | bytes) -> bytes:
+        read.append(path)
+        return read_whole(path)
+
+    monkeypatch.setattr(object_rows, "read_whole", noted)
+    rows_of(source, list(range(400)))
+    assert read == []
 
 
 def test_groups_and_arrays_are_not_put_end_to_end(tmp_path: Path) -> None:
