@@ -31,6 +31,9 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _GAVE_UP_FOR_S = 10.0
 """How long a store that did not answer up to the deadline gets a single attempt: a task's rows are tried one by one."""
 
+_chance = random.SystemRandom()
+"""Of its own: Python's common generator is the user's, and forked loaders would draw equal numbers from a copy."""
+
 _Answer = TypeVar("_Answer")
 
 
@@ -160,7 +163,7 @@ class ObjectStore(ABC):
                     f"{url}: {trouble}; given up after {attempts} attempts in {waited:.1f} s (the deadline is "
                     f"{deadline_s():g} s, set by BLOBFEED_CLOUD_DEADLINE_S)"
                 ) from None
-            time.sleep(pause * random.uniform(0.5, 1))
+            time.sleep(pause * _chance.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 

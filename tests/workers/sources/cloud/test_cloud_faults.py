@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -53,6 +54,13 @@ def test_loaders_recover_from_all_that_passes(served: RangeServer) -> None:
     served.fault = lambda _path, number: passing[number // 3 % 4] if number % 3 == 0 else None
     with reader(served) as batches:
         assert sorted(labels(batches)) == list(range(SAMPLES))
+
+
+def test_retries_leave_the_users_random_numbers_alone(served: RangeServer, tmp_path: Path) -> None:
+    served.fault = lambda _path, number: "error" if number % 2 == 0 else None
+    before = random.getstate()
+    assert len(opened("npy", tmp_path, data=served.url("a.npy"))) == SAMPLES
+    assert random.getstate() == before
 
 
 @pytest.mark.parametrize("name", ["Range.npy", "credentials.npy"])
