@@ -44,8 +44,11 @@ def absolute(folder: Path | str | None) -> Path:
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether it names something in object storage (s3://…), and not a file: a scheme of two letters or more."""
-    return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::)", path) is not None
+    """Whether it names something in object storage (s3://…), and not a file: a scheme of two letters or more.
+
+    So does a chain of fsspec's, simplecache::s3://…, or with an absolute path behind the two colons.
+    """
+    return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::(/|.*://))", path) is not None
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from ...base.extras import need
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
-_DEADLINE_S = 60.0
+_DEADLINE_S, _LONGEST_DEADLINE_S = 60.0, 86_400.0
 _SILENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _GAVE_UP_FOR_S = 10.0
@@ -38,8 +38,15 @@ _Answer = TypeVar("_Answer")
 
 
 def deadline_s() -> float:
-    """How long one read may take with all its retries."""
-    return float(os.environ.get("BLOBFEED_CLOUD_DEADLINE_S", _DEADLINE_S))
+    """How long one read may take with all its retries; raises SourceError if the environment holds no such time."""
+    given = os.environ.get("BLOBFEED_CLOUD_DEADLINE_S", str(_DEADLINE_S))
+    with suppress(ValueError):
+        if 0 < float(given) <= _LONGEST_DEADLINE_S:
+            return float(given)
+    raise SourceError(
+        f"the environment variable BLOBFEED_CLOUD_DEADLINE_S is {given!r}; expected seconds, a number above 0 and up "
+        f"to {_LONGEST_DEADLINE_S:g}, such as 60"
+    )
 
 
 class Gone(BlobfeedError):
@@ -176,25 +183,25 @@ class _Obstore(ObjectStore):
         self._renew()
 
     def _renew(self) -> None:
+        longest = deadline_s() / 2
         try:
-            self._store = self._made()
+            self._store = self._made(longest)
         except Exception as error:
             raise SourceError(
                 f"{self._root}: it cannot be opened ({type(error).__name__}): check the variables for account and "
                 "credentials, such as AZURE_STORAGE_ACCOUNT_NAME, AWS_PROFILE and GOOGLE_APPLICATION_CREDENTIALS"
             ) from None
 
-    def _made(self) -> Any:
+    def _made(self, longest_s: float) -> Any:
         # obstore finds another server in the environment by itself, and then refuses http:// in there.
         servers = (self._root, *(os.environ.get(name, "") for name in _SERVER_VARIABLES))
         plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
-        most = deadline_s() / 2
-        silence = min(_SILENCE_S, most)
+        silence = min(_SILENCE_S, longest_s)
         options: dict[str, Any] = dict.fromkeys(("connect_timeout", "read_timeout"), timedelta(seconds=silence))
         # A loader's answers share the line: if it is slow, large ones take longer, though they come.
-        options["timeout"] = timedelta(seconds=most)
+        options["timeout"] = timedelta(seconds=longest_s)
         if plain:
             options["allow_http"] = True
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
@@ -289,7 +296,7 @@ class _Obstore(ObjectStore):
 
 
 class _Fsspec(ObjectStore):
-    """Any other scheme, chained URLs included (zip://…::…). `root` is what stands before the first slash."""
+    """Any other scheme, chained URLs included (zip://…::…). `root` is what stands before the key's slash."""
 
     def _opened(self, key: str) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]
@@ -318,8 +325,10 @@ class _Fsspec(ObjectStore):
     def _list(self, prefix: str) -> dict[str, str]:
         system, path = self._opened(prefix)
         found: dict[str, Mapping[str, Any]] = system.find(path, detail=True)
+        below = {(name.partition(path)[2] if path else name).lstrip("/"): info for name, info in found.items()}
         return {
-            f"{prefix}{name.partition(path)[2]}": f"{info['size']} {_version_of(info)}" for name, info in found.items()
+            f"{prefix.rstrip('/')}/{name}" if prefix else name: f"{info['size']} {_version_of(info)}"
+            for name, info in below.items()
         }
 
     def _named(self, error: Exception) -> Exception:
@@ -349,7 +358,9 @@ def locate(url: str) -> tuple[ObjectStore, str]:
     parts = urlsplit(url)
     if parts.scheme not in _OBSTORE_SCHEMES or "::" in url:
         need("fsspec", f"{parts.scheme}://")
-        root, _, key = url.partition("/")  # a chain's first scheme alone does not say which store it is
+        # A chain's first scheme alone does not say which store it is.
+        begin, slashes, key = url.partition("://") if "://" in url else url.partition("/")
+        root = begin + slashes[:-1]
         return _store(_Fsspec, root, os.getpid()), key
     need("obstore", f"reading {parts.scheme}://{parts.hostname}")
     secret = parts.username or (parts.query and parts.scheme.startswith("http"))

@@ -162,6 +162,33 @@ def test_a_file_system_that_names_its_versions_in_another_way_is_watched_too(tmp
         memory.rm("/a.npy")
 
 
+def test_a_glob_at_the_top_of_a_file_system_keeps_its_slashes(tmp_path: Path) -> None:
+    memory = fsspec.filesystem("memory")
+    np.save(tmp_path / "a.npy", STORED["label"])
+    try:
+        for name in ("/top.npy", "/folder/below.npy"):
+            memory.put(str(tmp_path / "a.npy"), name)
+        for pattern in ("memory://t*.npy", "memory://folder/*.npy", "memory:///folder/*.npy"):
+            assert rows_of(opened("npy", tmp_path, data=pattern), [7])["data"].tolist() == [7]
+        assert len(opened("npy", tmp_path, data="memory://**/*.npy")) == 2 * SAMPLES
+    finally:
+        memory.rm("/", recursive=True)
+
+
+def test_a_file_with_two_colons_in_its_name_is_a_file(tmp_path: Path) -> None:
+    write_h5(tmp_path / "run::1.h5")
+    assert rows_of(opened("hdf5", tmp_path, ["label"], path="run::1.h5"), [7])["label"].tolist() == [7]
+
+
+@pytest.mark.parametrize("given", ["60s", "0", "-1", "nan", "inf", ""])
+def test_a_deadline_that_is_no_time_is_named(
+    given: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", given)
+    with pytest.raises(SourceError, match=rf"variable BLOBFEED_CLOUD_DEADLINE_S is '{given}'; expected seconds"):
+        opened("npy", tmp_path, data=server.url("a.npy"))
+
+
 def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:
     pictures = [noise(8, 9, seed) for seed in range(20)]
     for number, image in enumerate(pictures):
