@@ -49,10 +49,7 @@ def train(
     log: Annotated[
         list[Path] | None, file_option("Write the same into a .csv or .jsonl file; may be given twice.")
     ] = None,
-    ideal: Annotated[
-        bool, typer.Option("--ideal", help="Print what loaders that take no time would give, and train nothing.")
-    ] = False,
-    iterations: Annotated[int | None, typer.Option(min=1, help="Of each run of --ideal; by default 100.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="As in Caffe, for test and time only.", hidden=True)] = None,
     phase: Annotated[Phase | None, typer.Option(help="As in Caffe, for time only.", hidden=True)] = None,
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
@@ -68,20 +65,11 @@ def train(
     files = [] if weights is None else [name.strip() for name in weights.split(",")]
     if not all(files):
         raise typer.BadParameter(f"--weights {weights!r}: expected names of files, such as a.caffemodel,b.pt")
-    if ideal and (snapshot or weights or trace or tensorboard or log):
-        raise typer.BadParameter(
-            "--ideal begins anew and keeps nothing: give it no --snapshot, --weights, --trace, --tensorboard or --log"
-        )
     document = read_solver(solver)
     rules: Any = document.message.train_state
     if common.level:
         rules.level = common.level
     rules.stage.extend(common.stages)
-    if ideal:
-        from .tools.ideal import compare
-
-        compare(document, common.where, iterations or 100, typer.echo)
-        return
     with Solver(document, common.where, traced_to(trace)) as made:
         if snapshot is not None:
             made.restore(snapshot)

@@ -92,12 +92,6 @@ class LoopedPipeline:
         else:
             self.loops = StreamLoops(self.parameters.epochs)
             self.pipeline = self._pipeline(self.loops.pipeline_epochs({}))
-        given = self.parameters
-        if given.replay and given.epochs is not None and self.loops.batches is None:
-            raise ParameterError(
-                f"{what}: parameter 'replay' is {given.replay} and 'epochs' is {given.epochs}, but how many batches an "
-                "epoch has is known when all are read: give epochs=None, and end the loop yourself"
-            )
         self.tops = make_tops(self.pipeline.specs, self.parameters, self._base_dir)
         self.batches = self._batches_of(self.pipeline)
         self._loop_start: State = {}

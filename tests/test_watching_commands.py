@@ -1,4 +1,4 @@
-"""What the command says of a run beside training it: logs, the ideal, a trace, the doctor; and progress bars."""
+"""What the command says of a run beside training it: logs, a trace, the doctor; and progress bars."""
 
 from __future__ import annotations
 
@@ -177,29 +177,6 @@ def test_training_writes_a_trace(tmp_path: Path) -> None:
     batches = [n for copy in copies for n in range(copy["batch"], copy["batch"] + copy.get("batches", 1))]
     assert batches[:30] == list(range(30))  # the last slot holds more than training takes
     assert {"task", "read", "step", "fill"} <= {event["name"] for event in events}
-
-
-def test_the_ideal_is_told_beside_the_real_and_nothing_is_left(tmp_path: Path) -> None:
-    path = write_project(tmp_path, net=OURS)
-    before = sorted(each.name for each in tmp_path.iterdir())
-    result = run("train", "--solver", path, "--ideal", "--iterations", 20)
-    assert result.exit_code == 0, result.output
-    real, ideal, saved, sentence = result.stdout.splitlines()
-    assert real.startswith("real:  20 iterations in ")
-    assert ideal.startswith("ideal: 20 iterations in ")
-    assert saved.startswith("an input that takes no time would save ")
-    assert sentence.startswith("data of layer 'data': ")
-    assert sorted(each.name for each in tmp_path.iterdir()) == before
-
-
-def test_the_ideal_needs_a_layer_that_is_fed_by_loaders(tmp_path: Path) -> None:
-    assert "is fed by loaders" in message_of(run("train", "--solver", write_project(tmp_path), "--ideal"))
-
-
-@pytest.mark.parametrize("option", ["--snapshot", "--weights", "--trace", "--tensorboard", "--log"])
-def test_the_ideal_takes_no_files_to_begin_with_or_to_write(option: str, tmp_path: Path) -> None:
-    result = run("train", "--solver", write_project(tmp_path), "--ideal", option, tmp_path / "a.csv")
-    assert (result.exit_code, "--ideal begins anew and keeps nothing" in result.stderr) == (2, True)
 
 
 def test_the_doctor_tells_what_a_bug_report_needs() -> None:

@@ -248,7 +248,7 @@ class HostDelivery(Delivery):
         plan = self.pipeline.plan
         sizes = {name: spec.nbytes for name, spec in plan.specs.items()}
         shown = sum(sizes[top.name] for _, top in self._if_shown)
-        return plan.batches_per_slot == 1 and not plan.parameters.replay and 2 * shown > sum(sizes.values())
+        return plan.batches_per_slot == 1 and 2 * shown > sum(sizes.values())
 
     def end_loans(self) -> None:
         if self._loans:

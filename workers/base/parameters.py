@@ -146,7 +146,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         see delivery.md.
     trace: a file for what every process did and when; see trace.md.
     metrics: a file, or a port of this machine, for Prometheus; see monitor.md.
-    replay: deliver the first so many batches again and again, to see what faster data would give; see monitor.md.
     """
 
     source: dict[str, Any] | None = None
@@ -183,7 +182,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device_prefetch: Positive = 2
     page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
-    replay: NotNegative = 0
     trace: str = ""
     metrics: str | Port = ""
 
@@ -232,7 +230,6 @@ class ReaderParameters(SharedParameters, total=False):
     device_prefetch: int
     page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
-    replay: int
     trace: str | PurePath
     metrics: str | PurePath | int
 

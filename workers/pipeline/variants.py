@@ -1,16 +1,13 @@
-"""Pipelines that do more: one that writes the trainer's spans, and one that gives its first batches again and again.
+"""A pipeline that writes the trainer's spans too.
 
-They are classes of their own, so that a plain pipeline asks nobody at each batch whether it is one of them.
+It is a class of its own, so that a plain pipeline does not ask at each batch whether there is a trace.
 """
 
 from __future__ import annotations
 
-import copy
 import time
-from functools import cached_property
 from pathlib import Path
 
-from ..base.errors import ParameterError
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
@@ -19,7 +16,7 @@ from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.trace_ring import NO_WAIT_NS, Kind, TraceWriter
 from .feed import Feed
-from .pipeline import AnyFeed, At, Pipeline
+from .pipeline import AnyFeed, Pipeline
 
 _GATHERED_NS = 5_000_000
 
@@ -101,53 +98,6 @@ class _Gathering(TracedPipeline):
         return batches
 
 
-class ReplayedPipeline(Pipeline):
-    """Gives its first `replay` batches again and again, from slots that are never released: what a loader would be that
-    takes no time. The rest stays as it is: each batch is delivered, and counted, as always."""
-
-    @cached_property
-    def _kept(self) -> list[Batch]:
-        return []
-
-    def _next_batches(self) -> tuple[Batch, ...]:
-        if len(self._kept) < self.parameters.replay:
-            return super()._next_batches()
-        taken = self._at.progress.taken
-        batch = copy.copy(self._kept[taken % len(self._kept)])
-        batch.number = self._plan.first_number + taken
-        self._open.setdefault(batch.group, set()).add(batch)
-        return (batch,)
-
-    def take(self) -> Batch:
-        batch = super().take()
-        if len(self._kept) < self.parameters.replay:
-            self._kept.append(batch)
-            if len(self._kept) == self.parameters.replay:
-                self._at = At(self._at.progress)  # others of the same slot
-        return batch
-
-    def deliver_into_host(self, *, promises: bool) -> None:
-        """Batches that come again must lie in slots."""
-        super().deliver_into_host(promises=False)
-
-    def is_ready(self) -> bool:
-        return len(self._kept) == self.parameters.replay or super().is_ready()
-
-    def look_ahead(self) -> None:
-        if len(self._kept) < self.parameters.replay:
-            super().look_ahead()
-
-    def release(self, batch: Batch) -> None:
-        self.check_usable()
-        if not self.holds(batch):
-            raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        self._open[batch.group].discard(batch)
-
-    def close(self) -> None:
-        self._kept.clear()
-        super().close()
-
-
 def make_pipeline(
     parameters: Parameters,
     hooks: Hooks = Hooks(),  # noqa: B008 - frozen
@@ -157,10 +107,5 @@ def make_pipeline(
     source: Source | StreamSource | None = None,
 ) -> Pipeline:
     """The pipeline that `parameters` ask for; see there."""
-    if parameters.trace and parameters.replay:
-        raise ParameterError(
-            f"parameter 'trace' is {parameters.trace!r} and 'replay' is {parameters.replay}: batches that come again "
-            "have nothing to trace: give one of the two"
-        )
-    kind = TracedPipeline if parameters.trace else ReplayedPipeline if parameters.replay else Pipeline
+    kind = TracedPipeline if parameters.trace else Pipeline
     return kind(parameters, hooks, base_dir=base_dir, train=train, source=source)

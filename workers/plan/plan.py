@@ -228,15 +228,15 @@ class Plan(ABC):
     @property
     def slots(self) -> int:
         """Slots in the ring: for the batches made ahead, at most a number given, and one that is lent by view."""
-        ahead, kept = self.parameters.prefetch_batches, -(-self.parameters.replay // self.batches_per_slot)
+        ahead = self.parameters.prefetch_batches
         if ahead == "auto":
-            return max(_AHEAD + 1, kept)
-        return max(ahead // self.batches_per_slot + (self.parameters.delivery == "view"), kept)
+            return _AHEAD + 1
+        return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
 
     def most_ahead(self, in_slot: int) -> int:
         """What the ring holds at most if up to `in_slot` batches share a slot: as many for copies as for views."""
-        ahead, replay = self.parameters.prefetch_batches, self.parameters.replay
-        return max((_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot, replay + in_slot)
+        ahead = self.parameters.prefetch_batches
+        return (_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -276,17 +276,6 @@ def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> N
         assert there.cpu().numpy().tobytes() == here.tobytes(), (stored, mean, scale)
 
 
-@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
-def test_batches_that_come_again_are_sent_ahead(feeding: Any, page_lock: str, locks: bool) -> None:
-    device = PlayedDevice(10**9, locks)
-    feed = feeding(device, page_lock=page_lock, replay=2, epochs=2)
-    for number in range(10):
-        np.testing.assert_array_equal(feed.next()[1], np.arange(4) + 4 * (number % 2))
-        assert number in (0, 1, 9) or not device.copies[-1].done
-    with pytest.raises(EndOfData):
-        feed.next()
-
-
 def test_the_last_batch_arrives_with_its_own_rows(feeding: Any) -> None:
     feed = feeding(PlayedDevice(1), batch_size=8, last_batch="partial")
     assert [len(feed.next()[1]) for _ in range(4)] == [8, 8, 4, 8]
