@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from dis import get_instructions
 from functools import partial
 from itertools import chain
+from traceback import format_exception_only
 from types import CellType, FunctionType
 from typing import Any, Literal, Protocol
 
@@ -273,3 +274,25 @@ def plain_array(value: object, name: str, what: str) -> AnyArray:
 def _is_float32(value: float) -> bool:
     with np.errstate(over="ignore"):
         return float(np.float32(value)) == value
+
+
+class exceptions_only:  # noqa: N801 - as contextlib's are named
+    """Turn what user code raises beside the classes of Exception into a HookError.
+
+    A KeyboardInterrupt there comes from the code itself, since no Ctrl-C reaches that process. It would end the process
+    and leave nothing but an exit code. A SystemExit stays, for it asks for that end.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and not isinstance(error, Exception | SystemExit):
+            text = "".join(format_exception_only(error)).strip()
+            raise HookError(f"{text} (user code in a loader raised it; it is no Exception)") from error
+
+
+class HookError(Exception):
+    """User code has raised what is no Exception; that is the cause, and its name begins the text."""

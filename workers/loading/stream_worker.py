@@ -186,17 +186,19 @@ class StreamWorker(Worker):
         # A loader that dies while it runs a shard again, up to this batch, has not died of this batch.
         self.status.blame(0)
         try:
-            batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
-            self.status.blame(task)
-            for item in batch:
-                self.status.write(Activity.DECODING, item.index)
-                try:
-                    self._decoded.rows.put(self._decoded.sample(item), rows, count)
-                except Exception as error:
-                    bad.append((count, item, error))
-                count += 1
-                if count < wanted.rows:
-                    self.status.write(Activity.READING, item.index + 1)
+            with self.guard():
+                batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
+                self.status.blame(task)
+                for item in batch:
+                    self.status.write(Activity.DECODING, item.index)
+                    try:
+                        with self.guard():
+                            self._decoded.rows.put(self._decoded.sample(item), rows, count)
+                    except Exception as error:
+                        bad.append((count, item, error))
+                    count += 1
+                    if count < wanted.rows:
+                        self.status.write(Activity.READING, item.index + 1)
         except Exception as error:
             # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
             return WorkDone([self._fatal(count, wanted, error)], count)
@@ -248,7 +250,8 @@ class StreamWorker(Worker):
     def _is_made(self, item: Item, out: NamedRows) -> bool:
         self.status.write(Activity.DECODING, item.index)
         try:
-            self._decoded.rows.put(self._decoded.sample(item), out, 0)
+            with self.guard():
+                self._decoded.rows.put(self._decoded.sample(item), out, 0)
         except Exception:
             return False  # it was reported where it stood
         return True

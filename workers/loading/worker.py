@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from operator import is_not
 from typing import Any
@@ -61,12 +62,16 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What a loader has. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1."""
+    """What a loader has. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1.
+
+    `guard`: a context for each call of user code.
+    """
 
     slots: Sequence[NamedRows]
     status: LoaderStatus
     send_error: SendError
     drawn: int
+    guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 class Worker(ABC):
@@ -80,6 +85,7 @@ class Worker(ABC):
         self._postprocessor = postprocessor
         self._whole_slots = slots
         self._send_error = place.send_error
+        self.guard = place.guard
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
         """`task` will have to be done later."""
@@ -108,7 +114,8 @@ class Worker(ABC):
                     samples.indices[row - first] = index
             self.status.write(Activity.POSTPROCESSING)
             try:
-                self._postprocessor.run(self._whole_slots[task.slot], first, samples)
+                with self.guard():
+                    self._postprocessor.run(self._whole_slots[task.slot], first, samples)
             except Exception as error:
                 text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
                 return [self.with_cause(BadRow(first, -1, -1, -1, "", text), error)]
@@ -264,7 +271,8 @@ class IndexedWorker(Worker):
         try:
             self._announced[task.task] = every = list(self.wanted(task))
             for wanted in every:
-                self._decoded.source.will_need(wanted.indices)
+                with self.guard():
+                    self._decoded.source.will_need(wanted.indices)
         except Exception as error:  # reading will meet it again, and know which sample it was
             _log.info("samples could not be announced to their source: %s", summary_of(error))
 
@@ -306,7 +314,8 @@ class IndexedWorker(Worker):
                 yield bad
 
     def _attempt(self, wanted: WantedRows, out: NamedRows) -> None:
-        self._decoded.make(wanted.indices, wanted.epochs, out, self.status.write, wanted.numbers)
+        with self.guard():
+            self._decoded.make(wanted.indices, wanted.epochs, out, self.status.write, wanted.numbers)
 
     # ---- bad samples
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import zmq
 
+from ..base.hooks import exceptions_only
 from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
@@ -48,7 +49,9 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
     try:
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
         send_error = partial(send_exception, errors)
-        worker = config.plan.worker(Workplace(ring.views, status, send_error, config.descriptors.drawn))
+        with exceptions_only():
+            place = Workplace(ring.views, status, send_error, config.descriptors.drawn, exceptions_only)
+            worker = config.plan.worker(place)
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(errors, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from ..base.errors import SourceError
+from ..base.hooks import exceptions_only
 from ..order.draws import draws_of
 from ..order.samplers import Sampler, Weights, draw_epoch
 from ..plan.sampled_plan import SampledPlan
@@ -64,7 +65,8 @@ class Drawer:
     def answer(self, request: Draw) -> FromSampler:
         """Draw what is asked for; what the sampler raises becomes a DrawFailed."""
         try:
-            return self._draw(request)
+            with exceptions_only():
+                return self._draw(request)
         except SourceError as error:
             return DrawFailed(request.request, sendable(str(error), _MOST_CHARACTERS))
         except Exception as error:

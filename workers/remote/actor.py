@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.files import AnotherHost, be_another_host
+from ..base.hooks import exceptions_only
 from ..base.keys import blake2b
 from ..base.specs import IndexArray
 from ..loading.worker import Worker, Workplace
@@ -141,7 +142,8 @@ class RemoteLoader:
         status = StatusBoard.create(1).line(0)
         # Whatever slot a task names on the trainer's host, here it is this one.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
-        place = Workplace(slots, status, partial(send_exception, self._theirs), self._drawn.descriptor)
+        send_error = partial(send_exception, self._theirs)
+        place = Workplace(slots, status, send_error, self._drawn.descriptor, exceptions_only)
         self._worker: Worker = plan.worker(place)
 
     def work(self, job: Job) -> Made:
