@@ -19,7 +19,7 @@ from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.files import require_ending, writing
+from .workers.base.files import require_ending
 from .workers.processes.process import fill_standard_streams
 
 Effect = Literal["stop", "snapshot", "none"]
@@ -136,29 +136,6 @@ def upgrade(
     from .trainer.prototxt.prototxt import read_net_or_solver
 
     typer.echo(text_format.MessageToString(read_net_or_solver(model)), nl=False)
-
-
-@command("draw")
-def draw_net(
-    model: Annotated[Path, typer.Argument(help="Net prototxt.", metavar="FILE")],
-    target: Annotated[Path, typer.Argument(help="The SVG file to write.", metavar="SVG")],
-    phase: _PhaseOption = "TRAIN",
-) -> None:
-    """Draw a net as SVG."""
-    from .draw import draw
-    from .trainer.prototxt import schema
-    from .trainer.prototxt.phases import State, included_layers
-    from .trainer.prototxt.prototxt import read_prototxt
-
-    document = read_prototxt(model, schema.NetParameter)
-    state = State(schema.Phase[phase]).merged(document.message.state)
-    picture = draw(document, state)
-    if target.exists() and target.samefile(model):
-        raise ParameterError(f"{target} is the net itself: name another file for the drawing")
-    require_ending(target, (".svg",), f"{target}: the drawing is an SVG")
-    with writing(target):
-        target.write_text(picture, encoding="utf-8")
-    typer.echo(f"{target}: {len(included_layers(document, state))} layers")
 
 
 @command("convert")

@@ -275,41 +275,6 @@ def test_a_solver_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
     assert f"{path}:2:2: LayerParameter has no field 'namee'" in message_of(run("upgrade", path))
 
 
-def test_a_net_is_drawn(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    result = run("draw", tmp_path / "net.prototxt", tmp_path / "net.svg")
-    assert result.exit_code == 0, result.output
-    assert result.stdout.endswith(": 6 layers\n")  # and one that is for the phase TEST
-    text = (tmp_path / "net.svg").read_text()
-    assert text.startswith("<svg")
-    assert ">ip1</text>" in text
-    assert "no such file" in message_of(run("draw", tmp_path / "none.prototxt", tmp_path / "net.svg"))
-    for file, reason in ((tmp_path / "none" / "net.svg", "No such file or directory"), (tmp_path, "Is a directory")):
-        assert f"{file} cannot be written: {reason}: name another" in message_of(
-            run("draw", tmp_path / "net.prototxt", file)
-        )
-
-
-def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    net = tmp_path / "net.prototxt"
-    (link := tmp_path / "link.svg").symlink_to(net)
-    for target in (net, link):
-        assert f"{target} is the net itself: name another file" in message_of(run("draw", net, target))
-    assert "InnerProduct" in net.read_text()
-
-
-def test_a_drawing_is_not_written_under_the_name_of_something_else(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    solver = tmp_path / "solver.prototxt"
-    before = solver.read_text()
-    for target in (solver, tmp_path / "net.png"):
-        assert f"{target}: the drawing is an SVG: name a file that ends in .svg" in message_of(
-            run("draw", tmp_path / "net.prototxt", target)
-        )
-    assert (solver.read_text(), (tmp_path / "net.png").exists()) == (before, False)
-
-
 def test_the_monitors_picture_is_not_written_under_the_name_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("precious")
     said = message_of(run("monitor", "--svg", tmp_path / "run.log"))
@@ -319,10 +284,7 @@ def test_the_monitors_picture_is_not_written_under_the_name_of_something_else(tm
 
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
-    for name in ("a.svg", "a.jsonl"):
-        (tmp_path / name).symlink_to("/dev/full")
-    message = "a.svg cannot be written: No space left on device: name another"
-    assert message in message_of(run("draw", tmp_path / "net.prototxt", tmp_path / "a.svg"))
+    (tmp_path / "a.jsonl").symlink_to("/dev/full")
     message = f"--log {tmp_path / 'a.jsonl'} cannot be written: No space left on device: name another"
     assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
 
