@@ -1,7 +1,8 @@
-"""Which Python runs the assembler: it must be the trainer's own version, and `sys.executable` may lie.
+"""Choose the Python that runs the assembler: of the trainer's version, with blobfeed; `sys.executable` may lie.
 
 Inside a program that embeds Python, such as the `caffe train` binary, `sys.executable` is the first `python3` on PATH
-or an empty string; it can be another version than the one embedded.
+or an empty string; it can be another version than the one embedded. If a virtual environment is out of reach, as after
+privileges were dropped, the Python below it runs, and has no packages.
 """
 
 from __future__ import annotations
@@ -16,12 +17,23 @@ from pathlib import Path
 from ..base.errors import InterpreterError
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-_ASK_VERSION = "import sys; print('%d.%d' % sys.version_info[:2])"
+_NEEDED = ("blobfeed", "cloudpickle", "msgspec", "numpy", "zmq")
+_ASK = f"""
+import sys
+version = "%d.%d" % sys.version_info[:2]
+if version == "{_VERSION}":
+    from importlib.util import find_spec
+    missing = [name for name in {_NEEDED} if find_spec(name) is None]
+    version += missing and ", which does not find " + ", ".join(missing) or ""
+print(version)
+"""
 _ANSWER_S = 10.0
 
 
 def find_interpreter() -> str:
-    """The path of a Python of this very major.minor version; raises InterpreterError naming what was tried.
+    """The path of a Python of this very major.minor version that finds what the assembler imports.
+
+    Raises InterpreterError that names each candidate, and what is wrong with it.
 
     BLOBFEED_PYTHON, if set, is the only candidate.
     """
@@ -34,7 +46,7 @@ def find_interpreter() -> str:
         )
     tried = []
     for candidate in _candidates():
-        if _is_this_process(candidate) or (answer := _version_of(candidate)) == _VERSION:
+        if _is_this_process(candidate) or (answer := _answer_of(candidate)) == _VERSION:
             return candidate
         tried.append(f"{candidate} ({answer})")
     raise InterpreterError(
@@ -56,17 +68,22 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_this_process(candidate: str) -> bool:
-    """Asking costs 20 ms, and is not needed if the trainer itself is that program."""
+    """Recognise the trainer's own program, which need not be asked: that would cost 30 ms.
+
+    Under another path the same file may belong to another environment, with other packages.
+    """
     try:
-        return Path(candidate).samefile("/proc/self/exe")
+        return candidate == sys.executable and Path(candidate).samefile("/proc/self/exe")
     except OSError:
         return False
 
 
-def _version_of(candidate: str) -> str:
+def _answer_of(candidate: str) -> str:
+    """Its version, and what it lacks, in the environment in which it would run."""
+    environment = {**child_environment(), "PYTHONSAFEPATH": "1"}
     try:
         answer = subprocess.run(
-            [candidate, "-I", "-S", "-c", _ASK_VERSION], capture_output=True, timeout=_ANSWER_S, check=True, text=True
+            [candidate, "-c", _ASK], capture_output=True, timeout=_ANSWER_S, check=True, text=True, env=environment
         )
     except (OSError, subprocess.SubprocessError) as error:
         return f"does not run: {error}"

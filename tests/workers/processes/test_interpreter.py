@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -149,6 +151,34 @@ def test_a_frozen_program_may_name_a_python(monkeypatch: pytest.MonkeyPatch, pro
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     monkeypatch.setenv("BLOBFEED_PYTHON", chosen := program("my-python", f"echo {VERSION}"))
     assert find_interpreter() == chosen
+
+
+def _without_packages(folder: Path) -> str:
+    venv.create(folder, symlinks=True)
+    return str(folder / "bin" / f"python{VERSION}")
+
+
+def test_a_python_of_the_right_version_without_blobfeed_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # As after setuid, if the environment lies below /root: the Python that it was made of runs, and has no packages.
+    bare = _without_packages(tmp_path / "bare")
+    no_prefixes(monkeypatch, tmp_path / "bare")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "out" / "of" / "reach"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    with pytest.raises(InterpreterError) as caught:
+        find_interpreter()
+    assert f"{bare} ({VERSION}, which does not find blobfeed, cloudpickle, msgspec, numpy, zmq)" in str(caught.value)
+    assert "out/of/reach (does not run: " in str(caught.value)
+
+
+def test_such_a_one_is_taken_if_pythonpath_leads_to_the_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    bare = _without_packages(tmp_path / "bare")
+    monkeypatch.setenv("BLOBFEED_PYTHON", bare)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(site.getsitepackages()))
+    assert find_interpreter() == bare
 
 
 # ---- BLOBFEED_PYTHON
