@@ -217,9 +217,12 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         self._opened().restore(Path(snapshot))
 
-    def set_weights(self, weights: Any, *, at_once: bool = False) -> None:
-        """Draw by other weights from the next epoch on; as `BatchReader.set_weights`. Raises ParameterError."""
-        self._opened().set_weights(weights, at_once=at_once)
+    def set_weights(self, weights: Any) -> None:
+        """Draw by other weights from an epoch on that is not yet planned; as `BatchReader.set_weights`.
+
+        Raises ParameterError.
+        """
+        self._opened().set_weights(weights)
 
     def close(self) -> None:
         """End the loaders and give everything back. It may be left out: they end with the layer, or the process."""
@@ -279,9 +282,9 @@ class _Input:
     def state_dict(self) -> State:
         return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
 
-    def set_weights(self, weights: Any, *, at_once: bool) -> None:
+    def set_weights(self, weights: Any) -> None:
         received = None if self._delivery is None else self._delivery.progress
-        self.pipeline.set_weights(weights, at_once=at_once, received=received)
+        self.pipeline.set_weights(weights, received=received)
 
     def close(self) -> None:
         parts = (self._delivery, self.pipeline, self.state_file) if self.pipeline.is_ours else ()

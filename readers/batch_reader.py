@@ -187,15 +187,15 @@ class BatchReader(Closing):
         self._feed.jump(state)
         self._newest = None
 
-    def set_weights(self, weights: object, *, at_once: bool = False) -> None:
+    def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source: those of `sampler={"weights": …}` count no more.
 
-        They count from the next epoch on, with `at_once` from the next batch; but not for the batches that may already
-        be planned, whose number depends on `prefetch_batches` alone. `state_dict` has them. Raises ParameterError.
+        They count from the first epoch on of which no batch may have been planned: see docs/order.md. `state_dict` has
+        them. Raises ParameterError.
         """
         self._check_open()
         received = self._feed.batches.delivery.progress
-        self._feed.pipeline.set_weights(weights, at_once=at_once, received=received)
+        self._feed.pipeline.set_weights(weights, received=received)
 
     def statistics(self) -> Statistics:
         """Counts since the reader was made, or last went to another position."""

@@ -95,7 +95,7 @@ def test_a_position_that_outgrows_its_line_leaves_the_snapshots_behind_it_whole(
         training.step(2)
         first = training.snapshot()
         shown = training.step(1)
-        training.harness.layer.set_weights(np.random.default_rng(0).random(1000), at_once=True)
+        training.harness.layer.set_weights(np.random.default_rng(0).random(1000))
         training.step(3)
         last = training.snapshot()
         expected = training.step(5)

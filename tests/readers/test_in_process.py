@@ -179,7 +179,7 @@ def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, An
         with BatchReader(sources["npy"], sampler={"draws": 30}, **settings) as reader:
             batches = iter(reader)
             before = [next(batches).indices.tolist() for _ in range(5)]
-            reader.set_weights(np.arange(SAMPLES) == 7, at_once=True)
+            reader.set_weights(np.arange(SAMPLES) == 7)
             return before + [next(batches).indices.tolist() for _ in range(30)]
 
     assert drawn(0) == drawn(2)

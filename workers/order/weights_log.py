@@ -1,7 +1,8 @@
 """The weights that a user has set while the pipeline runs, and from where on each of them counts. Pure.
 
-What the weights of a row are must not depend on how far the loaders were ahead when they were set. So a change counts
-from a batch that cannot have been planned yet, by the number of slots alone, and every process asks the same function.
+An epoch's weights must not depend on how far the loaders were ahead when they were set. So a change counts from the
+first epoch of which no batch can have been planned yet, by the number of slots alone, and every process asks the same
+function.
 """
 
 from __future__ import annotations
@@ -21,18 +22,16 @@ from ..transport.messages import WeightsChange
 from .samplers import Weights
 
 
-def version_at(changes: Iterable[WeightsChange], batch: int, epoch: int) -> int:
-    """The newest change that holds for the rows of `epoch` in `batch`; 0 for the sampler's own weights."""
-    held = (change.version for change in changes if change.from_batch <= batch and change.from_epoch <= epoch)
-    return max(held, default=0)
+def version_at(changes: Iterable[WeightsChange], epoch: int) -> int:
+    """The newest change that holds for `epoch`; 0 for the sampler's own weights."""
+    return max((change.version for change in changes if change.from_epoch <= epoch), default=0)
 
 
-def without_superseded(changes: Iterable[WeightsChange], batch: int, epoch: int) -> list[WeightsChange]:
-    """`changes` without those that no row from `batch` and `epoch` on is drawn by."""
+def without_superseded(changes: Iterable[WeightsChange], epoch: int) -> list[WeightsChange]:
+    """`changes` without those that no epoch from `epoch` on is drawn by."""
     kept: list[WeightsChange] = []
     for change in sorted(changes, key=lambda each: -each.version):
-        first_batch, first_epoch = max(change.from_batch, batch), max(change.from_epoch, epoch)
-        if not version_at(kept, first_batch, first_epoch):
+        if not version_at(kept, max(change.from_epoch, epoch)):
             kept.insert(0, change)
     return kept
 
@@ -54,31 +53,31 @@ class WeightsLog:
     newest: int = 0
     _text: tuple[list[WeightsChange], str] = field(default=([], ""), repr=False)
 
-    def add(self, from_batch: int, from_epoch: int, weights: Weights) -> WeightsChange:
+    def add(self, from_epoch: int, weights: Weights) -> WeightsChange:
         self.newest += 1
-        self.changes.append(WeightsChange(self.newest, from_batch, from_epoch))
+        self.changes.append(WeightsChange(self.newest, from_epoch))
         self.weights[self.newest] = weights
         return self.changes[-1]
 
-    def forget(self, batch: int, epoch: int) -> list[int]:
-        """Drop what no row from there on is drawn by; returns the versions."""
-        kept = without_superseded(self.changes, batch, epoch)
+    def forget(self, epoch: int) -> list[int]:
+        """Drop what no epoch from there on is drawn by; returns the versions."""
+        kept = without_superseded(self.changes, epoch)
         gone = [change.version for change in self.changes if change not in kept]
         self.changes = kept
         for version in gone:
             del self.weights[version]
         return gone
 
-    def as_text(self, batch: int, epoch: int) -> str:
-        """All that rows from there on may be drawn by, for a state; "" if that is nothing."""
-        kept = without_superseded(self.changes, batch, epoch)
+    def as_text(self, epoch: int) -> str:
+        """All that epochs from there on may be drawn by, for a state; "" if that is nothing."""
+        kept = without_superseded(self.changes, epoch)
         told = self._text
         if told[0] == kept:
             return told[1]
         rows = []
         for each in kept:
             packed = zlib.compress(self.weights[each.version].tobytes(), 1)
-            rows.append((each.from_batch, each.from_epoch, base64.b64encode(packed).decode()))
+            rows.append((each.from_epoch, base64.b64encode(packed).decode()))
         text = json.dumps(rows) if rows else ""
         self._text = kept, text
         return text
@@ -88,9 +87,9 @@ class WeightsLog:
         """Raises ParameterError."""
         log = cls()
         try:
-            for from_batch, from_epoch, packed in json.loads(text) if text else ():
+            for from_epoch, packed in json.loads(text) if text else ():
                 weights = np.frombuffer(zlib.decompress(base64.b64decode(packed)), np.float64)
-                log.add(int(from_batch), int(from_epoch), check_weights(weights, samples, "the state's weights"))
+                log.add(int(from_epoch), check_weights(weights, samples, "the state's weights"))
         except (ValueError, TypeError, zlib.error, binascii.Error) as error:
             if isinstance(error, ParameterError):
                 raise

@@ -283,14 +283,14 @@ class Pipeline(Closing):
         self._plan = self._plan.resumed(state)
         self._at = At(self._plan.begin())
 
-    def set_weights(self, weights: object, *, at_once: bool = False, received: Progress | None = None) -> None:
+    def set_weights(self, weights: object, *, received: Progress | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
 
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
         """
         self.check_usable()
         received = received or self._at.progress
-        new = self._plan.reweigh(weights, received, at_once=at_once, started=self._feed is not None)
+        new = self._plan.reweigh(weights, received, started=self._feed is not None)
         if self._feed is not None:
             self._feed.set_weights(new)
 

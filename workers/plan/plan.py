@@ -189,7 +189,7 @@ class Plan(ABC):
     def worker(self, place: Workplace) -> Worker:
         """For one loader; raises whatever unpickling user code raises."""
 
-    def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
+    def reweigh(self, weights: object, progress: Progress, *, started: bool) -> NewWeights:
         """Note new weights for the sampler, and from where on they count; raises ParameterError."""
         raise ParameterError(
             "set_weights: this pipeline has no sampler with weights: declare sampler: {weights: FILE, draws: n}, or "

@@ -117,20 +117,22 @@ class SampledPlan(Plan):
         epoch, position = divmod(made.batches.round_start(0), made.batches.samples)
         return replace(made, epoch=epoch, position=position)
 
-    def reweigh(self, weights: object, progress: Progress, *, at_once: bool, started: bool) -> NewWeights:
+    def reweigh(self, weights: object, progress: Progress, *, started: bool) -> NewWeights:
         if not self.about.takes_weights or not isinstance(progress, SampledProgress):
             raise ParameterError(
                 f"set_weights: this pipeline has {self.about.name}, which has no weights: declare "
                 "sampler: {weights: FILE, draws: n}, or {draws: n} to begin with equal ones"
             )
         checked = check_weights(weights, self.source_samples, "set_weights")
-        from_batch = progress.number
-        if started:
-            from_batch += self.parameters.device_prefetch + self.most_ahead(self.most_in_slot)
-        # What a wrapped batch has taken of an epoch does not begin it: the loop before ended with that batch.
-        begun = progress.position >= self.parameters.batch_size * (self.parameters.world_size or 1) and not at_once
-        change = self.log.add(from_batch, progress.epoch + begun, checked)
-        return NewWeights(change, checked, self.log.forget(progress.number, progress.epoch))
+        planned = self.parameters.device_prefetch + self.most_ahead(self.most_in_slot) if started else 0
+        change = self.log.add(self._epoch_behind(progress, planned), checked)
+        return NewWeights(change, checked, self.log.forget(progress.epoch))
+
+    def _epoch_behind(self, progress: SampledProgress, batches: int) -> int:
+        """The first epoch that has nothing in what has been taken, nor in so many batches behind it."""
+        samples = self.samples
+        rest = Batches(samples, self.parameters, progress.epoch * samples + progress.position)
+        return -(-rest.round_start(batches) // samples)
 
     # ---- for the others
 
@@ -141,7 +143,6 @@ class SampledPlan(Plan):
             self.batches_per_slot,
             self.epoch,
             self.position,
-            self.first_number,
             list(self.log.changes),
         )
 
@@ -178,5 +179,5 @@ class SampledProgress:
             "seed": self.plan.parameters.seed,
             "sampler": self.plan.about.name,
             "order": self.plan.about.declared,
-            "weights": self.plan.log.as_text(self.number, self.epoch),
+            "weights": self.plan.log.as_text(self.epoch),
         }

@@ -73,14 +73,13 @@ class _Placed:
 
 @dataclass(slots=True)
 class SampledSchedule(Schedule):
-    """`epoch`, `position`: where the next round begins, an item of the epoch. `number`: of its batch, over all runs."""
+    """`epoch`, `position`: where the next round begins, an item of the epoch."""
 
     parameters: Parameters
     about: AboutSampler
     batches_per_slot: int
     epoch: int
     position: int
-    number: int
     changes: list[WeightsChange]
     """Of the weights."""
     read: ReadIndices = field(init=False, repr=False)
@@ -147,7 +146,7 @@ class SampledSchedule(Schedule):
         return samples_in(self.read(offset, count))
 
     def note_weights(self, change: WeightsChange) -> None:
-        self.changes = [*without_superseded(self.changes, self.number, self.epoch), change]
+        self.changes = [*without_superseded(self.changes, self.epoch), change]
 
     def freed(self) -> list[tuple[int, int]]:
         """(offset, size) of what nobody needs any more in the file; each is told once."""
@@ -162,7 +161,7 @@ class SampledSchedule(Schedule):
         return freed
 
     def _key(self, epoch: int) -> _Key:
-        return epoch, version_at(self.changes, self.number, epoch)
+        return epoch, version_at(self.changes, epoch)
 
     def _epoch_drawn(self, epoch: int) -> _Epoch | None:
         """None while it is awaited, or if there is none: then nothing follows."""
@@ -208,7 +207,6 @@ class SampledSchedule(Schedule):
         next_round = (epoch, end) if last.items - end >= least else (epoch + 1, 0)
         placed = _Placed(tuple(self._runs(found, first, first + each)), next_round)
         self.epoch, self.position = placed.end
-        self.number += 1
         return placed
 
     def _left_in_epoch(self, round_items: int) -> int:

@@ -29,11 +29,10 @@ class Resend(Message, frozen=True, tag="resend"):
 class WeightsChange(Message, frozen=True, tag="set_weights"):
     """The sampler's weights of that version lie in the shared file. `version` counts from 1.
 
-    They hold for the rows of batches >= from_batch in epochs >= from_epoch; see weights_log.py.
+    They hold for epochs >= from_epoch; see weights_log.py.
     """
 
     version: int
-    from_batch: int
     from_epoch: int
 
 

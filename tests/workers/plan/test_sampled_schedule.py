@@ -58,7 +58,7 @@ class Memory:
 
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
     about = AboutSampler("sampler()", gives_batches=gives_batches, takes_weights=True)
-    given: dict[str, Any] = {"epoch": 0, "position": 0, "number": 0, "changes": []} | start
+    given: dict[str, Any] = {"epoch": 0, "position": 0, "changes": []} | start
     return SampledSchedule(parameters, about, per_slot, **given)
 
 
@@ -131,7 +131,6 @@ def test_batches_are_those_of_the_reference_from_any_position(
             per_slot=per_slot,
             epoch=last.end_epoch,
             position=last.end_position,
-            number=taken,
         )
         rest = run(again, Memory(again, lists, gives_batches=gives_batches), slots=slots)
         assert [indices(batch) for batch in rest] == expected[taken:]
@@ -162,23 +161,22 @@ def test_a_position_behind_the_end_is_told() -> None:
 
 @settings(max_examples=150)
 @given(
-    changes=st.lists(st.tuples(st.integers(0, 12), st.integers(0, 4)), max_size=4),
+    changes=st.lists(st.integers(0, 4), max_size=4),
     last_batch=st.sampled_from(("wrap", "drop", "partial")),
     late=st.booleans(),
 )
-def test_weights_count_from_their_batch_and_epoch_on(
-    changes: list[tuple[int, int]], last_batch: LastBatch, late: bool
-) -> None:
-    """Also if they are told just before that batch is planned, when other weights have been drawn by."""
+def test_weights_count_from_their_epoch_on(changes: list[int], last_batch: LastBatch, late: bool) -> None:
+    """Also if they are told just before its first batch is planned, when other weights have been drawn by."""
     changes = sorted(changes) if late else changes
-    told = [WeightsChange(version + 1, *each) for version, each in enumerate(changes)]
+    told = [WeightsChange(version + 1, epoch) for version, epoch in enumerate(changes)]
     parameters = Parameters(source={}, batch_size=4, last_batch=last_batch, epochs=4)
     schedule = schedule_of(parameters, per_slot=1, changes=[] if late else told)
     memory = Memory(schedule, [list(range(10 * n, 10 * n + 10)) for n in range(6)], gives_batches=False)
     found, waiting = [], list(told)
     group = 0
     while not schedule.finished:
-        while late and waiting and waiting[0].from_batch <= group:
+        planned = 10 * schedule.epoch + schedule.position + 4
+        while late and waiting and 10 * waiting[0].from_epoch < planned:
             schedule.note_weights(waiting.pop(0))
         if schedule.has(group):
             announce = schedule.announcement(group, 0, ())
@@ -186,10 +184,10 @@ def test_weights_count_from_their_batch_and_epoch_on(
             found += announce.drawn
             group += 1
         memory.draw()
-    for number, batch in enumerate(found):
+    for batch in found:
         epochs = np.repeat(*map(np.array, zip(*batch.epochs, strict=True)))
         for index, epoch in zip(indices(batch), epochs.tolist(), strict=True):
-            held = [each.version for each in told if each.from_batch <= number and each.from_epoch <= epoch]
+            held = [each.version for each in told if each.from_epoch <= epoch]
             version, sample = divmod(index, 1000)
             assert version == max(held, default=0)
             assert sample // 10 == epoch
