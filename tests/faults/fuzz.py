@@ -96,7 +96,7 @@ def _make_exif(folder: Path) -> Path:
 
 
 def _read_exif(path: Path) -> None:
-    options = {"path": str(path.parent / "jpegs.txt"), "max_height": 8, "max_width": 8}
+    options = {"path": str(path.parent / "jpegs.txt"), "max_height": 8, "max_width": 8, "exif": True}
     _read_all(open_source({"image_list": options}, tops=None, base_dir=path.parent))
 
 

@@ -1,7 +1,7 @@
 """Encoded bytes of one image into planes of uint8, by the fastest library for its format.
 
 JPEG goes to libjpeg-turbo through simplejpeg, which decodes into memory that is kept; everything else, and the JPEGs
-that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JPEG.
+that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JPEG. OpenCV alone turns pictures upright.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ...base.specs import ArraySpec, RaggedRows, Rows
 from ..files.lru import Scratch
-from .exif import orientation, turned, upright
 from .options import PictureOptions, require_like_first
 
 try:
@@ -39,6 +38,7 @@ REDUCES = simplejpeg is not None
 _JPEG = b"\xff\xd8\xff"
 _END_OF_IMAGE = b"\xff\xd9"
 _START_OF_SCAN = b"\xff\xda"
+_EXIF = b"Exif\0\0"
 _REDUCTIONS = (8, 4, 2)
 _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 GB
 
@@ -80,14 +80,17 @@ class ImageDecoder:
         """
         if not data:
             raise ValueError("the file is empty (0 bytes)")
-        if simplejpeg is None or not data.startswith(_JPEG):
+        may_turn = self._exif and _EXIF in data
+        if simplejpeg is None or not data.startswith(_JPEG) or (may_turn and not self._strict):
             return self._decode_by_opencv(data)
         try:
-            return self._decode_by_turbo(data, strict=self._strict)
+            decoded = self._decode_by_turbo(data, strict=self._strict)
         except ValueError as error:
             if self._strict and self._is_only_damaged(data):
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
             return self._decode_by_opencv(data)
+        # OpenCV overlooks damage, which simplejpeg has found none of.
+        return self._decode_by_opencv(data) if may_turn else decoded
 
     def decode_like(self, spec: ArraySpec, data: bytes) -> tuple[Image, tuple[int, int]]:
         """As `decode`; raises ValueError, SampleTooLargeError for an image that is not as `spec` says."""
@@ -132,9 +135,8 @@ class ImageDecoder:
 
     def _decode_by_turbo(self, data: bytes, *, strict: bool) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
-        turn = orientation(data) if self._exif else 1
-        target = self._size_of(*turned((height, width), turn))
-        by = reduction((height, width), turned(target, turn)) if self._dct_scaling else 1
+        target = self._size_of(height, width)
+        by = reduction((height, width), target) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
         image = simplejpeg.decode_jpeg(
             data,
@@ -144,7 +146,7 @@ class ImageDecoder:
             buffer=self._decoded.take((*least, self._channels)),
             strict=strict,
         )
-        return upright(image if self._is_color else image[:, :, 0], turn), target
+        return image if self._is_color else image[:, :, 0], target
 
     def _decode_by_opencv(self, data: bytes) -> tuple[Image, tuple[int, int]]:
         try:

@@ -29,7 +29,8 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     color: the order of the channels: BGR, as in Caffe and OpenCV, or RGB.
     exif: whether images are turned upright by the orientation that the camera noted.
     interpolation: how images are resized.
-    dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size.
+    dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size (not those
+        that `exif` may turn).
     strict: whether a damaged JPEG is an error, instead of what can be decoded of it.
     """
 
