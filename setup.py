@@ -32,7 +32,6 @@ EXTRAS = {
     "torch": ("torch>=2.3",),
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
-    "leveldb": ("plyvel>=1.5", "lmdb>=1.4"),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.13"),
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1", "google-crc32c>=1.6"),
@@ -44,23 +43,15 @@ EXTRAS = {
     "ray": ("ray>=2.10",),
 }
 
-# Extras whose libraries have no wheels for all Pythons: "all" and the tests do without them there.
-WHEELS = {
-    "leveldb": "platform_machine == 'x86_64' and python_version < '3.13'",
-    "tensorflow": "python_version < '3.14'",
-}
+ALL_BUT_TENSORFLOW = [each for extra, needed in EXTRAS.items() if extra != "tensorflow" for each in needed]
 
 # What `make docs` needs, beside what is installed for the tests.
 DOCS = ("mkdocs-material>=9.5",)
 
 
-def with_wheels(extra: str) -> list[str]:
-    return [f"{each}; {WHEELS[extra]}" if extra in WHEELS else each for each in EXTRAS[extra]]
-
-
 # What `make test` needs: every extra (TensorFlow's smaller edition, for the CPU alone, if there is one) and the tools.
 TEST = (
-    *(requirement for extra in EXTRAS if extra != "tensorflow" for requirement in with_wheels(extra)),
+    *ALL_BUT_TENSORFLOW,
     "build",
     "hypothesis",
     "boto3",
@@ -68,6 +59,7 @@ TEST = (
     "flask-cors",
     "moto[s3]>=5",
     "mypy",
+    "plyvel>=1.5; platform_machine == 'x86_64' and python_version < '3.13'",
     "prometheus_client",
     "psutil",
     "pytest>=8.4",
@@ -128,7 +120,7 @@ setup(
     install_requires=list(RUNTIME),
     extras_require={
         **{extra: list(needed) for extra, needed in EXTRAS.items()},
-        "all": [requirement for extra in EXTRAS for requirement in with_wheels(extra)],
+        "all": [*ALL_BUT_TENSORFLOW, f"{EXTRAS['tensorflow'][0]}; python_version < '3.14'"],  # it has no wheels there
         "docs": list(DOCS),
         "test": list(TEST),
     },

@@ -19,7 +19,6 @@ _WORTH_IT = 1.5
 _UNBALANCED = 5
 _DECODED = {
     "image_list": "images are decoded anew in each epoch",
-    "leveldb": "records are unpacked anew in each epoch",
     "lmdb": "records are unpacked anew in each epoch",
     "hdf5_samples": "each sample is a data set of its own",
 }

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
-import pytest
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.lmdb.datum import datum_class
 from numpy.typing import NDArray
@@ -38,14 +37,4 @@ def write_lmdb(path: Path, records: Iterable[bytes], *, subdir: bool = True) -> 
     with environment, environment.begin(write=True) as transaction:
         for number, record in enumerate(records):
             transaction.put(b"%08d" % number, record)
-    return path
-
-
-def write_leveldb(path: Path, records: Iterable[bytes]) -> Path:
-    """A LevelDB with `records` under the keys 00000000, 00000001, …, some in its tables, some in its log."""
-    plyvel = pytest.importorskip("plyvel", reason="a LevelDB needs plyvel")
-    database = plyvel.DB(str(path), create_if_missing=True, write_buffer_size=1 << 16)
-    for number, record in enumerate(records):
-        database.put(b"%08d" % number, record)
-    database.close()
     return path

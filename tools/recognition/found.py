@@ -73,7 +73,7 @@ def _gives_bgr(declared: Mapping[str, Any]) -> bool:
         return all(map(_gives_bgr, options))
     if isinstance(options, Mapping) and options.get("color", "bgr") != "bgr":
         return False
-    return kind in ("image_list", "tar", "lmdb", "leveldb", "windows")
+    return kind in ("image_list", "tar", "lmdb", "windows")
 
 
 def one_or_all(paths: Sequence[Path]) -> str | list[str]:

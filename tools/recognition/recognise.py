@@ -23,7 +23,7 @@ from .found import Found
 from .pictures import folder_of_images, sized, tar
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_MARKS = {"data.mdb": "lmdb", "CURRENT": "leveldb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
+_MARKS = {"data.mdb": "lmdb", "CURRENT": "lmdb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
 """Files that say what their folder is."""
 _IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
@@ -73,7 +73,7 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
     (path,) = paths
     if kind == "folder":
         return _folder(path, image_list)
-    if kind in ("lmdb", "leveldb"):
+    if kind == "lmdb":  # the source says of a LevelDB how to make an LMDB of it
         return sized(kind, {"path": str(path)})
     if kind == "npz":
         return npz(path)

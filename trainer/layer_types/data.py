@@ -13,7 +13,6 @@ from torch import Tensor
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.ready_made import WindowsInputLayer
-from ..prototxt.schema import DB
 from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 from .python import PythonLayer
@@ -85,7 +84,7 @@ class _DataLayer(PythonLayer):
 
 @layer_type("Data")
 class Data(_DataLayer):
-    """Records of an LMDB or a LevelDB, in the order of their keys."""
+    """Records of an LMDB, in the order of their keys."""
 
     fields = ("transform_param",)
 
@@ -96,10 +95,9 @@ class Data(_DataLayer):
             source["is_color"] = color
         if largest := self._largest():
             source["max_height"] = largest
-        # Where no backend is given, Caffe takes a LevelDB, and old files of LMDBs do not always give one.
-        told = options.HasField("backend") or Path(self._located(options.source), "CURRENT").exists()
-        kind = "leveldb" if told and options.backend == DB.LEVELDB else "lmdb"
-        parameters = {"source": {kind: source}, **self._of_images()}
+        # Caffe's default for `backend` is a LevelDB, and files of LMDBs do not always give one: the source sees what
+        # lies there.
+        parameters = {"source": {"lmdb": source}, **self._of_images()}
         if options.HasField("prefetch"):
             parameters["prefetch_batches"] = options.prefetch
         return parameters

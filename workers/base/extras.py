@@ -17,7 +17,6 @@ EXTRAS = {
     "numcodecs": ("compression", "HDF5 files that are compressed by zstd"),
     "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),
     "plotly": ("report", "blobfeed report"),
-    "plyvel": ("leveldb", "Caffe's LevelDB"),
     "ray": ("ray", "loaders on other machines"),
     "simplejpeg": ("images", "the fastest decoding of JPEG"),
     "tensorboard": ("tensorboard", "blobfeed train --tensorboard"),

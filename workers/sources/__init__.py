@@ -19,7 +19,6 @@ _CLASSES = {
     "hdf5_samples": "hdf5_samples.source:HDF5SamplesSource",
     "npy": "stored.npy:NpySource",
     "lmdb": "lmdb.source:LmdbSource",
-    "leveldb": "lmdb.leveldb:LevelDbSource",
     "image_list": "images.source:ImageListSource",
     "zarr": "zarr.source:ZarrSource",
     "tar": "tar.source:TarSource",
@@ -38,14 +37,13 @@ OPTIONS = {
     "image_list": "images.options:ImageListOptions",
     "windows": "images.windows:WindowOptions",
     "lmdb": "lmdb.source:LmdbOptions",
-    "leveldb": "lmdb.source:LmdbOptions",
     "tar": "tar.source:TarOptions",
     "zarr": "zarr.source:ZarrOptions",
     "stream": "stream:StreamOptions",
 }
 """The classes of the options of those kinds that have any."""
 
-_LIBRARIES = {"lmdb": "lmdb", "leveldb": "plyvel", "image_list": "cv2", "windows": "cv2", "zarr": "zarr"}
+_LIBRARIES = {"lmdb": "lmdb", "image_list": "cv2", "windows": "cv2", "zarr": "zarr"}
 """What a kind cannot do without, if it is not among the requirements of blobfeed itself."""
 
 _TOP_BY_TOP = {
@@ -98,7 +96,7 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
 
 def options_of(kind: str) -> type[msgspec.Struct]:
     """The class of the options of a kind of source; raises ExtraMissing."""
-    if kind in ("lmdb", "leveldb", "windows"):
+    if kind in ("lmdb", "windows"):
         need("cv2" if kind == "windows" else "lmdb", f"source {kind}")
     options: type[msgspec.Struct] = _named(OPTIONS[kind])
     return options

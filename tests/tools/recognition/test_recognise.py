@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import gzip
 import io
 import itertools
@@ -381,13 +380,11 @@ def test_an_lmdb_is_seen_as_a_folder_and_as_a_file() -> None:
     assert found.is_bgr
 
 
-def test_a_leveldb_is_seen_by_its_files() -> None:
-    plyvel = pytest.importorskip("plyvel", reason="a LevelDB needs plyvel")
-    with plyvel.DB("old", create_if_missing=True) as database:
-        for number, (image, label) in enumerate(zip(DATA, LABEL, strict=True)):
-            database.put(b"%08d" % number, raw_datum(image, int(label)))
-    assert (first_batch(source_of(["old"]))["data"] == DATA).all()
-    gc.collect()  # the source's folder goes with it
+def test_a_leveldb_is_refused_with_the_command_that_makes_an_lmdb_of_it() -> None:
+    Path("old").mkdir()
+    Path("old", "CURRENT").write_text("MANIFEST-000002\n")
+    with pytest.raises(ParameterError, match=r"blobfeed convert \S*old \S*old\.lmdb"):
+        source_of(["old"])
 
 
 def write_tar(name: str, samples: int, members: Mapping[str, Callable[[int], bytes]]) -> None:

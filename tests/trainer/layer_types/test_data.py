@@ -15,7 +15,7 @@ from blobfeed.trainer.prototxt.schema import Phase
 from blobfeed.workers.base.errors import ParameterError, SampleError
 from numpy.typing import NDArray
 
-from tests.support.datums import encoded_datum, raw_datum, write_leveldb, write_lmdb
+from tests.support.datums import encoded_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, noise, write_list
 from tests.support.trainer_nets import make_net, with_inputs
 
@@ -253,14 +253,16 @@ def test_the_label_may_be_left_out(files: Path) -> None:
 
 
 @pytest.mark.parametrize("backend", ["backend: LEVELDB", ""])
-def test_a_leveldb_gives_the_same_numbers(files: Path, tmp_path: Path, backend: str) -> None:
-    whole = of_caffe("data_raw-plain", "data")[:12]
-    write_leveldb(tmp_path / "level", [raw_datum(image.astype(np.uint8), nth) for nth, image in enumerate(whole)])
-    text = data_layer("level", "batch_size: 5", "transform_param { crop_size: 24 }").replace("backend: LMDB", backend)
-    found = batches(tmp_path, text, 3, Phase.TEST)
-    np.testing.assert_array_equal(joined(found), of_caffe("data_raw-crop", "data"))
-    with pytest.raises(ParameterError, match="there is no database"):
-        make_net(tmp_path, data_layer("none", "batch_size: 2").replace("backend: LMDB", backend))
+def test_an_lmdb_is_read_whatever_the_backend_and_a_leveldb_is_refused(
+    files: Path, tmp_path: Path, backend: str
+) -> None:
+    text = data_layer("raw_lmdb", "batch_size: 2").replace("backend: LMDB", backend)
+    (batch,) = batches(files, text, 1, Phase.TEST)
+    np.testing.assert_array_equal(batch["data"], of_caffe("data_raw-plain", "data")[:2])
+    (tmp_path / "level").mkdir()
+    (tmp_path / "level" / "CURRENT").write_text("MANIFEST-000002\n")
+    with pytest.raises(ParameterError, match="a LevelDB; make an LMDB of it: blobfeed convert"):
+        make_net(tmp_path, data_layer("level", "batch_size: 2").replace("backend: LMDB", backend))
 
 
 def test_files_are_found_from_the_working_directory_too(

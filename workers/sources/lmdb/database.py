@@ -80,5 +80,5 @@ def _what_is_there(path: Path) -> str:
     if not path.is_dir():
         return ""
     if (path / "CURRENT").exists():
-        return " (the folder holds a LevelDB: source: {leveldb: …}, or backend: LEVELDB, reads it)"
+        return f" (the folder holds a LevelDB; make an LMDB of it: blobfeed convert {path} {path}.lmdb)"
     return " (the folder has no data.mdb)"

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import msgspec
 import numpy as np
@@ -19,10 +19,8 @@ from ...base.parameters import NotNegative
 from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.naming import Naming
-from ..files.paths import PackedNames
 from ..images.options import PictureOptions, require_like_first
-from .database import Database as _Lmdb
-from .database import list_keys
+from .database import Database, list_keys
 from .datum import parsed
 
 if TYPE_CHECKING:
@@ -32,15 +30,10 @@ _DATA = "data"
 _LABEL = "label"
 
 
-class _Database(Protocol):
-    def get(self, key: bytes) -> bytes | None: ...
-    def close(self) -> None: ...
-
-
 class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {lmdb: …}`.
 
-    path: the database: of an LMDB a folder with data.mdb, or a file; of a LevelDB a folder with CURRENT.
+    path: the database, a folder with data.mdb, or a file.
     is_color: decode encoded records to three channels, or to one; without it, to as many as the first record has.
     color: the order of the channels of encoded records: BGR, as in Caffe, or RGB.
     max_height, max_width: the largest size, if sizes vary; without them all must have the size of the first record.
@@ -66,7 +59,7 @@ class LmdbSource(Source):
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
         self._path = str(in_folder(base_dir, checked.path))
-        self._stamp, self._keys = self._list_keys(self._path)
+        self._stamp, self._keys = list_keys(self._path)
         if not len(self._keys):
             raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
         database = self._database
@@ -121,19 +114,15 @@ class LmdbSource(Source):
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_database"}
 
-    def _list_keys(self, path: str) -> tuple[Any, PackedNames]:
-        """What tells whether the database is still the same, and its keys in order; raises SourceError."""
-        return list_keys(path)
-
     @cached_property
-    def _database(self) -> _Database:
-        return _Lmdb(self._stamp)
+    def _database(self) -> Database:
+        return Database(self._stamp)
 
-    def _datum(self, database: _Database, index: int) -> Any:
+    def _datum(self, database: Database, index: int) -> Any:
         """Raises ValueError."""
         try:
             record = database.get(self._keys[index])
-        except Exception as error:  # lmdb and plyvel have errors of their own
+        except Exception as error:  # lmdb has errors of its own
             raise ValueError(str(error)) from error
         if record is None:
             raise ValueError("the database has no such key")
