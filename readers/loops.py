@@ -135,7 +135,7 @@ class StreamLoops(Loops):
             return dict(state)
         shards = len(json.loads(str(state["sequences"])))
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
-        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "joined": 0, "end": 0}
+        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "end": 0}
 
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         if self.epochs is None:

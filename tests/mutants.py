@@ -99,8 +99,6 @@ EQUIVALENT: dict[str, str] = {
     ),
     "workers/order/chunk_order.py: in_longer = rank < self._longer * (self._window_chunks + 1)  →  "
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
-    "workers/plan/stream_plan.py: rows = 0 if self._is_to_be_joined(group) else self._rows.get(group, 0)  →  "
-    "rows = -1 if self._is_to_be_joined(group) else self._rows.get(group, 0)": "no rows are no batch, however few",
 }
 """By what `Mutant.told` says, why the mutant is as good as the original."""
 
@@ -125,15 +123,6 @@ _ALIKE: dict[str, str] = {
     ),
     r"workers/plan/plan\.py: def announcement\(.*": (
         "an abstract method's default is nobody's; IndexedPlan's line reads the same, and test_schedule.py tests it"
-    ),
-    r"workers/plan/stream_plan\.py: return .*self\._short.*  →  .*\(None, (?!0\))-?\d\)\)\[0\] == part\.draw": (
-        "only the first of the two is looked at"
-    ),
-    r"workers/plan/stream_plan\.py: .*parts(\[group\])?\[0\].*  →  .*parts(\[group\])?\[-1\].*": (
-        "a batch of one shard is one part, and the parts of a joined one are alike in what is asked of them"
-    ),
-    r"workers/plan/stream_plan\.py: return \[Part\(draw, -1, .*  →  return \[Part\(draw, -2, .*": (
-        "any `first` below 0 stands for a whole batch"
     ),
 }
 

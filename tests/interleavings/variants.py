@@ -32,10 +32,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Variant:
-    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch.
-
-    `joined`: a stream's last batch joins the ends of its shards.
-    """
+    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch."""
 
     name: str
     faults: Faults = Faults()
@@ -45,7 +42,6 @@ class Variant:
     postprocess: bool = False
     affinity: bool = False
     stream: bool = False
-    joined: bool = False
     on_error: str = "raise"
     bad_group: int = -1
     may_fail: bool = False
@@ -56,7 +52,7 @@ class Variant:
             num_loaders=2,
             on_error=self.on_error,  # type: ignore[arg-type]
             epochs=1,
-            last_batch="wrap" if self.joined else "partial",
+            last_batch="partial",
             timeout_s=1e-9,
         )
         common: dict[str, Any] = {
@@ -116,8 +112,6 @@ VARIANTS = (
     Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
     Variant("a death, stream", Faults(deaths=1), stream=True),
     Variant("a death, stream, postprocess", Faults(deaths=1), stream=True, postprocess=True),
-    Variant("a death, stream, joined ends", Faults(deaths=1), stream=True, joined=True),
-    Variant("a death, stream, joined ends, postprocess", Faults(deaths=1), stream=True, joined=True, postprocess=True),
     Variant("two hangs of one row", Faults(hangs=2), batches=1, may_fail=True),
     Variant("two hangs, one task a batch", Faults(hangs=2), batches=2, rows=1, may_fail=True),
     Variant("two hangs, replaced", Faults(hangs=2), batches=1, on_error="replace"),

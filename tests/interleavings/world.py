@@ -392,9 +392,7 @@ class World:
             elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
             if group == self.variant.bad_group and task.first_row == 0:
                 bad = (BadRow(0, 0, group * self.variant.rows, -1, "", "bad"),)
-            if task.stream is not None and task.stream.first >= 0:
-                stream_rows = task.rows
-            elif task.stream is not None:
+            if task.stream is not None:
                 rows, asked = SHARD_ROWS[task.stream.shard], task.stream.rows
                 stream_rows = min(asked, max(0, rows - task.stream.sequence * asked))
         self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
@@ -461,13 +459,13 @@ class World:
         assert announce is not None
         self.feed.accept(announce.group)
         self.held[announce.group] = announce
-        streams = [(s.epoch, s.shard, s.sequence, s.rows) for s in announce.streams]
-        what = tuple(number for stream in streams for number in stream) or (announce.group,)
+        stream = announce.stream
+        what = (announce.group,) if stream is None else (stream.epoch, stream.shard, stream.sequence, stream.rows)
         _require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.stream:
             _require(
-                self.delivered == _stream_batches(self.variant)[: len(self.delivered)],
+                self.delivered == _STREAM_BATCHES[: len(self.delivered)],
                 f"the stream gave {self.delivered}",
             )
         else:
@@ -483,7 +481,7 @@ class World:
         self.releases.send(Stop())
 
     def _look(self, announce: Announce) -> None:
-        rows = sum(stream.rows for stream in announce.streams) or self.variant.rows
+        rows = self.variant.rows if announce.stream is None else announce.stream.rows
         cells = self.slots[announce.slot][:rows]
         wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
         _require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
@@ -539,7 +537,7 @@ class World:
     def at_end(self) -> bool:
         if self.over:
             return True
-        everything = len(_stream_batches(self.variant)) if self.variant.stream else self.variant.batches
+        everything = len(_STREAM_BATCHES) if self.variant.stream else self.variant.batches
         idle = sorted(self.assembly.ledger._free) == list(range(SLOTS))
         return not self.variant.stream and len(self.delivered) == everything and idle
 
@@ -635,7 +633,7 @@ class World:
             tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
             tuple(sorted(self.assembly._failures)),
             tuple(self.assembly._unreleased),
-            repr((schedule._turns, schedule._parts, schedule._rows, schedule._ends)) if self.variant.stream else "",
+            repr((schedule._turns, schedule._draws, schedule._rows, schedule._ends)) if self.variant.stream else "",
             tuple(map(told, self.batches.frames)),
             tuple(map(told, self.releases.frames)),
             tuple(feed._releasing), told(feed._arrived), feed._in_doubt, feed._failure is None,
@@ -688,11 +686,8 @@ def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
-def _stream_batches(variant: Variant) -> list[tuple[int, ...]]:
-    """(epoch, shard, sequence, rows): the shards take turns, or their ends are in one batch."""
-    if variant.joined:
-        return [(0, 0, 0, 2), (0, 0, 1, 1, 0, 1, 0, 1)]
-    return [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 1, 1)]
+_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 1, 1)]
+"""(epoch, shard, sequence, rows): the shards take turns."""
 
 
 def _quietly(call: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -17,7 +17,7 @@ from ..base.errors import SourceError
 from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
-from ..base.specs import IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..base.specs import NamedRows, RaggedRows
 from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
@@ -26,8 +26,7 @@ from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, Workplace, location_of
 
-_MOST_LOOKED_AT = 100
-"""Samples before a batch that has no good one."""
+_NONE_IS_GOOD = "it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
 
 Note = Callable[[int], None]
 _Noted = TypeVar("_Noted")
@@ -125,61 +124,19 @@ class ShardReader:
 
 
 class StreamWorker(Worker):
-    """Runs the shards that it is asked for, each from its start.
+    """Runs the shards that it is asked for, each from its start."""
 
-    `keep_ends`: a shard's short last batch will be asked for again, to stand in a batch beside the ends of others. Its
-    rows are kept: to make them again, the shard would have to be run through all its epochs.
-    """
-
-    def __init__(self, decoded: DecodedStream, parameters: Parameters, place: Workplace, *, keep_ends: bool) -> None:
+    def __init__(self, decoded: DecodedStream, parameters: Parameters, place: Workplace) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
-        self._keep_ends = keep_ends
-        self._ends: dict[int, tuple[NamedRows, WorkDone]] = {}
-        """By shard, its last batch if it was short: the rows made, and which of them are bad."""
         self._note_read = partial(self.status.write, Activity.READING)
 
     def fill(self, task: Fill) -> WorkDone:
+        """Make a whole batch; fewer rows if its shard ends."""
         wanted, rows = task.stream, self.slots[task.slot]
         if wanted is None:
             raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
-        if wanted.first >= 0:
-            return self._fill_from_end(task, wanted)
-        done = self._make(wanted, rows, task.task)
-        if not (self._keep_ends and self._is_end(done)):
-            return done
-        kept = self._memory_for(done.stream_rows)
-        for row in range(done.stream_rows):
-            copy_row(rows, row, kept, row)
-        self._ends[wanted.shard] = kept, done
-        return WorkDone([], done.stream_rows)  # what is bad is told when the rows are delivered
-
-    def _is_end(self, done: WorkDone) -> bool:
-        failed = any(bad.row >= done.stream_rows for bad in done.bad)
-        return 0 < done.stream_rows < self.parameters.batch_size and not failed
-
-    def _fill_from_end(self, task: Fill, wanted: StreamBatch) -> WorkDone:
-        """Rows of a shard's short last batch."""
-        if wanted.shard not in self._ends:  # the loader that made them is gone
-            rows = self._memory_for(self.parameters.batch_size)
-            self._ends[wanted.shard] = rows, self._make(wanted, rows, task.task)
-        kept, done = self._ends[wanted.shard]
-        if not self._is_end(done) or done.stream_rows < wanted.first + task.rows:
-            error = SourceError(
-                f"shard {wanted.shard} gave {done.stream_rows} samples for its last batch when it was run again, "
-                f"and before at least {wanted.first + task.rows}: it must give the same samples at each call"
-            )
-            failed = done.bad[-1] if done.bad else self._fatal(0, wanted, error)
-            return WorkDone([msgspec.structs.replace(failed, row=task.first_row)], task.rows)
-        moved = task.first_row - wanted.first
-        for row in range(wanted.first, wanted.first + task.rows):
-            copy_row(kept, row, self.slots[task.slot], row + moved)
-        bad = [bad for bad in done.bad if wanted.first <= bad.row < wanted.first + task.rows]
-        return WorkDone([msgspec.structs.replace(each, row=each.row + moved) for each in bad], task.rows)
-
-    def _make(self, wanted: StreamBatch, rows: NamedRows, task: int) -> WorkDone:
-        """A whole batch; fewer rows if its shard ends."""
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self.status.write(Activity.READING, wanted.sequence * self.parameters.batch_size)
@@ -188,7 +145,7 @@ class StreamWorker(Worker):
         try:
             with self.guard():
                 batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
-                self.status.blame(task)
+                self.status.blame(task.task)
                 for item in batch:
                     self.status.write(Activity.DECODING, item.index)
                     try:
@@ -207,61 +164,27 @@ class StreamWorker(Worker):
     def _reports(
         self, wanted: StreamBatch, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
     ) -> Iterator[BadRow]:
-        """Replace each bad row by a copy of a good one of its batch, else by the last good one before the batch.
-
-        A stream cannot be asked for another sample.
-        """
-        size, replaced = self.parameters.batch_size, self.parameters.on_error == "replace"
+        """Replace each bad row by a copy of a good one of its batch: a stream cannot be asked for another sample."""
+        size, replaces = self.parameters.batch_size, self.parameters.on_error == "replace"
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        earlier = self._last_before(wanted) if replaced and not good else None
         for row, item, error in bad:
-            replacement = -1
-            if replaced and good:
+            report = BadRow(row, item.epoch, item.index, -1, self._where(item.index, wanted.shard), summary_of(error))
+            if replaces and good:
                 chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
                 copy_row(rows, chosen, rows, row)
                 # Counted as batch.indices counts: with `wrap` on through the epochs.
-                replacement = wanted.sequence * size + chosen
-            elif earlier is not None:
-                replacement, kept = earlier
-                copy_row(kept, 0, rows, row)
-            where = self._where(item.index, wanted.shard)
-            report = BadRow(row, item.epoch, item.index, replacement, where, summary_of(error))
-            yield report if replacement >= 0 else self.with_cause(report, error)
-
-    def _last_before(self, wanted: StreamBatch) -> tuple[int, NamedRows] | None:
-        """The last good sample of the shard before the batch: what its shard had given before that one, and its row.
-
-        The shard is run once more, since an earlier batch may have been made by another loader.
-        """
-        size, found, made, kept = self.parameters.batch_size, -1, self._memory_for(1), self._memory_for(1)
-        again = ShardReader(self._decoded, wanted.shard, self.parameters, self._note_read)
-        self.status.blame(0)
-        for sequence in range(max(0, wanted.sequence - -(-_MOST_LOOKED_AT // size)), wanted.sequence):
-            try:
-                for number, item in enumerate(again.batch(wanted.epoch, sequence), sequence * size):
-                    if self._is_made(item, made):
-                        copy_row(made, 0, kept, 0)
-                        found = number
-            except Exception as error:
-                _log.info("shard %d cannot be run again: %s", wanted.shard, summary_of(error))
-                break
-        return None if found < 0 else (found, kept)
-
-    def _is_made(self, item: Item, out: NamedRows) -> bool:
-        self.status.write(Activity.DECODING, item.index)
-        try:
-            with self.guard():
-                self._decoded.rows.put(self._decoded.sample(item), out, 0)
-        except Exception:
-            return False  # it was reported where it stood
-        return True
+                yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
+            else:
+                mend = _NONE_IS_GOOD if replaces else ""
+                yield self.with_cause(msgspec.structs.replace(report, mend=mend), error)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        batch, indices = task.streams[0], counts_of(task.streams, self.parameters.batch_size)
-        return BatchSamples(indices[: task.batches[number]], batch.epoch, (batch.epoch, batch.shard, batch.sequence))
-
-    def _memory_for(self, rows: int) -> dict[str, Rows]:
-        return allocate_rows(self._decoded.rows.slot_specs, rows)
+        batch, rows = task.stream, task.batches[number]
+        if batch is None:
+            raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
+        first = batch.sequence * self.parameters.batch_size
+        indices = np.arange(first, first + rows, dtype=np.int64)
+        return BatchSamples(indices, batch.epoch, (batch.epoch, batch.shard, batch.sequence))
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:
@@ -277,15 +200,8 @@ class StreamWorker(Worker):
         return f"{location_of(self._decoded.source, index)}, shard {shard}"
 
 
-def counts_of(streams: Sequence[StreamBatch], batch_size: int) -> IndexArray:
-    """What its shard had given before each of these rows, shape (rows,)."""
-    firsts = [stream.sequence * batch_size + max(0, stream.first) for stream in streams]
-    runs = zip(firsts, streams, strict=True)
-    return np.concatenate([np.arange(first, first + stream.rows, dtype=np.int64) for first, stream in runs])
-
-
 def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
-    """Of every top."""
+    """Copy a row of every top."""
     for name, top in source.items():
         value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
         if isinstance(into, RaggedRows):

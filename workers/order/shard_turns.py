@@ -1,20 +1,13 @@
-"""Which shard gives the next batch of a stream, and what becomes of the shards' ends. Pure.
+"""Which shard gives the next batch of a stream. Pure.
 
 Shards take turns. One that has ended is passed over; when all have, the epoch ends, and the next one begins with the
 first shard. Since the turns do not depend on when an end becomes known, the batches and their order depend on the
 number of shards alone: a batch that was asked of a shard already at its end comes back empty, and is left out.
-
-If epochs follow each other without a border (`last_batch: wrap`), no batch but the very last is short: what is left at
-the ends of several shards is joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-
-JOINED = -1
-"""Stands for a shard's number in batches that join the ends of several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +21,11 @@ class Draw:
 
 @dataclass(slots=True)
 class StreamPosition:
-    """Where a stream stands: batches taken from each shard in the current epoch, and whose turn it is.
-
-    `joined`: batches taken that join the ends of several shards; they come last.
-    """
+    """Where a stream stands: batches taken from each shard in the current epoch, and whose turn it is."""
 
     epoch: int
     sequences: list[int]
     turn: int = 0
-    joined: int = 0
 
     @classmethod
     def start(cls, shards: int) -> StreamPosition:
@@ -82,29 +71,3 @@ class ShardTurns:
             return
         self._ended.clear()
         self.position = StreamPosition(epoch + 1, [0] * len(self.position.sequences))
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """`rows` rows of the batch `draw`, from its row `first`; they stand in a joined batch from `row` on."""
-
-    draw: Draw
-    first: int
-    rows: int
-    row: int
-
-
-def join_ends(ends: Iterable[tuple[Draw, int]], batch_size: int) -> list[list[Part]]:
-    """The shards' last batches, each with its number of rows, put end to end: full batches, but for the last one."""
-    batches: list[list[Part]] = []
-    free = 0
-    for draw, rows in ends:
-        first = 0
-        while first < rows:
-            if not free:
-                batches.append([])
-                free = batch_size
-            taken = min(free, rows - first)
-            batches[-1].append(Part(draw, first, taken, batch_size - free))
-            first, free = first + taken, free - taken
-    return batches

@@ -29,9 +29,7 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     order: EpochOrder | None
     replaced: Mapping[int, int]
     shard: int = 0
-    """Of a stream: which of its shards gave the batch; -1 if it joins the ends of several."""
-    counts: IndexArray | None = None
-    """Of a batch that joins the ends of several shards: what each row's shard had given before it."""
+    """Of a stream: which of its shards gave the batch."""
     drawn: DrawnBatch | None = None
     """Of a sampler: what it drew."""
 
@@ -45,8 +43,6 @@ class Batch(msgspec.Struct, eq=False, dict=True):
             indices: IndexArray = np.frombuffer(self.drawn.indices, np.int64).copy()
         elif self.order is not None:
             indices = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
-        elif self.counts is not None:
-            indices = self.counts.copy()
         else:
             indices = np.arange(self.position, self.position + self.rows, dtype=np.int64)
         for row, index in self.replaced.items():

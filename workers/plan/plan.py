@@ -84,9 +84,9 @@ class Schedule(ABC):
         """
         return None
 
-    def stream_batches(self, group: int, first_row: int, rows: int) -> tuple[StreamBatch, ...]:
-        """Which batch of a stream the group is, or which rows of which batches these are; () if it is no stream's."""
-        return ()
+    def stream_batch(self, group: int) -> StreamBatch | None:
+        """Which batch of a stream the group is; None if it is no stream's."""
+        return None
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Where the indices of these rows lie, if a sampler drew them."""

@@ -122,14 +122,13 @@ class Assembly:
 
     def _message_for(self, task: Task) -> Fill | Postprocess:
         rows = self.schedule.rows_of(task.group) if task.is_postprocess else task.rows
-        streams = self.schedule.stream_batches(task.group, task.first_row, rows)
+        stream = self.schedule.stream_batch(task.group)
         drawn = self.schedule.drawn(task.group, task.first_row, rows)
         if not task.is_postprocess:
-            stream = streams[0] if streams else None
             return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
         batches = self.schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        return Postprocess(task.id, task.group, task.slot, batches, replaced, streams, drawn)
+        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream, drawn)
 
     # ---- from the loaders
 
@@ -257,8 +256,8 @@ class Assembly:
         """The rows of each batch in an announced group."""
         if announce.drawn:
             return tuple(batch.rows for batch in announce.drawn)
-        if announce.streams:
-            return (sum(stream.rows for stream in announce.streams),)
+        if announce.stream is not None:
+            return (announce.stream.rows,)
         return self.schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
 
     def resend(self, number: int) -> None:

@@ -42,17 +42,12 @@ class Stop(Message, frozen=True, tag="stop"):
 
 # assembler → trainer
 class StreamBatch(Message, frozen=True):
-    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows.
-
-    `first`: -1 for a whole batch. Else the batch was made before and cut short by its shard's end, and `rows` of its
-    rows from this one on stand in a batch that joins the ends of several shards.
-    """
+    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows."""
 
     epoch: int
     shard: int
     sequence: int
     rows: int
-    first: int = -1
 
 
 class DrawnBatch(Message, frozen=True):
@@ -87,14 +82,14 @@ Replaced = tuple[tuple[int, int], ...]
 class Announce(Message, frozen=True, tag="announce"):
     """`group` lies complete in `slot`; `replaced`: the samples put in for bad ones.
 
-    `streams`: which batch of a stream it is, or which rows of which batches. `rows`: if the run ends with a bad row of
-    the group, how many lie before it; else -1.
+    `stream`: which batch of a stream it is. `rows`: if the run ends with a bad row of the group, how many lie before
+    it; else -1.
     """
 
     group: int
     slot: int
     replaced: Replaced = ()
-    streams: tuple[StreamBatch, ...] = ()
+    stream: StreamBatch | None = None
     rows: int = -1
     drawn: tuple[DrawnBatch, ...] = ()
 
@@ -154,7 +149,7 @@ class Fill(Message, frozen=True, tag="fill"):
 class Postprocess(Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
 
-    `replaced`, `streams`: as for Announce. `drawn`: as for Fill.
+    `replaced`, `stream`: as for Announce. `drawn`: as for Fill.
     """
 
     task: int
@@ -162,7 +157,7 @@ class Postprocess(Message, frozen=True, tag="postprocess"):
     slot: int
     batches: tuple[int, ...]
     replaced: Replaced = ()
-    streams: tuple[StreamBatch, ...] = ()
+    stream: StreamBatch | None = None
     drawn: tuple[DrawnRows, ...] = ()
 
 

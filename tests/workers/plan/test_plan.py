@@ -98,7 +98,7 @@ def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named(
 
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
-    (batch,) = plan.unpack(Announce(3, 0, (), (StreamBatch(1, 1, 2, 3),)), rows(4))
+    (batch,) = plan.unpack(Announce(3, 0, (), StreamBatch(1, 1, 2, 3)), rows(4))
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
@@ -147,7 +147,7 @@ def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> No
 
 def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     given = [StreamBatch(0, 0, 0, 4), StreamBatch(0, 1, 0, 4), StreamBatch(0, 0, 1, 4)]
-    state, _ = take(stream(), [Announce(number, 0, (), (batch,)) for number, batch in enumerate(given)])
+    state, _ = take(stream(), [Announce(number, 0, (), batch) for number, batch in enumerate(given)])
     assert (state["batches"], state["epoch"], state["sequences"], state["turn"]) == (3, 0, "[2, 1]", 1)
     resumed = stream().resumed(state)
     assert resumed.position == StreamPosition(0, [2, 1], 1)
@@ -155,7 +155,7 @@ def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     assert state["version"] == 2
     schedule = resumed.schedule()
     assert schedule.has(0)
-    assert schedule.stream_batches(0, 0, 4) == (StreamBatch(0, 1, 1, 4),)
+    assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
     assert stream().resumed({**state, "turn": 5}).position.turn == 1
 
 
@@ -239,7 +239,7 @@ def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -
 
 @pytest.mark.parametrize(("last_batch", "rows", "end"), [("wrap", 4, 0), ("wrap", 3, 2), ("partial", 3, 0)])
 def test_a_stream_that_has_come_to_its_end_gets_no_more_epochs(last_batch: str, rows: int, end: int) -> None:
-    state, _ = take(stream(last_batch=last_batch, epochs=2), [Announce(0, 0, (), (StreamBatch(0, 1, 0, rows),))])
+    state, _ = take(stream(last_batch=last_batch, epochs=2), [Announce(0, 0, (), StreamBatch(0, 1, 0, rows))])
     assert state["end"] == end
     assert stream(last_batch=last_batch, epochs=2).resumed(state).begin().state() == state
     longer = stream(last_batch=last_batch, epochs=3)

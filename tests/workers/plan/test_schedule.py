@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,6 @@ from hypothesis import strategies as st
 pytestmark = pytest.mark.pure
 
 ALL_ROWS = 1 << 40
-
-Streams = tuple[StreamBatch, ...]
 
 NOTHING_TO_LOAD: dict[str, Any] = {
     "decoded": Packed(None),
@@ -64,7 +61,7 @@ def test_an_indexed_plan_is_a_schedule_of_its_groups() -> None:
     assert schedule.can_be_cut
     assert not schedule.finished
     assert schedule.complaint == ""
-    assert schedule.stream_batches(0, 0, 3) == ()
+    assert schedule.stream_batch(0) is None
 
 
 def test_an_endless_plan_has_every_group() -> None:
@@ -123,32 +120,15 @@ def test_without_chunks_any_loader_may_have_any_task() -> None:
 # ---- batches of streams
 
 
-def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[Streams]:
-    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other, and joins the shards' ends."""
+def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[StreamBatch]:
+    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other."""
     runs, rounds = ([length * epochs for length in lengths], 1) if last_batch == "wrap" else (lengths, epochs)
-    found = []
-    for epoch in range(rounds):
-        for sequence in range(max(-(-length // size) for length in runs)):
-            for shard, length in enumerate(runs):
-                rows = min(size, length - sequence * size)
-                joined = last_batch == "wrap" and len(lengths) > 1
-                if rows == size or (rows > 0 and last_batch != "drop" and not joined):
-                    found.append((StreamBatch(epoch, shard, sequence, rows),))
-    return found + (joined_ends(runs, size) if last_batch == "wrap" and len(lengths) > 1 else [])
-
-
-def joined_ends(lengths: list[int], size: int) -> list[Streams]:
-    """Sample by sample, as anybody would do it by hand."""
-    ends = [(shard, length // size, k) for shard, length in enumerate(lengths) for k in range(length % size)]
-    batches = [ends[first : first + size] for first in range(0, len(ends), size)]
     return [
-        tuple(
-            StreamBatch(0, shard, sequence, len(rows), rows[0][-1])
-            for (shard, sequence), rows in (
-                (key, list(same)) for key, same in itertools.groupby(batch, lambda end: end[:2])
-            )
-        )
-        for batch in batches
+        StreamBatch(epoch, shard, sequence, rows)
+        for epoch in range(rounds)
+        for sequence in range(max(-(-length // size) for length in runs))
+        for shard, length in enumerate(runs)
+        if (rows := min(size, length - sequence * size)) > 0 and (rows == size or last_batch != "drop")
     ]
 
 
@@ -167,7 +147,7 @@ class Stream:
         self.size = schedule.plan.parameters.batch_size
         self.slots = slots
         self.rng = rng
-        self.announced: list[Streams] = []
+        self.announced: list[StreamBatch] = []
         self._open: dict[int, bool] = {}
         self._next_group = self._next_announced = 0
 
@@ -194,33 +174,14 @@ class Stream:
         return list({self.schedule.affinity(group, 0): group for group in sorted(waiting, reverse=True)}.values())
 
     def _fill(self, group: int) -> None:
-        streams = self.schedule.stream_batches(group, 0, self.schedule.rows_of(group))
-        assert sum(wanted.rows for wanted in streams) == self.schedule.rows_of(group)
-        if streams[0].first >= 0:
-            self._fill_joined(group, streams)
-            return
-        (wanted,) = streams
+        wanted = self.schedule.stream_batch(group)
+        assert wanted.rows == self.schedule.rows_of(group)
         assert self.schedule.affinity(group, 0) == wanted.shard
+        assert self.schedule.sample_in(group, 1, -1)[:2] == (wanted.epoch, wanted.sequence * self.size + 1)
         left = self.lengths[wanted.shard] - wanted.sequence * wanted.rows
         rows = max(0, min(wanted.rows, left))
         self.schedule.note_done(group, rows)
-        to_be_joined = self.schedule.plan.joins_ends and rows < wanted.rows
-        assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows and not to_be_joined else ())
-        self._open[group] = True
-
-    def _fill_joined(self, group: int, streams: Streams) -> None:
-        row = 0
-        for wanted in streams:
-            assert (
-                self.schedule.affinity(group, row)
-                == self.schedule.affinity(group, row + wanted.rows - 1)
-                == wanted.shard
-            )
-            assert self.schedule.stream_batches(group, row, wanted.rows) == (wanted,)
-            assert self.schedule.sample_in(group, row, -1)[:2] == (0, wanted.sequence * self.size + wanted.first)
-            self.schedule.note_done(group, wanted.rows)
-            row += wanted.rows
-        assert self.schedule.batch_rows(group, ALL_ROWS) == (row,)
+        assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows else ())
         self._open[group] = True
 
     def _announce(self) -> None:
@@ -229,7 +190,8 @@ class Stream:
             announce = self.schedule.announcement(self._next_announced, 0, ())
             self._next_announced += 1
             if announce is not None:
-                self.announced.append(announce.streams)
+                assert announce.stream is not None
+                self.announced.append(announce.stream)
 
 
 @settings(max_examples=200)
@@ -270,10 +232,7 @@ def test_a_stream_goes_on_behind_any_batch_that_was_taken(
     whole = expected(lengths, size, last_batch, 2)
     taken = data.draw(st.integers(0, len(whole)))
     position = StreamPosition.start(len(lengths))
-    for batch, *_ in whole[:taken]:
-        if batch.first >= 0:
-            position.joined += 1
-            continue
+    for batch in whole[:taken]:
         if batch.epoch != position.epoch:
             position.epoch, position.sequences = batch.epoch, [0] * len(lengths)
         position.sequences[batch.shard] = batch.sequence + 1
@@ -305,20 +264,6 @@ def test_a_later_epoch_without_a_sample_is_complained_of_too() -> None:
     schedule.note_done(1, 0)
     assert "the stream gave no sample in epoch 1" in schedule.complaint
     assert schedule.cause == (0, ""), "no exception is behind it"
-
-
-def test_ends_are_joined_when_all_that_was_asked_for_has_come_and_not_before() -> None:
-    schedule = stream_schedule(StreamPosition.start(2), 4, "wrap", epochs=1)
-    assert all(schedule.has(group) for group in range(4))  # of the shards 0, 1, 0, 1
-    for group, rows in ((1, 2), (3, 0), (2, 0)):
-        schedule.note_done(group, rows)
-    assert not schedule.has(4), "shard 0 has not given its first batch yet"
-    schedule.note_done(0, 3)
-    assert schedule.has(4)
-    assert schedule.stream_batches(4, 0, 4) == (StreamBatch(0, 0, 0, 3, 0), StreamBatch(0, 1, 0, 1, 0))
-    assert schedule.has(5)
-    assert schedule.stream_batches(5, 0, 4) == (StreamBatch(0, 1, 0, 1, 1),)
-    assert not schedule.has(6)
 
 
 def test_what_was_taken_of_an_epoch_before_the_run_counts_as_given() -> None:
@@ -362,7 +307,7 @@ def test_a_ranks_shards_are_numbered_among_those_of_all_ranks() -> None:
     schedule = stream_schedule(StreamPosition.start(2), 4, rank=3)
     assert schedule.has(0)
     assert schedule.has(1)
-    assert [schedule.stream_batches(group, 0, 4)[0].shard for group in (0, 1)] == [6, 7]
+    assert [schedule.stream_batch(group).shard for group in (0, 1)] == [6, 7]
 
 
 def test_of_a_streams_batch_with_a_bad_row_nothing_is_postprocessed_or_announced() -> None:

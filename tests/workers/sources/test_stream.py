@@ -8,7 +8,7 @@ import signal
 import sqlite3
 import time
 from collections.abc import Iterator
-from itertools import chain, count, islice
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -163,10 +163,10 @@ def test_drop_leaves_short_batches_out() -> None:
     assert {len(batch) for _, _, batch in read_all(last_batch="drop")} == {4}
 
 
-# ---- wrap: what is left of the shards at the end is joined
+# ---- wrap: each shard's epochs follow each other without a border
 
 
-def joined(shards: int = 5, **options: Any) -> Pipeline:
+def wrapped(shards: int = 5, **options: Any) -> Pipeline:
     return make_pipeline(shuffled_source(shards), **{"batch_size": 8, "last_batch": "wrap", **options})
 
 
@@ -174,87 +174,34 @@ def seen_rows(pipeline: Pipeline, most: int | None = None) -> list[tuple[Seen, l
     return [(seen(batch), batch.indices.tolist()) for batch in batches(pipeline, most)]
 
 
-def numbers_and_indices(run: list[tuple[Seen, list[int]]]) -> list[tuple[int, int]]:
-    return [pair for (_, _, numbers), indices in run for pair in zip(numbers, indices, strict=True)]
-
-
 @pytest.mark.parametrize("num_loaders", [1, 3])
-def test_with_wrap_every_batch_but_the_very_last_is_full(num_loaders: int) -> None:
-    with joined(num_loaders=num_loaders) as pipeline:
+def test_with_wrap_every_batch_but_each_shards_last_is_full(num_loaders: int) -> None:
+    with wrapped(num_loaders=num_loaders) as pipeline:
         run = seen_rows(pipeline)
     numbers = [number for (_, _, batch), _ in run for number in batch]
     assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
-    assert [len(batch) for (_, _, batch), _ in run] == [8] * 13 + [2]
-    given = [(shard, count) for (_, shard, _), counts in run for count in counts if shard >= 0]
+    of_shards = [[len(batch) for (_, shard, batch), _ in run if shard == number] for number in range(5)]
+    assert of_shards == [[8, 8, 6]] * 3 + [[8, 8, 4]] * 2  # twice 11 or 10 samples
+    given = [(shard, count) for (_, shard, _), counts in run for count in counts]
     assert len(set(given)) == len(given)
-    with joined() as pipeline:
+    with wrapped() as pipeline:
         assert seen_rows(pipeline) == run
 
 
-def test_joined_batches_survive_their_loaders_and_a_restart() -> None:
-    with joined() as pipeline:
+def test_shards_with_ends_survive_their_loaders_and_a_restart() -> None:
+    with wrapped() as pipeline:
         whole = seen_rows(pipeline)
-    for taken in (11, 13):
-        with joined() as pipeline:
+    for taken in (9, 12):
+        with wrapped() as pipeline:
             begun = seen_rows(pipeline, taken)
             state = pipeline.state_dict()
-        with joined(num_loaders=3) as pipeline:
+        with wrapped(num_loaders=3) as pipeline:
             pipeline.load_state_dict(state)
             pipeline.start()
             wait_until(lambda: any(each.pid for each in pipeline.activities()), "a loader is there")
             _kill_a_loader(pipeline, taken)
             wait_until(lambda: pipeline.statistics().loader_deaths, "its death has been seen")
             assert begun + seen_rows(pipeline) == whole
-
-
-def test_a_hook_over_a_joined_batch_gets_the_rows_of_all_its_shards() -> None:
-    def note(batch: Any) -> None:
-        batch["data"][:] = batch.indices[:, None]
-
-    with joined(hooks=Hooks(postprocess=note)) as pipeline:
-        for batch in batches(pipeline):
-            data = batch.tops["data"]
-            assert isinstance(data, np.ndarray)
-            assert data[:, 0].tolist() == batch.indices.tolist()
-
-
-def test_a_bad_sample_in_a_joined_batch_is_replaced_and_counted_once() -> None:
-    with joined() as pipeline:
-        whole = seen_rows(pipeline)
-    _, _, (bad, *_) = whole[-1][0]
-    options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "num_loaders": 1}
-    with joined(hooks=raises_at(bad), **options) as pipeline:
-        run = seen_rows(pipeline)
-        replaced = pipeline.statistics().replaced
-    given = numbers_and_indices(run)
-    assert bad not in dict(given)
-    assert (len(given), replaced) == (2 * SAMPLES, 2)
-    assert set(given) < set(numbers_and_indices(whole))
-
-
-@pytest.mark.parametrize("gives_less", [False, True])
-def test_the_ends_of_a_loader_that_dies_are_made_again(tmp_path: Path, gives_less: bool) -> None:
-    died = tmp_path / "died"
-
-    def items(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
-        given = list(numbered(shard, num_shards))
-        yield from given[: 7 if gives_less and died.exists() else None]
-
-    def die_in_the_first_joined_batch(batch: Any) -> None:
-        if len(set(batch["number"] % 5)) > 1 and not died.exists():
-            died.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    source, hooks = StreamSource(items, shards=5), Hooks(postprocess=die_in_the_first_joined_batch)
-    with make_pipeline(source, hooks, num_loaders=1, batch_size=8, last_batch="wrap") as pipeline:
-        if gives_less:
-            with pytest.raises(SampleError) as caught:
-                list(batches(pipeline))
-            assert "must give the same samples" in str(caught.value.__cause__)
-            return
-        numbers = [number for batch in batches(pipeline) for number in seen(batch)[2]]
-        assert pipeline.statistics().loader_deaths == 1
-    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
 
 
 @pytest.mark.parametrize("capacity", [0, 40])
@@ -401,30 +348,23 @@ def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
     assert 21 not in numbers
 
 
-@pytest.mark.parametrize(("last_batch", "shards", "bad", "instead"), [("partial", 1, 52, 51), ("wrap", 3, 51, 48)])
-def test_a_bad_sample_alone_at_its_shards_end_is_replaced_by_the_one_before(
-    last_batch: str, shards: int, bad: int, instead: int
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize(("last_batch", "shards", "bad"), [("partial", 1, 52), ("wrap", 3, 51)])
+def test_a_batch_without_a_good_sample_ends_the_run_behind_all_before_it(
+    last_batch: str, shards: int, bad: int, num_loaders: int
 ) -> None:
     """Of 53 samples the last batch of 4 has one; of a shard of 18 and a batch of 17 one is left."""
     options: dict[str, Any] = {"tops": ["data", "number", "name"], "epochs": 1, "on_error": "replace"}
-    options |= {"last_batch": last_batch, "hooks": raises_at(bad), "batch_size": 4 if shards == 1 else 17}
-    runs = [read_all(source=StreamSource(numbered, shards=shards), num_loaders=number, **options) for number in (0, 2)]
-    assert runs[0] == runs[1]
-    assert sorted(samples_of(0, runs[0])) == sorted([*({*range(SAMPLES)} - {bad}), instead])
-    with make_pipeline(StreamSource(numbered, shards=shards), num_loaders=1, **options) as pipeline:
-        list(batches(pipeline, len(runs[0]) - 1))
-        state = pipeline.state_dict()
-    with make_pipeline(StreamSource(numbered, shards=shards), num_loaders=1, **options) as pipeline:
-        pipeline.load_state_dict(state)
-        assert [seen(batch) for batch in batches(pipeline)] == runs[0][-1:]
-
-
-def test_a_bad_sample_without_any_before_it_in_its_shard_ends_the_run() -> None:
-    options: dict[str, Any] = {"tops": ["data", "number", "name"], "on_error": "replace", "batch_size": 1}
-    source = StreamSource(lambda shard, shards: islice(numbered(shard, shards), 1), shards=2)
-    pipeline = make_pipeline(source, raises_at(1), num_loaders=0, **options)
-    with pipeline, pytest.raises(SampleError, match="number 1 is bad"):
-        list(batches(pipeline))
+    options |= {"last_batch": last_batch, "batch_size": 4 if shards == 1 else 17, "num_loaders": num_loaders}
+    whole = read_all(source=StreamSource(numbered, shards=shards), **options)
+    (place,) = (number for number, (_, _, numbers) in enumerate(whole) if numbers == [bad])
+    found: list[Seen] = []
+    says = rf"number {bad} is bad; mend it: a stream's bad sample is replaced by a good one of its batch, and this"
+    with make_pipeline(StreamSource(numbered, shards=shards), raises_at(bad), **options) as pipeline:
+        with pytest.raises(SampleError, match=says) as caught:
+            found.extend(seen(batch) for batch in batches(pipeline))
+        assert isinstance(caught.value.__cause__, ValueError)
+    assert found == whole[:place]
 
 
 @pytest.mark.parametrize("last_batch", ["partial", "wrap"])
