@@ -17,10 +17,14 @@ Sealing costs about a microsecond a message.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
+import socket
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -41,6 +45,8 @@ _LONGEST_NAME = "tasks-9999999"
 MOST_AT_ONCE = 1000
 """Frames taken off a link before anything else is looked at: no flood may keep its reader from that."""
 _PREFIX = "blobfeed-"
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_YOUNG_S = 60.0
 _ADVICE = "set TMPDIR to a writable directory with a short path"
 
 _M = TypeVar("_M")
@@ -53,7 +59,7 @@ def choose_socket_directory() -> Path:
     with suppress(FileNotFoundError):  # none is usable
         bases.insert(0, tempfile.gettempdir())
     for base in dict.fromkeys(bases):
-        directory = Path(base, _PREFIX + os.urandom(6).hex())
+        directory = Path(base, _prefix() + os.urandom(4).hex())
         length = len(os.fsencode(directory / _LONGEST_NAME))
         if length > _MAX_PATH:
             tried.append(f"{base} (a socket's path would have {length} characters, at most {_MAX_PATH} fit)")
@@ -65,7 +71,8 @@ def choose_socket_directory() -> Path:
 
 
 def make_socket_directory(directory: Path) -> None:
-    """Make it, for this user alone; raises SocketPathError."""
+    """Make it, for this user alone; raises SocketPathError. Those beside it that dead runs have left are removed."""
+    _remove_dead(directory.parent)
     try:
         directory.mkdir(0o700)
     except OSError as error:
@@ -75,6 +82,43 @@ def make_socket_directory(directory: Path) -> None:
 def remove_socket_directory(directory: Path) -> None:
     """Whoever ends last removes it; that another was faster is no error."""
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _prefix() -> str:
+    """The beginning of the names of this host's directories, since its boot: others may share a network's TMPDIR."""
+    try:
+        started = _BOOT_ID.read_bytes()
+    except OSError:  # not to be told from others, so none is like it
+        started = os.urandom(16)
+    return f"{_PREFIX}{blake2b(started, digest_size=4).hexdigest()}"
+
+
+def _remove_dead(base: Path) -> None:
+    """Remove what runs have left whose processes were all killed at once, as a memory control group does."""
+    prefix = _prefix()
+    with suppress(OSError), os.scandir(base) as entries:
+        for each in entries:
+            if each.name.startswith(prefix):
+                with suppress(OSError):  # another start, or its own run, was faster
+                    _remove_if_dead(each)
+
+
+def _remove_if_dead(directory: os.DirEntry[str]) -> None:
+    status = directory.stat(follow_symlinks=False)
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid()
+    # A young one may be about to bind its sockets.
+    if not is_own or time.time() - status.st_mtime < _YOUNG_S:
+        return
+    inside = list(Path(directory).iterdir())
+    if inside and all(each.is_socket() and _is_refused(each) for each in inside):
+        remove_socket_directory(Path(directory))
+
+
+def _is_refused(path: Path) -> bool:
+    """Tell a socket that no process listens on; one of a process that is stopped is none."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(os.fsencode(path)) == errno.ECONNREFUSED
 
 
 def address(directory: Path, name: str) -> Any:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import stat
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from tests.support import leftovers
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.pure
+
+HOUR_S = 3600.0
 
 LONGEST = "tasks-9999999"
 MOST_CHARACTERS = 107
@@ -44,7 +48,7 @@ def open_link() -> Iterator[Open]:
 @pytest.fixture
 def deep() -> Iterator[Path]:
     """A directory that leaves room for exactly the longest of our socket paths."""
-    length = MOST_CHARACTERS - len("/blobfeed-" + 12 * "0") - len(f"/{LONGEST}")
+    length = MOST_CHARACTERS - len("/blobfeed-" + 16 * "0") - len(f"/{LONGEST}")
     root = Path(tempfile.mkdtemp(dir="/tmp"))
     folder = root / ("d" * (length - len(str(root)) - 1))
     folder.mkdir()
@@ -290,3 +294,66 @@ def test_a_context_ends_whole_while_signals_arrive() -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
     assert leftovers.opened_since(before) == []
+
+
+# ---- what dead runs have left
+
+
+@pytest.fixture
+def base(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A temporary directory with a short path."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def _left(path: Path | None = None) -> Path:
+    """A directory with the socket of a process that has ended, an hour old."""
+    folder = path or links.choose_socket_directory()
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "releases"))
+        bound.listen()
+    _age(folder)
+    return folder
+
+
+def _age(folder: Path) -> None:
+    os.utime(folder, (time.time() - HOUR_S, time.time() - HOUR_S))
+
+
+def test_a_start_removes_the_directories_of_dead_runs(base: Path) -> None:
+    left = [_left() for _ in range(3)]
+    links.make_socket_directory(mine := links.choose_socket_directory())
+    assert not any(folder.exists() for folder in left)
+    assert list(base.iterdir()) == [mine]
+
+
+def test_a_start_leaves_alone_what_may_live(base: Path) -> None:
+    alive = _left()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(alive / "batches"))
+        bound.listen(0)
+        _age(alive)
+        young = _left()
+        os.utime(young)
+        empty = links.choose_socket_directory()
+        empty.mkdir()
+        _age(empty)
+        users = _left()
+        (users / "notes").write_text("mine")
+        _age(users)
+        of_another_host = _left(base / "blobfeed-0000000001234567")
+        link = links.choose_socket_directory()
+        link.symlink_to(alive)
+        links.make_socket_directory(links.choose_socket_directory())
+        links.make_socket_directory(links.choose_socket_directory())  # the backlog is full by now
+        assert all(each.exists() for each in (alive, young, empty, users, of_another_host))
+        assert link.is_symlink()
+
+
+def test_a_start_leaves_alone_what_belongs_to_another_user(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = _left()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    links.make_socket_directory(links.choose_socket_directory())
+    assert left.exists()
