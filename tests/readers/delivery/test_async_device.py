@@ -1,0 +1,42 @@
+"""Batches on their way to two devices that are really asynchronous, with delays of any kind."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("torch")
+
+from tests.support.async_device import deliver_batches
+
+_DELAYS = st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.003]), min_size=1, max_size=6)
+_WAYS = st.sampled_from(["staging", "ring"])
+
+
+@settings(max_examples=15, deadline=None)
+@given(delays=_DELAYS, work=_DELAYS, seed=st.integers(0, 1000), buffers=st.integers(1, 3), page_lock=_WAYS)
+def test_no_byte_is_wrong_whatever_the_delays(
+    delays: Sequence[float], work: Sequence[float], seed: int, buffers: int, page_lock: str
+) -> None:
+    assert deliver_batches(24, delays, work, seed, buffers, page_lock) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page_lock", "buffers"), [("staging", 1), ("staging", 3), ("ring", 1), ("ring", 3)])
+def test_no_byte_is_wrong_in_25_000_batches(page_lock: str, buffers: int) -> None:
+    delays = [0.0] * 30 + [0.0002, 0.001]
+    assert deliver_batches(25_000, delays, delays, 0, buffers, page_lock) == []
+
+
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+@pytest.mark.parametrize("mistake", ["send_after", "use_after", "synchronize", "close"])
+def test_a_step_that_is_left_out_is_found(mistake: str, page_lock: str) -> None:
+    command = [sys.executable, "-P", "-m", "tests.support.async_device", mistake, page_lock]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == -signal.SIGSEGV or "a batch of" in done.stderr, done.stderr
