@@ -32,7 +32,7 @@ class ArrayPool:
         return np.ndarray(shape, dtype, self._block(math.prod(shape) * dtype.itemsize))
 
     def _block(self, nbytes: int) -> NDArray[np.uint8]:
-        free = [at for at in range(len(self._blocks)) if is_unused(self._blocks, at)]
+        free = [at for at in range(len(self._blocks)) if _references(self._blocks, at) == _UNUSED]
         for at in free:
             if len(self._blocks[at]) >= nbytes:
                 return self._blocks[at]
@@ -42,11 +42,6 @@ class ArrayPool:
         elif len(self._blocks) < self._limit:
             self._blocks.append(block)
         return block
-
-
-def is_unused(blocks: list[NDArray[np.uint8]], position: int) -> bool:
-    """Whether nothing but the list refers to this block: no array that shows its memory, and no view of one."""
-    return _references(blocks, position) == _UNUSED
 
 
 def _references(blocks: list[NDArray[np.uint8]], position: int) -> int:

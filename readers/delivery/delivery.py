@@ -8,7 +8,6 @@ gives the same batch: it is copied again, or, where the slot has been released, 
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -16,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShapesError
 from ...workers.base.specs import AnyArray, ConvertedRows
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Progress, State
-from .array_pool import is_unused
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -31,13 +28,6 @@ if TYPE_CHECKING:
 
     Memory = AnyArray | torch.Tensor
 
-
-_SLOTS_LEFT = 3
-"""For the loaders to fill while the user has the others, if prefetch_batches is given."""
-
-_SLOTS_LEFT_BY_AUTO = 2
-"""With three, one batch that is kept, as an example for plots, takes away the slot that every second batch needs:
-51,000 samples/s instead of 77,000, of 64×3×224×224 bytes."""
 
 _WRONG = (InexactValueError, UnequalShapesError)
 """What is wrong with a batch for ever: it is told once, and the batch is passed over."""
@@ -176,40 +166,15 @@ class Delivery(ABC):
         """
 
 
-_forks = 0
-"""Of this process."""
-
-
-def _note_fork() -> None:
-    global _forks  # noqa: PLW0603 - there is one process
-    _forks += 1
-
-
-os.register_at_fork(before=_note_fork)
-
-
-class Loan(msgspec.Struct, frozen=True):
-    """A batch whose slot is in the user's hands. `owners`: what each array that shows it refers to."""
-
-    batch: Batch
-    owners: list[NDArray[np.uint8]]
-
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing refers to the slot's memory any more: no array, view or tensor."""
-        return all(is_unused(self.owners, position) for position in range(len(self.owners)))
-
-
 class HostDelivery(Delivery):
     """Into memory that NumPy can see: one copy, nothing allocated, and the slot is released at once.
 
     NumPy blobs (Caffe's own) and torch tensors on the CPU go the same way: a CPU tensor lends its memory to NumPy, so
     that torch starts no second thread against the loaders, and its number of threads stays what the user set.
 
-    `shows`: the tops whose blobs may be shown the slot's own memory, as `shown_as` gives it. What is converted or
-    padded is copied all the same. With `loans` they always are, and a slot is released when so many more batches have
-    been asked for. With `gives` they are if the batch is large, and a slot is released when nothing refers to its
-    memory any more; a user who keeps batches gets copies when few slots are left.
+    `loans`: with 1 or more, blobs are shown the slot's own memory, and a slot is released when so many more batches
+    have been asked for. `shows`: the tops that this holds for; what is converted or padded is copied all the same.
+    `shown_as` makes of the slot's memory what the blob adopts.
     """
 
     def __init__(
@@ -218,20 +183,14 @@ class HostDelivery(Delivery):
         tops: Sequence[Top],
         *,
         loans: int = 0,
-        gives: bool = False,
         shows: Sequence[bool] = (),
         shown_as: Callable[[AnyArray], Any] = np.asarray,
     ) -> None:
         super().__init__(pipeline, tops)
         self._loans = loans
-        every = list(enumerate(tops))
-        self._if_shown = [(i, top) for i, top in every if shows and shows[i]]
-        self._if_shown_copied = [(i, top) for i, top in every if not (shows and shows[i])]
-        self._if_copied = every
-        self._show(shows=loans > 0)
-        left = _SLOTS_LEFT_BY_AUTO if pipeline.parameters.prefetch_batches == "auto" else _SLOTS_LEFT
-        self._most_given = max(0, pipeline.plan.slots - left) if gives and self._is_worth_giving() else 0
-        self._forks = _forks
+        is_shown = [loans > 0 and bool(shows) and shows[i] for i in range(len(tops))]
+        self._shown = [(i, top) for i, top in enumerate(tops) if is_shown[i]]
+        self._copied = [(i, top) for i, top in enumerate(tops) if not is_shown[i]]
         self._shown_as = shown_as
         self._gathered = pipeline.gathered
         self._straight = [
@@ -241,18 +200,10 @@ class HostDelivery(Delivery):
         ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
         pipeline.deliver_into_host(promises=is_even and bool(self._straight))
-        self._lent: deque[Loan] = deque()
-
-    def _is_worth_giving(self) -> bool:
-        """Whether the slot holds nothing else than a batch, and most of what is copied need not be."""
-        plan = self.pipeline.plan
-        sizes = {name: spec.nbytes for name, spec in plan.specs.items()}
-        shown = sum(sizes[top.name] for _, top in self._if_shown)
-        return plan.batches_per_slot == 1 and 2 * shown > sum(sizes.values())
+        self._lent: deque[Batch] = deque()
 
     def end_loans(self) -> None:
-        if self._loans:
-            self._release_all_but(0)
+        self._release_all_but(0)
 
     def close(self) -> None:
         super().close()
@@ -261,27 +212,8 @@ class HostDelivery(Delivery):
     def _end_old_loans(self) -> None:
         if self._loans:
             self._release_all_but(self._loans - 1)
-        elif self._most_given:
-            self._end_given()
-
-    def _end_given(self) -> None:
-        if self._forks != _forks:
-            # A child of the user's sees the same memory, and nobody knows for how long: what it may see stays lent.
-            self._most_given = 0
-            self._show(shows=False)
-            self._lent.clear()
-        for loan in [loan for loan in self._lent if loan.is_over]:
-            if self.pipeline.holds(loan.batch):
-                self.pipeline.release(loan.batch)
-            self._lent.remove(loan)
-
-    def _show(self, *, shows: bool) -> None:
-        self._shown = self._if_shown if shows else []
-        self._copied = self._if_shown_copied if shows else self._if_copied
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        if self._most_given:
-            self._show(shows=len(self._lent) < self._most_given and self.pipeline.may_give_slots)
         copies: list[Any] = [None] * len(blobs)
         for i, top in self._copied:
             copies[i] = data = blobs[i].data
@@ -314,37 +246,25 @@ class HostDelivery(Delivery):
         return None if gather is None else ConvertedRows(array, gather)
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
-        loan = Loan(batch, [])
         if blobs:
             for i, top in self._shown:
                 blob: Any = blobs[i]
                 rows: Any = batch.tops[top.name]
-                blob.adopt(self._shown_as(rows if self._loans else _owned(rows, loan.owners)))
+                blob.adopt(self._shown_as(rows))
         if self.pipeline.is_next(batch):
             self.pipeline.take()
-        if blobs and (self._loans or self._shown):
-            if self._lent and self._lent[-1].batch is batch:  # shown before an interrupt
-                self._lent[-1] = loan
-            else:
-                self._lent.append(loan)
+        if blobs and self._loans:
+            if not (self._lent and self._lent[-1] is batch):  # as it is if an interrupt came behind this
+                self._lent.append(batch)
         elif self.pipeline.holds(batch):
             self.pipeline.release(batch)
         self.pipeline.look_ahead()
 
     def _release_all_but(self, keep: int) -> None:
         while len(self._lent) > keep:
-            if self.pipeline.holds(self._lent[0].batch):
-                self.pipeline.release(self._lent[0].batch)
+            if self.pipeline.holds(self._lent[0]):
+                self.pipeline.release(self._lent[0])
             self._lent.popleft()
-
-
-def _owned(rows: AnyArray, owners: list[NDArray[np.uint8]]) -> AnyArray:
-    """The same memory as an array whose views all refer to a new member of `owners`.
-
-    Views of views refer to the array that owns the memory; they go no further than to one whose memory is no array's.
-    """
-    owners.append(np.frombuffer(rows.reshape(-1).view(np.uint8).data, np.uint8))
-    return np.ndarray(rows.shape, rows.dtype, owners[-1])
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:

@@ -101,7 +101,7 @@ class NamedBatches:
         types = [check_torch_has(top) for top in tops] if device else []
         if device in ("", "cpu"):
             shows = [is_as_stored(top) for top in tops]
-            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, gives=copy, shows=shows)
+            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
             self._memory: list[Callable[[Shape], Any]] = [partial(ArrayPool().empty, dtype=top.dtype) for top in tops]
             if device:
                 import torch

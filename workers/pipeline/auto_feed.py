@@ -85,10 +85,6 @@ class AutoFeed:
             self._accepted_at = time.monotonic()
 
     @property
-    def may_give_slots(self) -> bool:
-        return self._now.may_give_slots
-
-    @property
     def has_failed(self) -> bool:
         return self._now.has_failed
 

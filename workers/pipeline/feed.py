@@ -120,9 +120,6 @@ class Feed:
         self._poller.register(self._assembler.handle, zmq.POLLIN)
         self._poller.register(self.shared.errors, zmq.POLLIN)
 
-    may_give_slots = True
-    """Whether a group may be held for as long as the user likes."""
-
     # ---- groups
 
     def next_group(self) -> Announce:

@@ -117,11 +117,6 @@ class LocalFeed:
         self._worker = plan.worker(Workplace(self.views, Unwatched(), self._errors.keep, descriptor))
         self._globals = None if reads_only(plan) else OwnGlobals()
 
-    @property
-    def may_give_slots(self) -> bool:
-        """See Feed. What is promised is not in a slot."""
-        return self._promised is None
-
     # ---- groups
 
     def next_group(self) -> Announce:

@@ -220,11 +220,6 @@ class Pipeline(Closing):
         self._into_host = True
         self._promises = promises
 
-    @property
-    def may_give_slots(self) -> bool:
-        """Whether a batch that has come may be held for as long as the user likes."""
-        return self._feed is not None and self._feed.may_give_slots
-
     def use_huge_pages(self) -> None:
         """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
         if self._feed is not None:
