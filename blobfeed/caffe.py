@@ -18,15 +18,10 @@ from .trainer.pycaffe import coord_map as coord_map
 from .trainer.pycaffe import io as io
 from .trainer.pycaffe import net_spec as net_spec
 from .trainer.pycaffe.classifier import Classifier as Classifier
-from .trainer.pycaffe.classifier import Detector as Detector
-from .trainer.pycaffe.mode import has_nccl as has_nccl
 from .trainer.pycaffe.mode import set_device as set_device
 from .trainer.pycaffe.mode import set_mode_cpu as set_mode_cpu
 from .trainer.pycaffe.mode import set_mode_gpu as set_mode_gpu
-from .trainer.pycaffe.mode import set_multiprocess as set_multiprocess
 from .trainer.pycaffe.mode import set_random_seed as set_random_seed
-from .trainer.pycaffe.mode import set_solver_count as set_solver_count
-from .trainer.pycaffe.mode import set_solver_rank as set_solver_rank
 from .trainer.pycaffe.mode import solver_count as solver_count
 from .trainer.pycaffe.mode import solver_rank as solver_rank
 from .trainer.pycaffe.net import Net as Net

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 
 import torch
 
-from ..prototxt.errors import SolverError
 from ..prototxt.schema import SolverParameter, message_class
 from ..solving.solver_file import choose_device
 
@@ -55,21 +54,3 @@ def solver_count() -> int:
 
 def solver_rank() -> int:
     return 0
-
-
-def has_nccl() -> bool:
-    return False
-
-
-def set_solver_count(count: int) -> None:
-    """Raises SolverError for more than one."""
-    if count != 1:
-        raise SolverError(f"{count} solvers were asked for, but training on several devices (NCCL) is not supported")
-
-
-def set_solver_rank(rank: int) -> None:
-    set_solver_count(rank + 1)
-
-
-def set_multiprocess(several: bool) -> None:
-    set_solver_count(2 if several else 1)

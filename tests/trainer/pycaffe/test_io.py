@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from blobfeed.trainer.prototxt.blob_proto import read_blob
 from blobfeed.trainer.pycaffe import caffe_pb2, io
-from blobfeed.trainer.pycaffe.classifier import Classifier, Detector
+from blobfeed.trainer.pycaffe.classifier import Classifier
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.workers.base.errors import ParameterError
 
@@ -123,50 +123,3 @@ def test_a_classifier_gives_the_mean_over_crops_or_the_center(tmp_path: Path) ->
     assert many.shape == (2, 4)
     np.testing.assert_allclose(many.sum(1), 1, rtol=1e-5)
     assert not np.allclose(many, center)
-
-
-def test_a_detector_classifies_windows(tmp_path: Path) -> None:
-    picture = np.random.default_rng(1).integers(0, 256, (40, 50, 3), np.uint8)
-    files = [write_image(tmp_path / f"{nth}.png", picture[::step]) for nth, step in enumerate((1, -1))]
-    net = write_net(tmp_path)
-    detector = Detector(tmp_path / "net.prototxt", tmp_path / "w.caffemodel", np.ones(3), raw_scale=2)
-    # Windows of the size of the input, so that none is resized.
-    windows = np.array([[0, 0, 8, 8], [10, 20, 18, 28], [32, 42, 40, 50]])
-    found = detector.detect_windows([(files[0], windows), (files[1], []), (files[1], windows[:1])])
-    assert [(each["filename"], each["window"].tolist()) for each in found] == [
-        *((files[0], window.tolist()) for window in windows),
-        (files[1], windows[0].tolist()),
-    ]
-    rgb = picture[:, :, ::-1].astype(np.float32) / 255
-    cuts = [rgb[top:bottom, left:right] for top, left, bottom, right in windows] + [rgb[::-1][:8, :8]]
-    expected = net.forward_all(data=np.stack([2 * cut.transpose(2, 0, 1) - 1 for cut in cuts]))["prob"]
-    np.testing.assert_allclose([each["prediction"] for each in found], expected, rtol=1e-4)
-    with pytest.raises(ParameterError, match=r"0.png: the window \[0, 0, 8, 51\] .* 40×50"):
-        detector.detect_windows([(files[0], [[0, 0, 8, 51]])])
-
-
-def test_a_detector_shows_the_context_of_a_window_as_window_data_does(tmp_path: Path) -> None:
-    from blobfeed.workers.sources.images.windows import WindowSource
-
-    cv2 = pytest.importorskip("cv2")
-    # Even rows of gray: a resize by two kernels, OpenCV's and torch's, may differ in a unit.
-    picture = cv2.resize(np.random.default_rng(2).integers(0, 256, (5, 6, 3), np.uint8), (48, 40))
-    path = write_image(tmp_path / "0.png", picture)
-    boxes = [(2, 3, 20, 17), (0, 0, 12, 9), (30, 20, 47, 39)]  # x1, y1, x2, y2
-    lines = [f"1 1 {' '.join(map(str, box))}" for box in boxes]
-    (tmp_path / "windows.txt").write_text("\n".join(["# 0", str(path), "3", "40", "48", "3", *lines]))
-    options = {"path": str(tmp_path / "windows.txt"), "crop_size": 8, "context_pad": 2}
-    source = WindowSource(options)
-    rows = {name: np.zeros((3, *spec.shape), spec.dtype) for name, spec in source.specs.items()}
-    source.read(np.arange(3), rows)
-    bgr = {"raw_scale": 255, "channel_swap": (2, 1, 0)}
-    net = write_net(tmp_path)
-    detector = Detector(tmp_path / "net.prototxt", tmp_path / "w.caffemodel", context_pad=2, **bgr)
-    windows = [(y1, x1, y2, x2) for x1, y1, x2, y2 in boxes]
-    (tmp_path / "seen").mkdir()
-    detector.detect_windows([(path, windows)])
-    np.testing.assert_allclose(detector.blobs["data"].data, rows["data"], atol=2)
-    assert (rows["data"] == 0).any()
-    with pytest.raises(ParameterError, match="context_pad is 4 and the input 8×8"):
-        Detector(tmp_path / "net.prototxt", tmp_path / "w.caffemodel", context_pad=4)
-    net.close()
