@@ -9,15 +9,10 @@ from .schema import V1LayerType, own_fields
 
 # Types of which the words of older files are not today's in small letters.
 _WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss", "im2col": "Im2col"}
-_WORDS |= {"conv": "Convolution", "pool": "Pooling", "images": "ImageData"}  # only in files of 2013
 
 _SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in the order of SolverType
 
-# The fields of a layer of 2013 that have other names today, beside the prefix det_.
-_RENAMED = {"biasterm": "bias_term", "kernelsize": "kernel_size", "batchsize": "batch_size", "meanfile": "mean_file"}
-_RENAMED |= {"cropsize": "crop_size", "shuffle_images": "shuffle"}
 _TRANSFORM = ("scale", "mean_file", "crop_size", "mirror")
-_V0_READ_FOR_ALL = {"name", "type", "blobs_lr", "weight_decay"}
 
 
 class UpgradeError(Exception):
@@ -48,26 +43,29 @@ def upgrade_solver(solver: Any) -> None:
 
 
 def _upgrade_layers(net: Any, root: Location) -> None:
-    locations = [each for each in root.inside if each.name == "layers"]
-    kept: list[Location] = []  # they get their new name at the end: an error on the way counts all layers
-    padding: dict[str, Any] = {}
     for position, old in enumerate(net.layers):
-        if old.HasField("layer") and old.layer.type == "padding":
-            padding[old.top[0]] = old
-            continue
-        new = net.layer.add()
         if old.HasField("layer"):
-            _upgrade_v0(old, new, padding, position)
-        else:
-            _upgrade_v1(old, new)
-        kept.append(locations[position])
-    for location in kept:
-        location.name = "layer"
+            raise UpgradeError(
+                "a `layer` inside `layers` is Caffe's format V0, of 2013, which is not supported; Caffe's "
+                "upgrade_net_proto_text writes such a net in today's format",
+                *("layers", position, "layer"),
+            )
+    for old in net.layers:
+        _upgrade_v1(old, net.layer.add())
+    for location in root.inside:
+        if location.name == "layers":
+            location.name = "layer"
     net.ClearField("layers")
 
 
 def _upgrade_v1(old: Any, new: Any) -> None:
-    _copy_names(old, new, old.name, old.type and V1LayerType(old.type).name.lower())
+    new.name = old.name
+    if old.type:
+        words = V1LayerType(old.type).name.lower()
+        known = {each.lower(): each for each in own_fields()} | _WORDS
+        new.type = known.get(words) or known.get(words.replace("_", "")) or words.title().replace("_", "")
+    for field in ("bottom", "top", "include", "exclude", "loss_weight"):
+        getattr(new, field).extend(getattr(old, field))
     _add_specs(new, name=old.param, share_mode=old.blob_share_mode, lr_mult=old.blobs_lr, decay_mult=old.weight_decay)
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
@@ -78,23 +76,6 @@ def _upgrade_v1(old: Any, new: Any) -> None:
             options.ClearField(name)
 
 
-def _upgrade_v0(old: Any, new: Any, padding: dict[str, Any], position: int) -> None:
-    layer = old.layer
-    _copy_names(old, new, layer.name, layer.type)
-    for field, value in layer.ListFields():
-        if field.name not in _V0_READ_FOR_ALL and not _set_v0(new, field.name, value):
-            text = f"a layer of type {layer.type!r} does not read {field.name!r}"
-            raise UpgradeError(text, "layers", position, "layer", field.name)
-    _add_specs(new, lr_mult=layer.blobs_lr, decay_mult=layer.weight_decay)
-    # A layer of type "padding" becomes the pad of the convolution or pooling that takes its top.
-    for nth, name in enumerate(new.bottom):
-        if name in padding:
-            if new.type not in ("Convolution", "Pooling"):
-                raise UpgradeError(f"a layer of type {layer.type!r} cannot take a padding", "layers", position)
-            new.bottom[nth] = padding[name].bottom[0]
-            _set_v0(new, "pad", padding[name].layer.pad)
-
-
 def _add_specs(new: Any, **values_by_field: Any) -> None:
     """Add a `param` for each of the layer's weights that has a value; the lists may differ in length."""
     for _ in range(max(map(len, values_by_field.values()))):
@@ -102,37 +83,6 @@ def _add_specs(new: Any, **values_by_field: Any) -> None:
     for field, values in values_by_field.items():
         for spec, value in zip(new.param, values, strict=False):
             setattr(spec, field, value)
-
-
-def _set_v0(new: Any, old_name: str, value: Any) -> bool:
-    """Set what the field of 2013 means in the layer `new`; returns whether its type reads it."""
-    own = own_fields().get(new.type, "")
-    if old_name == own:  # hdf5_output_param
-        getattr(new, own).CopyFrom(value)
-        return True
-    name = _RENAMED.get(old_name, old_name.removeprefix("det_"))
-    is_transform = name in _TRANSFORM and new.type in ("Data", "ImageData", "WindowData")
-    target = getattr(new, "transform_param" if is_transform else own, None)
-    if target is None or name not in target.DESCRIPTOR.fields_by_name:
-        return False
-    current = getattr(target, name)
-    if hasattr(value, "ListFields"):
-        current.CopyFrom(value)
-    elif hasattr(current, "append"):
-        current[:] = [value]
-    else:
-        setattr(target, name, value)
-    return True
-
-
-def _copy_names(old: Any, new: Any, name: str, kind: str | int) -> None:
-    new.name = name
-    if kind:
-        words = str(kind)
-        known = {each.lower(): each for each in own_fields()} | _WORDS
-        new.type = known.get(words) or known.get(words.replace("_", "")) or words.title().replace("_", "")
-    for field in ("bottom", "top", "include", "exclude", "loss_weight"):
-        getattr(new, field).extend(getattr(old, field))
 
 
 def _upgrade_input(net: Any, root: Location) -> None:

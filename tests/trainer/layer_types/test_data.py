@@ -294,10 +294,6 @@ OLD_NETS = {
     "2014, transform_param": """layers { name: "d" type: IMAGE_DATA top: "data" top: "label"
         image_data_param { source: "list.txt" batch_size: 5 }
         transform_param { crop_size: 20 mean_file: "mean.binaryproto" } }""",
-    "2013": """layers { layer { name: "d" type: "images" source: "list.txt" batchsize: 5 cropsize: 20
-        meanfile: "mean.binaryproto" } top: "data" top: "label" }""",
-    "2013, data": """layers { layer { name: "d" type: "data" source: "raw_lmdb" batchsize: 5 cropsize: 20
-        meanfile: "mean.binaryproto" } top: "data" top: "label" }""",
 }
 
 
