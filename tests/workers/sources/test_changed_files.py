@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.stored.rows import StoredRows
 
+from blobfeed import BatchReader
 from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
 
@@ -204,4 +207,22 @@ def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(tmp_path: Path) 
         _overwrite(path)
         with pytest.raises(SampleError, match=r"a\.npy") as caught:
             take_for_ever(pipeline)
+    assert isinstance(caught.value.__cause__, SourceError)
+
+
+@pytest.mark.parametrize("change", ["cut", "replaced"])
+def test_a_trainer_that_reads_itself_looks_at_size_and_identity_with_each_task(change: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.npy"
+    np.save(path, VALUES)
+    given: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "tops": ("data",)}
+    with BatchReader(source={"npy": {"data": str(path)}}, **given) as reader:
+        batches = iter(reader)
+        np.testing.assert_array_equal(next(batches)["data"], VALUES[:4])
+        if change == "cut":
+            os.truncate(path, path.stat().st_size // 2)
+        else:
+            shutil.copy2(path, tmp_path / "b.npy")
+            (tmp_path / "b.npy").replace(path)
+        with pytest.raises(SampleError, match=r"a\.npy") as caught:
+            deque(islice(batches, 1000), maxlen=0)  # one task may have read the next batches, too
     assert isinstance(caught.value.__cause__, SourceError)

@@ -188,8 +188,9 @@ class RawFile:
     def require_intact(self) -> None:
         """Raises SourceError if the file has been cut short: touching the map beyond its end would be SIGBUS.
 
-        The file may still be cut in the microseconds until the map is read. Then the loader dies by SIGBUS, which the
-        pool notices and reports; closing this gap would cost a system call for each row.
+        The file may still be cut while rows are copied out of the map. Then the process that copies dies by SIGBUS: a
+        loader's death the pool notices and reports, a trainer that reads itself ends. Closing this gap would cost a
+        system call for each row.
         """
         size = os.lseek(self.descriptor, 0, os.SEEK_END)  # a quarter of the time that fstat takes
         if size < self.stamp.size:
