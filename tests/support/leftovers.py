@@ -63,7 +63,9 @@ def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[st
     """
     end = time.monotonic() + deadline_s
     found = left()
-    while found and time.monotonic() < end:
+    is_late = False
+    while found and not is_late:
+        is_late = time.monotonic() >= end  # a last look follows, however late it is: one alone cannot tell
         time.sleep(_POLL_S)
         found = [each for each in left() if each in found or not each.startswith(f"{_SHARED_MEMORY}/")]
     return found

@@ -68,7 +68,7 @@ def _candidates() -> Iterator[str]:
 
 
 def _is_this_process(candidate: str) -> bool:
-    """Recognise the trainer's own program, which need not be asked: that would cost 30 ms.
+    """Recognise the trainer's own program, which need not be asked: that would start an interpreter.
 
     Under another path the same file may belong to another environment, with other packages.
     """
