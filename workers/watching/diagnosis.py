@@ -148,8 +148,8 @@ def _advice(seen: Interval, cores: int, what: str) -> str:
 
 def _more(seen: Interval, most: int) -> str:
     """How many loaders would do what these do, in the time in which the trainer does not wait."""
-    working = max(seen.seconds - seen.stall_s, seen.seconds / _MORE_LOADERS)
-    wanted = math.ceil(max(1, seen.loaders) * seen.stall_s / working)
+    stalled = seen.stall_s / seen.seconds
+    wanted = math.ceil(max(1, seen.loaders) * stalled / max(1 - stalled, 1 / _MORE_LOADERS))
     return f"{_count(max(1, min(wanted, most)), 'more loader')}"
 
 
