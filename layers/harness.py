@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -158,7 +159,7 @@ def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:
 def _literal(value: object) -> str:
     """Return text that Python's eval and YAML read alike: a layer's own setup may use either.
 
-    YAML has no None, and reads the word as text. Raises TypeError for arrays and other objects.
+    YAML has no None, and reads the word as text. Raises TypeError for arrays, other objects, and numbers such as NaN.
     """
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_literal(key)}: {_literal(inner)}" for key, inner in value.items()) + "}"
@@ -166,7 +167,7 @@ def _literal(value: object) -> str:
         return "[" + ", ".join(map(_literal, value)) + "]"
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float):
+    if isinstance(value, float) and math.isfinite(value):
         return re.sub(r"^(-?\d+)e", r"\1.0e", repr(value))  # 1e-05 is text in YAML
     if value is None or isinstance(value, bool | int):
         return repr(value)

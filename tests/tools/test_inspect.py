@@ -169,7 +169,7 @@ def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
     result = run(tmp_path / "a.tar", "--seconds", 0, "--samples", 1)
     assert result.exit_code == 0, result.output
     printed = " ".join(result.stdout.split())
-    assert "3.label cannot be read" in printed
+    assert "3.cls cannot be read" in printed
     assert "on_error: replace" in printed
 
 
