@@ -299,7 +299,7 @@ class Broken(Source):
 
 
 class BrokenRows(Broken):
-    """Batches that are only copied are made without the assembly, up to the first bad sample."""
+    """Batches that are only copied are announced before they are made."""
 
     stores_rows = True
 

@@ -7,8 +7,7 @@ states and errors are the same. But nobody watches the time that a task takes, a
 kills the trainer.
 
 If a delivery would only copy a batch, the batch is promised first, and made in the trainer's own memory (`make`): then
-each byte is copied once, from the file's map to the blob. The assembly, which plans for many loaders, their deaths and
-bad samples, is left out of that until a sample cannot be read: a quarter of all calls for such a batch were its.
+each byte is copied once, from the file's map to the blob.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from ..processes.process import interrupts_deferred
 from ..processes.sampler import Drawer
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, Fill, Resent, ToLoader
+from ..transport.messages import Announce, Done, Resent, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
@@ -89,12 +88,6 @@ class LocalFeed:
         self._promised: Announce | None = None
         self._made_in: Straight | None = None
         """Where the rows of the promised group are made, from the first try on."""
-        self._leaves_out = promises and _is_one_batch(plan) and reads_only(plan)
-        """Whether groups are still made without the assembly."""
-        self._left_out = 0
-        """Groups that were accepted without it; the next one's number."""
-        self._held: dict[int, int] = {}
-        """Those of them that were not released, and the slot of each."""
         self._failure: Failed | None = None
         self._errors = _Errors()
         self.views = _slots(plan)
@@ -128,9 +121,6 @@ class LocalFeed:
         if self._failure is not None:
             raise self._failure.error()
         if self._promised is not None:
-            return self._promised
-        if self._leaves_out:
-            self._promised = Announce(self._left_out, self._free_slot())
             return self._promised
         if not self._assembly.outbox:
             self._find_tasks()
@@ -178,16 +168,12 @@ class LocalFeed:
                 self._board.note_start(self.waited_ns)
                 self.start_ns = self.waited_ns
             # If an interrupt comes in between, this is called again: until the last line all may be done twice.
-            if self._leaves_out:
-                self._held[group] = announce.slot
-                self._left_out = group + 1
             self._promised = self._made_in = None
             del self._assembly.outbox[0]
 
     def release(self, group: int) -> None:
         """Give the group's slot back."""
-        slot = self._held.pop(group, None)
-        announce = self._assembly.release(group) if slot is None else Announce(group, slot)
+        announce = self._assembly.release(group)
         if announce is not None and self._board is not None:
             rows = self._assembly.batch_rows(announce)
             self._board.add(Count.SAMPLES, sum(rows))
@@ -233,8 +219,6 @@ class LocalFeed:
         begun = time.monotonic_ns()
         self.stalls += 1
         try:
-            if self._leaves_out and self._promised is not None:
-                self._make_without_assembly(self._promised)
             while not self._assembly.outbox:
                 self._find_tasks()
                 if self._tasks:
@@ -251,20 +235,9 @@ class LocalFeed:
             return
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.REPLACED, self._assembly.replaced)
-        board.set_count(Count.TASKS, self._tasks_done)
+        board.set_count(Count.TASKS, self._assembly.tasks_done)
         board.set_count(Count.WAITED_NS, self.waited_ns)
         self._next_note = now + _NOTED_NS
-
-    def _make_without_assembly(self, promised: Announce) -> None:
-        """Unless a sample is bad: then the assembly begins with this group."""
-        rows = self._assembly.schedule.rows_of(promised.group)
-        if not self._worker.fill(Fill(0, promised.group, promised.slot, 0, rows)).bad:
-            self._assembly.outbox.append(promised)
-            return
-        with interrupts_deferred():
-            self._leaves_out = False
-            self._assembly.ledger.begin_with(promised.group)
-            self._give(promised.slot)
 
     def _do(self, task: ToLoader) -> None:
         begun, ledger = time.monotonic_ns(), self._assembly.ledger
@@ -295,7 +268,7 @@ class LocalFeed:
                 else:
                     self._assembly.announce()
             if not self._tasks and not self._assembly.outbox and not self._draw():
-                self._give(self._free_slot())
+                self._give_slot()
 
     def _draw(self) -> bool:
         """Draw the epoch that batches wait for; False if they wait for none."""
@@ -313,23 +286,14 @@ class LocalFeed:
             schedule.note_drawn(answer)
         return True
 
-    def _free_slot(self) -> int:
-        held = self._held.values()
-        for slot in self._own:
-            if slot not in held:
-                return slot
-        raise PipelineStalled(too_many_held(len(self.views)))
-
-    def _give(self, slot: int) -> None:
+    def _give_slot(self) -> None:
+        """Raises PipelineStalled."""
+        if not self._own:
+            raise PipelineStalled(too_many_held(len(self.views)))
         with interrupts_deferred():
-            self._own.remove(slot)
-            self._assembly.ledger.add_slot(slot)
+            self._assembly.ledger.add_slot(self._own.pop(0))
 
     # ---- counts, the end
-
-    @property
-    def _tasks_done(self) -> int:
-        return self._left_out + self._assembly.tasks_done
 
     def statistics(self, batches: int) -> Statistics:
         return Statistics(
@@ -341,7 +305,7 @@ class LocalFeed:
             loader_deaths=0,
             replaced=self._assembly.replaced,
             dropped_messages=0,
-            tasks=self._tasks_done,
+            tasks=self._assembly.tasks_done,
             diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, self.waited_ns / 1e9),
         )
 

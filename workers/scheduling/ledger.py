@@ -183,10 +183,6 @@ class Ledger:
 
     # ---- slots and groups
 
-    def begin_with(self, group: int) -> None:
-        """Those before it were made without the ledger. Before the first slot is there."""
-        self._next_group = group
-
     def add_slot(self, slot: int) -> None:
         self._free.append(slot)
 
