@@ -25,7 +25,7 @@ from .processes import MARK, cpu_seconds, members, memory
 
 _BATCH = 64
 _DECIDES = 3
-"""`num_loaders: auto` needs some seconds until it has decided how to read."""
+"""`num_loaders: auto` needs some seconds until it has settled on a number of loaders."""
 
 Figures = dict[str, float]
 

@@ -109,8 +109,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
         of the source; of HDF5 files data and label. What pad and concatenate make comes behind them by itself.
     batch_size: rows of a batch.
-    num_loaders: loader processes; 0 reads in the trainer's process; "auto" chooses between the two by what it measures;
-        see layer.md.
+    num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
+        waiting; see layer.md.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;

@@ -28,7 +28,7 @@ from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
-from .auto_feed import AutoFeed, may_be_local
+from .auto_feed import AutoFeed, copies_memory, may_be_local
 from .feed import Feed
 from .files import with_files
 from .local_feed import LocalFeed, reads_only
@@ -131,6 +131,8 @@ class Pipeline(Closing):
             return LocalFeed(plan, promises=self._promises)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
         if loaders == "auto" and self._into_host and not watched and may_be_local(plan):
+            if copies_memory(plan):
+                return LocalFeed(plan, promises=self._promises)
             return AutoFeed(plan, promises=self._promises, forget=self._open.clear)
         return Feed(plan)
 

@@ -114,4 +114,9 @@ def is_our_own(source: Source) -> bool:
     return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
 
 
-__all__ = ["OPTIONS", "Source", "is_our_own", "open_source", "options_of"]
+def is_in_memory(source: Source) -> bool:
+    """Whether `source`, one of our own, holds all samples in memory, and no file."""
+    return source.kind in ("arrays", "npz", "idx")
+
+
+__all__ = ["OPTIONS", "Source", "is_in_memory", "is_our_own", "open_source", "options_of"]

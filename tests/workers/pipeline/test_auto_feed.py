@@ -1,101 +1,145 @@
-"""`num_loaders: auto` over raw rows: from the trainer's process to loaders and back, and no batch notices."""
+"""`num_loaders: auto` where no user code runs: first the trainer's process, then loaders, and no batch notices."""
 
 from __future__ import annotations
 
-import itertools
+import os
+import signal
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import RingAllocationError
+from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, SourceError
+from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline import auto_feed
-from blobfeed.workers.pipeline.choice import Choice
+from blobfeed.workers.pipeline.local_feed import LocalFeed
+from blobfeed.workers.pipeline.pipeline import Pipeline
 
 SAMPLES = 90
+ARRAYS = {"data": np.arange(SAMPLES * 10).reshape(SAMPLES, 10), "label": np.arange(SAMPLES)}
+IN_MEMORY = {"arrays": ARRAYS}
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "last_batch": "partial"}
-SOURCE = {"arrays": {"data": np.arange(SAMPLES * 10).reshape(SAMPLES, 10), "label": np.arange(SAMPLES)}}
+LARGE: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3}
+LARGE_ROWS = np.zeros((64, 3, 224, 224), np.uint8) + np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1)
 
 
-class Scripted:
-    """Starts loaders after the first group, and changes as soon as they go on, then again and again."""
-
-    def __init__(self, now: float) -> None:
-        self.is_local = True
-        self.ahead = 5
-        self.change_at = 0
-        self.next_look = 0.0
-
-    def observe(self, batches: int, waited_s: float, now: float) -> Choice:
-        if not batches:
-            return Choice.STAY
-        if self.is_local and not self.change_at:
-            self.change_at = batches + self.ahead
-            return Choice.START
-        return Choice.CHANGE if batches >= self.change_at else Choice.STAY
-
-    def changed(self, batches: int, waited_s: float, now: float) -> None:
-        self.is_local = not self.is_local
-        self.change_at = 0 if self.is_local else batches + 40
+@pytest.fixture
+def stored(tmp_path: Path) -> dict[str, Any]:
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    return {"npy": {name: str(tmp_path / f"{name}.npy") for name in ARRAYS}}
 
 
-def read(epochs: int = 14, **settings: Any) -> tuple[list[tuple[int, list[int], bytes]], list[bool]]:
-    children, with_loaders = psutil.Process().children(), []
-    with BatchReader(SOURCE, **SETTINGS, **settings, epochs=epochs) as reader:
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    np.save(tmp_path / "large.npy", LARGE_ROWS)
+    return tmp_path / "large.npy"
+
+
+def read(source: dict[str, Any], epochs: int = 14, **settings: Any) -> tuple[list[tuple[int, list[int], bytes]], str]:
+    """The batches, and for each one L if loaders ran when it was taken, else t."""
+    children, ways = psutil.Process().children(), ""
+    with BatchReader(source, **SETTINGS, **settings, epochs=epochs) as reader:
         batches = []
         for batch in reader:
             batches.append((batch.number, batch.indices.tolist(), batch["data"].tobytes()))
-            with_loaders.append(reader.statistics().loaders > 0)
+            ways += "L" if reader.statistics().loaders else "t"
         assert reader.statistics().batches == len(batches)
     assert psutil.Process().children() == children
-    return batches, with_loaders
+    return batches, ways
 
 
-@pytest.mark.parametrize("chosen", [{}, {"copy": False}, {"prefetch_batches": 2}])
-def test_a_change_loses_and_repeats_no_batch(monkeypatch: pytest.MonkeyPatch, chosen: dict[str, Any]) -> None:
-    monkeypatch.setattr(auto_feed, "LocalOrLoaders", Scripted)
-    batches, with_loaders = read(**chosen, num_loaders="auto")
-    assert batches == read(**chosen, num_loaders=0)[0]
-    changes = sum(before != now for before, now in itertools.pairwise(with_loaders))
-    assert changes >= 2
+@pytest.mark.parametrize("chosen", [{}, {"copy": False}, {"prefetch_batches": 2}, {"transform": {"scale": 0.5}}])
+def test_loaders_go_on_for_good_where_the_trainer_has_ended(stored: dict[str, Any], chosen: dict[str, Any]) -> None:
+    batches, ways = read(stored, **chosen)
+    assert batches == read(stored, **chosen, num_loaders=0)[0]
+    assert ways.startswith("t")
+    assert ways.lstrip("t").strip("L") == ""
+    assert ways.endswith("L")
 
 
-def test_a_short_run_over_raw_rows_starts_no_process() -> None:
-    _, with_loaders = read(num_loaders="auto")
-    assert not any(with_loaders)
+def test_large_rows_are_read_by_the_trainer_for_four_batches_at_most(large: Path) -> None:
+    with BatchReader({"npy": {"data": str(large)}}, **LARGE) as reader:
+        ways = []
+        for batch in islice(reader, 40):
+            np.testing.assert_array_equal(batch["data"], LARGE_ROWS[batch.indices])
+            ways.append(reader.statistics().loaders > 0)
+    assert not ways[0]
+    assert all(ways[4:])
 
 
-def test_the_pace_is_measured_from_one_accepted_batch_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, float]] = []
-
-    class Observer(Scripted):
-        def observe(self, batches: int, waited_s: float, now: float) -> Choice:
-            seen.append((batches, now))
-            return super().observe(batches, waited_s, now)
-
-    monkeypatch.setattr(auto_feed, "LocalOrLoaders", Observer)
-    _, with_loaders = read(num_loaders="auto")
-    assert set(with_loaders) == {False, True}
-    assert len(seen) > len(set(seen)) == len({batches for batches, _ in seen})  # it is asked before each reading, too
-    assert seen == sorted(seen)
+def test_what_is_held_stays_as_it_is_when_loaders_take_over(large: Path) -> None:
+    with Pipeline(Parameters(source={"npy": {"data": str(large)}}, tops=("data",), **LARGE)) as pipeline:
+        pipeline.deliver_into_host(promises=False)
+        held = [pipeline.take()]
+        before = np.array(held[0].tops["data"])
+        while not pipeline.statistics().loaders:
+            pipeline.release(pipeline.take())
+        for _ in range(10):
+            pipeline.release(pipeline.take())
+        np.testing.assert_array_equal(held[0].tops["data"], before)
+        assert len({*before[:, 0, 0, 0].tolist()}) == LARGE["batch_size"]
 
 
-def test_loaders_that_cannot_start_are_done_without(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_is_over_before_loaders_would_be_there_starts_none(large: Path) -> None:
+    children = psutil.Process().children()
+    with Pipeline(
+        Parameters(source={"npy": {"data": str(large)}}, tops=("data",), batch_size=64, epochs=1)
+    ) as pipeline:
+        pipeline.deliver_into_host(promises=False)
+        batch = pipeline.take()
+        np.testing.assert_array_equal(batch.tops["data"], LARGE_ROWS)
+        assert psutil.Process().children() == children
+
+
+def test_arrays_in_memory_are_read_by_the_trainer_for_good() -> None:
+    batches, ways = read(IN_MEMORY)
+    assert set(ways) == {"t"}
+    assert batches == read(IN_MEMORY, num_loaders=2)[0]
+
+
+@pytest.mark.parametrize("hook", [{"decode": lambda sample, rng: dict(sample)}, {"transform": {"crop_size": 192}}])
+def test_arrays_that_are_changed_are_read_by_loaders(hook: dict[str, Any]) -> None:
+    with BatchReader({"arrays": {"data": LARGE_ROWS}}, **LARGE, **hook) as reader:
+        for _ in islice(reader, 10):
+            pass
+        assert reader.statistics().loaders > 0
+
+
+def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch, stored: dict[str, Any]) -> None:
     def refuse(*_: object) -> None:
         raise RingAllocationError("no memory is left")
 
-    monkeypatch.setattr(auto_feed, "LocalOrLoaders", Scripted)
     monkeypatch.setattr(auto_feed, "Feed", refuse)
-    batches, with_loaders = read(num_loaders="auto")
-    assert batches == read(num_loaders=0)[0]
-    assert not any(with_loaders)
-    assert "no memory is left" in caplog.text
+    with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError, match="no memory is left"):
+        for _ in islice(reader, 300):
+            pass
 
 
-def test_hooks_of_the_user_run_in_loaders_unless_asked_otherwise() -> None:
-    with BatchReader(SOURCE, decode=lambda sample, rng: dict(sample), **SETTINGS) as reader:
-        next(iter(reader))
-        assert reader.statistics().loaders > 0
+def test_a_file_that_is_cut_is_an_error_by_default(large: Path) -> None:
+    with BatchReader({"npy": {"data": str(large)}}, **LARGE) as reader:
+        batches = iter(reader)
+        for _ in islice(batches, 6):
+            pass
+        assert not isinstance(reader._feed.pipeline._feed._now, LocalFeed)  # type: ignore[union-attr]
+        os.truncate(large, 4096)
+        with pytest.raises((SourceError, SampleError), match=r"large\.npy"):
+            for _ in islice(batches, 100):
+                pass
+
+
+def test_a_read_that_hangs_is_an_error_by_default(large: Path) -> None:
+    with BatchReader({"npy": {"data": str(large)}}, **LARGE, timeout_s=2) as reader:
+        batches = iter(reader)
+        for _ in islice(batches, 6):
+            pass
+        loaders = [state.pid for state in reader._feed.pipeline.activities()]
+        assert loaders
+        for pid in loaders:
+            os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(PipelineStalled):
+            for _ in islice(batches, 100):
+                pass
