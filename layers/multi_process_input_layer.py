@@ -60,7 +60,7 @@ class MultiProcessInputLayer(CaffeLayer):
     process is started before the first batch is needed.
 
     Every error that blobfeed raises can come out of `setup` (what is wrong with the parameters, the source, the decode
-    hook) or out of `reshape` and `forward` (what went wrong since); see workers/errors.py.
+    hook) or out of `reshape` and `forward` (what went wrong since); see workers/base/errors.py.
     """
 
     extra_parameters: ClassVar[Mapping[str, object]] = {}

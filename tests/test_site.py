@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tokenize
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -67,6 +68,40 @@ def test_links_are_found_and_broken_ones_seen(tmp_path: Path) -> None:
     page.write_text("# One, two: `three`\n[a](b.md#c) `[no](x)`\n```\n[no](y)\n```\n[d](#one-two-three)")
     assert links(page) == ["b.md#c", "#one-two-three"]
     assert slugs(page) == {"one-two-three"}
+
+
+# ---- files that are named: in the pages by a path, in docstrings and comments often by the name alone
+
+_FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
+_FOLDERS = ("blobfeed", "tools", "trainer", "layers", "readers", "workers", "benchmarks", "tests", "docs")
+
+
+def files_named(path: Path) -> set[str]:
+    if path.suffix == ".md":
+        return {name for name in _FILE.findall(path.read_text()) if "/" in name}
+    with path.open("rb") as file:
+        tokens = list(tokenize.tokenize(file.readline))
+    docs = [token.string for token in tokens if token.type == tokenize.COMMENT or token.string.startswith('"""')]
+    return {name for text in docs for name in _FILE.findall(text)}
+
+
+def test_every_file_that_pages_and_docstrings_name_is_there() -> None:
+    written = [path for folder in _FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    there = {
+        f"/{path.relative_to(ROOT)}" for path in (*written, *ROOT.glob("*.*"), *ROOT.glob("prototxt_examples/**/*"))
+    }
+    texts = [*PAGES, *(path for path in written if path.suffix == ".py" and ROOT / "tests" not in path.parents)]
+    named = {(str(path.relative_to(ROOT)), name) for path in texts for name in files_named(path)}
+    assert len(named) > 50
+    assert {(path, name) for path, name in named if not any(it.endswith(f"/{name}") for it in there)} == set()
+
+
+def test_files_are_found_in_pages_by_their_path_and_in_docstrings_by_their_name(tmp_path: Path) -> None:
+    page, module = tmp_path / "a.md", tmp_path / "a.py"
+    page.write_text("`readers/none.py`, [b](../c/d.md), mine.py")
+    module.write_text('"""See one.py and b/two.md."""\nthree = "three.py"  # four.py, */five.py\n')
+    assert files_named(page) == {"readers/none.py"}
+    assert files_named(module) == {"one.py", "b/two.md", "four.py"}
 
 
 def test_every_page_is_in_the_navigation() -> None:
