@@ -387,6 +387,7 @@ def run(descriptor: int) -> None:
         config.plan.decoded.modules,
         keep=(theirs.fileno(), *config.descriptors.of_loaders),
         background=lambda: _use_huge_pages(config),
+        trainer=config.descriptors.trainer,
     )
     try:
         if _trainer_is_ready(config):

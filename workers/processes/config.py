@@ -31,7 +31,7 @@ _ALIGNMENT = 64
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Inherited by the assembler; the loaders keep all but the trainer's. -1: there is none."""
+    """Inherited by the assembler, and kept by the nursery and the loaders. -1: there is none."""
 
     trainer: int
     """pidfd of the trainer"""
@@ -51,7 +51,8 @@ class Descriptors:
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
-        every = (self.ring, self.board, self.errors, self.drawn, self.weights, self.trace, *self.source, *self.sampler)
+        memory = (self.ring, self.board, self.drawn, self.weights, self.trace)
+        every = (self.trainer, self.errors, *memory, *self.source, *self.sampler)
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 
 

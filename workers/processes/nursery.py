@@ -4,6 +4,7 @@ The assembler forks it before it makes its ZeroMQ context, so that forking a loa
 costs a few milliseconds, and shares the pages of all that was imported. What only loaders need is imported here and not
 in the assembler, which must see the trainer's death even while an import takes its time.
 It reaps the loaders and says how each ended. It lives as long as its parent, and its loaders as long as it.
+It also watches the trainer itself: an assembler that was stopped by a signal cannot act on the trainer's death.
 
     assembler → nursery   SPAWN loader line       (one datagram of a sequenced-packet socket pair)
     nursery → assembler   STARTED loader + pidfd  (the handle travels as ancillary data)
@@ -28,7 +29,8 @@ from ..transport.messages import LoaderEnded, LoaderStarted
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
 _END_S = 0.5
-"""A nursery that hangs, in an import or stopped by a signal, is killed after this time."""
+"""The patience of each side with the other one's end. A nursery that hangs, in an import or stopped by a signal, is
+killed after this time. An assembler that lets this time pass after the trainer's death is taken for stopped."""
 
 _BACKGROUND_AFTER_MS = 300
 """Until then the first batches are being made, and background work would be in their way."""
@@ -58,8 +60,10 @@ class Nursery:
         modules: tuple[str, ...],
         keep: tuple[int, ...],
         background: Background = lambda: iter(()),
+        trainer: int | None = None,
     ) -> None:
         """Fork it now. `modules`: what it imports before the first loader; `keep`: descriptors that the loaders need.
+        `trainer`: pidfd of the process whose death ends the nursery too, one of `keep`.
 
         No ZeroMQ context may exist in this process yet.
         """
@@ -72,7 +76,7 @@ class Nursery:
                 die_with(parent)
                 close_all_but((theirs.fileno(), *keep))
                 _preload(modules)
-                _Nurse(theirs, loader_main, background()).run()
+                _Nurse(theirs, loader_main, background(), trainer).run()
 
             run_and_exit(nurse)
         theirs.close()
@@ -140,8 +144,11 @@ class Nursery:
 class _Nurse:
     """The nursery's own side."""
 
-    def __init__(self, link: socket.socket, loader_main: LoaderMain, background: Iterator[object]) -> None:
+    def __init__(
+        self, link: socket.socket, loader_main: LoaderMain, background: Iterator[object], trainer: int | None
+    ) -> None:
         self._link = link
+        self._trainer = trainer
         self._background = background
         self._pause_ms: int | None = _BACKGROUND_AFTER_MS
         self._loader_main = loader_main
@@ -150,9 +157,11 @@ class _Nurse:
         """By handle: the loader's number and its process id."""
         self._poller = select.poll()
         self._poller.register(link, select.POLLIN)
+        if trainer is not None:
+            self._poller.register(trainer, select.POLLIN)
 
     def run(self) -> None:
-        """Until the assembler closes its end."""
+        """Until the assembler closes its end, or the trainer has died and the assembler does nothing about it."""
         try:
             while self._serve():
                 pass
@@ -166,6 +175,9 @@ class _Nurse:
         if not events:
             self._work_in_background()
         for descriptor, _ in events:
+            if descriptor == self._trainer:
+                self._wait_for_assembler()
+                return False
             if descriptor != self._link.fileno():
                 self._reap(descriptor)
             elif request := self._link.recv(_RECORD.size):
@@ -174,6 +186,13 @@ class _Nurse:
             else:
                 return False
         return True
+
+    def _wait_for_assembler(self) -> None:
+        """Leave the end to the assembler, if it runs: it first adopts the programs that loaders have started, and they
+        get their time to tidy up."""
+        hang_up = select.poll()
+        hang_up.register(self._link, 0)
+        hang_up.poll(_END_S * 1000)
 
     def _work_in_background(self) -> None:
         try:

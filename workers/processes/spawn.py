@@ -91,7 +91,6 @@ class AssemblerProcess:
         self._process = config.start(
             find_interpreter(),
             _MODULE,
-            inherited=(config.descriptors.trainer,),
             stdout=2,
             start_new_session=True,
         )

@@ -14,6 +14,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]
 import pytest
 
 from tests.support.trainers import trainer
@@ -59,6 +60,22 @@ def test_nothing_outlives_a_trainer_that_a_signal_ends(tmp_path: Path, number: s
         children = run.wait_for_children(2 * FAMILY)
         run.process.send_signal(number)
         assert run.end() == -number
+        run.assert_nothing_is_left(children)
+
+
+def test_a_stopped_assembler_keeps_no_other_process_of_a_dead_trainer_alive(tmp_path: Path) -> None:
+    with trainer(tmp_path, TWO_FEEDS) as run:
+        run.expect("ready")
+        children = run.wait_for_children(2 * FAMILY)
+        assemblers = [child.pid for child in psutil.Process(run.pid).children()]
+        for assembler in assemblers:
+            os.kill(assembler, signal.SIGSTOP)
+        run.kill()
+        others = [child for child in children if child not in assemblers]
+        wait_until(lambda: all(map(is_gone, others)), "the end of nurseries and loaders")
+        assert not any(map(is_gone, assemblers)), "they cannot end yet"
+        for assembler in assemblers:
+            os.kill(assembler, signal.SIGCONT)
         run.assert_nothing_is_left(children)
 
 
