@@ -86,7 +86,19 @@ def test_a_source_of_one_s_own_that_hangs_is_broken_off_and_an_empty_one_is_stil
         Pipeline(parameters, source=Numbered(samples=0))
 
 
-def test_a_link_to_a_fifo_that_only_the_library_follows_is_broken_off(tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["data", "inner/data", "soft"])
+def test_a_link_to_a_fifo_in_an_hdf5_file_is_broken_off(way: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_group("inner")
+        file["soft"] = h5py.SoftLink("inner/link")
+        file["inner/link" if way == "soft" else way] = h5py.ExternalLink("fifo", "data")
+        file["label"] = np.arange(3)
+    with pytest.raises(PipelineStalled, match=rf"hung for timeout_s=1 s, opening .*a\.h5:{way};"), deadline(1.0):
+        opened("hdf5", tmp_path, path="a.h5", tops=(way, "label"))
+
+
+def test_a_sample_that_is_a_link_to_a_fifo_is_broken_off(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["sample_0"] = h5py.ExternalLink("fifo", "data")

@@ -50,17 +50,6 @@ def test_an_array_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
         opened("npy", tmp_path, data="a.jpg")
 
 
-@pytest.mark.parametrize("way", ["data", "inner/data", "soft"])
-def test_an_external_link_to_a_fifo_is_an_error(way: str, tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_group("inner")
-        file["soft"] = h5py.SoftLink("inner/link")
-        file["inner/link" if way == "soft" else way] = h5py.ExternalLink("a.jpg", "data")
-        file["label"] = np.arange(3)
-    with pytest.raises(SourceError, match=rf"a\.h5':{way} is an external link to .*a\.jpg', which is no regular file"):
-        opened("hdf5", tmp_path, path="a.h5", tops=(way, "label"))
-
-
 def test_a_virtual_data_set_over_a_fifo_is_an_error(tmp_path: Path) -> None:
     layout = h5py.VirtualLayout((4, 3), np.float32)
     layout[:] = h5py.VirtualSource("a.jpg", "data", (4, 3))

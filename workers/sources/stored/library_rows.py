@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import numpy as np
 
@@ -24,8 +22,6 @@ from .layout import StoredArray, ThroughLibrary
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
 _NAMES_IN_A_MESSAGE = 20
-_LONGEST_WAY = 100
-"""Groups and soft links on the way to a data set; soft links can lead in a circle."""
 
 
 @contextmanager
@@ -65,10 +61,15 @@ def open_file(stamp: Stamp, locking: Locking) -> h5py.File:
 
 
 def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """The data set `name`; raises SourceError that lists what the file holds."""
-    _require_regular_files(file, name)
+    """Return the data set `name`; raises SourceError that lists what the file holds.
+
+    An external link may lead to a named pipe, in which the library waits: the deadline of setup breaks that off.
+    """
+    moving(f"opening {file.filename}:{name}")
     try:
         entry = file[_encoded(name)]
+    except BlobfeedError:
+        raise
     except Exception as error:
         raise _missing(file, name, error) from error
     if not isinstance(entry, h5py.Dataset):
@@ -82,31 +83,6 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 def _encoded(name: str) -> bytes:
     """As the file has it: a name that is no UTF-8 comes with surrogates, which h5py does not take."""
     return name.encode(errors="surrogateescape")
-
-
-def _require_regular_files(file: h5py.File, name: str) -> None:
-    """Raises SourceError if an external link on the way to `name` leads to a FIFO or the like, in which to wait."""
-    group, parts = file, [part for part in _encoded(name).split(b"/") if part]
-    for _ in range(_LONGEST_WAY):
-        if not parts or not isinstance(group, h5py.Group) or not (links := group.id.links).exists(parts[0]):
-            return
-        kind = links.get_info(parts[0]).type
-        if kind == h5py.h5l.TYPE_EXTERNAL:
-            target = os.fsdecode(links.get_val(parts[0])[0])
-            folders = {os.path.dirname(file.filename), os.path.dirname(os.path.realpath(file.filename)), ""}  # noqa: PTH120
-            for path in [Path(folder, target) for folder in folders]:
-                if path.exists() and not path.is_file():
-                    raise SourceError(
-                        f"source hdf5: {file.filename!r}:{name} is an external link to {str(path)!r}, which is no "
-                        "regular file"
-                    )
-            return
-        if kind == h5py.h5l.TYPE_SOFT:
-            way = links.get_val(parts[0])
-            group, parts = (file if way.startswith(b"/") else group), way.split(b"/") + parts[1:]
-            parts = [part for part in parts if part not in (b"", b".")]
-        else:
-            group, parts = group[parts[0]], parts[1:]
 
 
 def _missing(file: h5py.File, name: str, error: Exception) -> SourceError:
