@@ -106,8 +106,8 @@ def test_the_seed_gives_the_windows_and_a_state_goes_on(folder: Path) -> None:
 def test_r_cnns_old_layer_reads_the_same(folder: Path) -> None:
     old = f"""layers {{ name: "d" type: WINDOW_DATA top: "data" top: "label" window_data_param {{
         source: "windows.txt" batch_size: 8 crop_size: {SIZE}
-        fg_fraction: 0.5 context_pad: 2 crop_mode: "square" }} }}"""
-    for text in (old, window_data('context_pad: 2 crop_mode: "square"')):
+        fg_fraction: 0.5 context_pad: 2 crop_mode: "square" scale: 0.5 }} }}"""
+    for text in (old, window_data('context_pad: 2 crop_mode: "square" scale: 0.5')):
         net = make_net(folder, text)
         net.forward()
         found = np.array(net.blobs["data"].data)
