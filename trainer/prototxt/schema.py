@@ -185,7 +185,6 @@ SolverParameter: 1 train_net string, 2 test_net string*, 3 test_iter uint*, 4 te
     36 iter_size uint = 1, 37 snapshot_format SnapshotFormat = BINARYPROTO, 38 rms_decay float = 0.99,
     39 momentum2 float = 0.999, 40 type string = SGD, 41 layer_wise_reduce bool = true, 42 weights string*
 SolverState: 1 iter int, 2 learned_net string, 3 history BlobProto*, 4 current_step int
-Datum: 1 channels int, 2 height int, 3 width int, 4 data bytes, 5 label int, 6 float_data float*, 7 encoded bool
 """
 
 

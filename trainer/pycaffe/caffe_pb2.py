@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ...workers.sources.lmdb.datum import datum_class
 from ..prototxt.schema import message_classes
 
 TRAIN, TEST = 0, 1
 
-globals().update(message_classes())
+globals().update(message_classes(), Datum=datum_class())
 
 if TYPE_CHECKING:
 

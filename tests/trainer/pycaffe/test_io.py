@@ -12,11 +12,16 @@ from blobfeed.trainer.pycaffe import caffe_pb2, io
 from blobfeed.trainer.pycaffe.classifier import Classifier
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.sources.lmdb.datum import datum_class
 
 from tests.support.trainer_nets import with_inputs
 
 DATUM: Any = caffe_pb2.Datum
 IMAGE = np.random.default_rng(0).integers(0, 256, (12, 10, 3), np.uint8)
+
+
+def test_a_datum_is_the_message_that_sources_read() -> None:
+    assert caffe_pb2.Datum is datum_class()
 
 
 def write_image(path: Path, image: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Path:
