@@ -47,8 +47,8 @@ class _DataLayer(PythonLayer):
     def _find_class(self) -> Any:
         return MultiProcessInputLayer
 
-    def _param_str(self) -> str:
-        return repr({"batch_size": self.options.batch_size, **self._parameters()})
+    def _param_str(self) -> Mapping[str, object]:
+        return {"batch_size": self.options.batch_size, **self._parameters()}
 
     def _parameters(self) -> Mapping[str, object]:
         """What MultiProcessInputLayer is told, beside the batch_size."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -106,7 +106,7 @@ class PythonLayer(Layer):
                 setattr(user_layer, name, value)
         return user_layer
 
-    def _param_str(self) -> str:
+    def _param_str(self) -> str | Mapping[str, object]:
         return str(self.options.param_str)
 
     def _find_class(self) -> Any:

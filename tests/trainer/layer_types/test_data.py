@@ -245,6 +245,13 @@ def test_encoded_records_are_gray_or_coloured_as_the_net_asks(tmp_path: Path) ->
     assert batch["data"].shape == (2, 1, 6, 6)
 
 
+def test_a_layer_gets_its_parameters_as_a_mapping(files: Path) -> None:
+    with running(files, data_layer("raw_lmdb", "batch_size: 2")) as net:
+        parameters = net.user_layers()["d"].param_str
+    assert parameters["batch_size"] == 2
+    assert parameters["source"] == {"lmdb": {"path": str(files / "raw_lmdb")}}
+
+
 def test_the_label_may_be_left_out(files: Path) -> None:
     text = data_layer("raw_lmdb", "batch_size: 2").replace('top: "label"', "").replace('"data"', '"pictures"')
     (batch,) = batches(files, text, 1, Phase.TEST)
