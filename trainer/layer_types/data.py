@@ -131,6 +131,7 @@ class ImageData(_DataLayer):
             "labels": 1,
             "is_color": options.is_color,
             "dct_scaling": False,
+            "exif": True,  # as Caffe with OpenCV 3 or later
         }
         if options.new_height:
             source |= {"new_height": options.new_height, "new_width": options.new_width}

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from blobfeed.workers.base.errors import ParameterError, SampleError
 from numpy.typing import NDArray
 
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
-from tests.support.pictures import encoded, noise, write_list
+from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 from tests.support.trainer_nets import make_net, with_inputs
 
 GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "files.npz")
@@ -243,6 +244,15 @@ def test_encoded_records_are_gray_or_coloured_as_the_net_asks(tmp_path: Path) ->
     write_lmdb(tmp_path / "colour", [encoded_datum(encoded(noise(6, 6), ".png"))])
     (batch,) = batches(tmp_path, data_layer("colour", "batch_size: 2", "transform_param { force_gray: true }"), 1)
     assert batch["data"].shape == (2, 1, 6, 6)
+
+
+@pytest.mark.parametrize("is_color", [True, False])
+def test_image_data_turns_pictures_upright_as_opencv_does(tmp_path: Path, is_color: bool) -> None:
+    content = with_orientation(encoded(picture(30, 44)), 6)
+    write_list(tmp_path, {"a.jpg": content})
+    upright = decoded(content, cv2.IMREAD_COLOR if is_color else cv2.IMREAD_GRAYSCALE).reshape(44, 30, -1)
+    (batch,) = batches(tmp_path, image_data(f"batch_size: 1 is_color: {str(is_color).lower()}"), 1)
+    np.testing.assert_array_equal(batch["data"], upright.transpose(2, 0, 1)[np.newaxis])
 
 
 def test_a_layer_gets_its_parameters_as_a_mapping(files: Path) -> None:
