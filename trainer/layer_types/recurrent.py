@@ -2,7 +2,8 @@
 
 Bottoms: the inputs (steps, streams, ...); cont (steps, streams), 0 if a new sequence begins and the state is
 forgotten; optionally an input for all steps (streams, ...); with expose_hidden, the state before the first step.
-Without it, a batch begins with the state in which the last one ended, as in Caffe.
+Without it, a batch begins with the state in which the last one ended. As in Caffe, no gradient passes through the state
+of a batch's begin or end, exposed or not.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class _Recurrent(Layer):
             driven = driven + functional.linear(bottom[2].flatten(1), next(blobs))
         weights = list(blobs)
         if self._exposed:
-            state = tuple(blob[0] for blob in bottom[-self._exposed :])
+            state = tuple(blob[0].detach() for blob in bottom[-self._exposed :])
         elif self._carried and len(self._carried[0]) == inputs.shape[1]:
             state = self._carried
         else:
@@ -82,7 +83,7 @@ class _Recurrent(Layer):
             output, state = self._step(driven[step], cont[step].unsqueeze(1), state, weights)
             outputs.append(output)
         self._carried = tuple(each.detach() for each in state)
-        return torch.stack(outputs), *(each.unsqueeze(0) for each in state[: self._exposed])
+        return torch.stack(outputs), *(each.unsqueeze(0) for each in self._carried[: self._exposed])
 
     def _step(self, driven: Tensor, cont: Tensor, state: Tensors, weights: Sequence[Tensor]) -> tuple[Tensor, Tensors]:
         """The output of a step, and the state after it."""

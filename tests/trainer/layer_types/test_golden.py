@@ -116,4 +116,4 @@ def test_all_layer_types_but_those_of_data_are_in_a_family() -> None:
     families = {name for names in FAMILIES.values() for name in names.split()}
     of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData", "Python", "WindowData"}
     assert LAYER_TYPES.keys() - families == of_data
-    assert sum(len(cases_of(family)) for family in FAMILIES) == 121
+    assert sum(len(cases_of(family)) for family in FAMILIES) == 122

@@ -515,6 +515,20 @@ def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Pat
         np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
 
 
+@pytest.mark.parametrize(("kind", "states"), [("RNN", "h"), ("LSTM", "hc")])
+def test_no_gradient_passes_through_an_exposed_state(tmp_path: Path, kind: str, states: str) -> None:
+    bottoms = "".join(f' bottom: "{name}0"' for name in states)
+    tops = "".join(f' top: "{name}1"' for name in states)
+    text = f'''layer {{ name: "y" type: "{kind}" bottom: "x" bottom: "cont"{bottoms} top: "y"{tops}
+        recurrent_param {{ num_output: 4 expose_hidden: true weight_filler {{ type: "gaussian" }} }} }}'''
+    inputs = with_inputs(text, x=(3, 2, 3), cont=(3, 2), **{f"{name}0": (1, 2, 4) for name in states})
+    net = make_net(tmp_path, f"force_backward: true {inputs}")
+    net.forward()
+    given = [net.values[f"{name}0"] for name in states]
+    assert torch.autograd.grad(net.values["y"].sum(), given, allow_unused=True) == (None,) * len(states)
+    assert not any(net.values[f"{name}1"].requires_grad for name in states)
+
+
 @pytest.mark.parametrize("kind", ["RNN", "LSTM"])
 def test_a_state_that_is_not_exposed_is_carried_from_batch_to_batch(tmp_path: Path, kind: str) -> None:
     x, cont = numbers(6, 2, 3), np.ones((6, 2), np.float32)
