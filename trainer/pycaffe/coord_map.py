@@ -22,8 +22,15 @@ Map = tuple[int | None, Any, Any]
 _IDENTITY: Map = (None, 1.0, 0.0)
 
 
-class UndefinedMapException(NetError):
-    """A layer has no map: each number of its top depends on all positions, or on which is not known."""
+class UndefinedMapException(NetError, RuntimeError):
+    """A layer has no map: each number of its top depends on all positions, or on which is not known.
+
+    A RuntimeError too, which is what pycaffe raises for tops that are not connected.
+    """
+
+
+class CropError(NetError, AssertionError):
+    """Two tops differ in scale, or by an offset that no crop has. An AssertionError too, as in pycaffe."""
 
 
 class AxisMismatchException(NetError):
@@ -59,12 +66,12 @@ def coord_map_from_to(top_from: Top, top_to: Top) -> Map:
 
 
 def crop(top_from: Top, top_to: Top) -> Top:
-    """A Crop layer that cuts `top_from` to the size of `top_to`, where it shows the same; raises NetError."""
+    """A Crop layer that cuts `top_from` to the size of `top_to`, where it shows the same; raises CropError."""
     axis, scale, shift = coord_map_from_to(top_from, top_to)
     scales, offsets = np.atleast_1d(scale), -np.atleast_1d(shift)
     whole = offsets.round().astype(int)  # thirds, as of a stride of 3, are not exact
     if not (np.allclose(scales, 1) and np.allclose(offsets, whole) and (whole >= 0).all()):
-        raise NetError(
+        raise CropError(
             f"a crop needs tops of one scale and an offset of whole pixels, got scale {scales.tolist()} and offset "
             f"{offsets.tolist()}"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..prototxt.schema import own_fields
+from ..layer_types.layer import LAYER_TYPES
 from . import caffe_pb2
 
 
@@ -40,12 +40,12 @@ class Function:
         return layer
 
     def _write_fields(self, layer: Any) -> None:
-        own = own_fields().get(self.kind)
+        fields = LAYER_TYPES[self.kind].fields if self.kind in LAYER_TYPES else ()
         for field, value in self.values.items():
             if field in layer.DESCRIPTOR.fields_by_name:
                 _assign(layer, field, value)
-            elif own:
-                _assign(getattr(layer, own), field, value)
+            elif fields:
+                _assign(getattr(layer, fields[0]), field, value)
             else:
                 raise AttributeError(
                     f"L.{self.kind}: a layer has no field {field!r}, nor has this type fields of its own"
@@ -67,7 +67,8 @@ class Top:
 class _Layers:
     """`L.<type>(bottoms…, field=value…, ntop=1, in_place=False, name=…)` is its top, or a tuple of its tops.
 
-    A field is one of LayerParameter, or of the message that belongs to the type. Without tops it is the layer itself.
+    A field is one of LayerParameter, or of the message that the type reads: L.Deconvolution takes the fields of
+    convolution_param. Without tops it is the layer itself.
     """
 
     def __getattr__(self, kind: str) -> Any:

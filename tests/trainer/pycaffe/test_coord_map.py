@@ -7,8 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import NetError
-from blobfeed.trainer.pycaffe.coord_map import AxisMismatchException, UndefinedMapException, coord_map_from_to, crop
+from blobfeed.trainer.pycaffe.coord_map import (
+    AxisMismatchException,
+    CropError,
+    UndefinedMapException,
+    coord_map_from_to,
+    crop,
+)
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, params
 
@@ -21,8 +26,7 @@ def conv(bottom: Any, kernel_size: int, **more: Any) -> Any:
 
 
 def up(bottom: Any, factor: int) -> Any:
-    sizes = {"kernel_size": 2 * factor, "stride": factor, "num_output": 2, "bias_term": False}
-    return layers.Deconvolution(bottom, convolution_param=sizes)
+    return layers.Deconvolution(bottom, kernel_size=2 * factor, stride=factor, num_output=2, bias_term=False)
 
 
 def fcn(height: int = 16, width: int = 24) -> tuple[NetSpec, list[Any], Any]:
@@ -70,6 +74,8 @@ def test_a_map_says_where_the_center_of_a_window_lies() -> None:
         (layers.Pooling(n.data, kernel_size=2, stride=2), (1, 0.5, -0.25)),
         (layers.Im2col(n.data, convolution_param={"kernel_size": 3, "pad": 1}), (1, 1, 0)),
         (up(n.data, 2), (1, 2, 1.5)),
+        (layers.Deconvolution(n.data, convolution_param={"kernel_size": 4, "stride": 2}), (1, 2, 1.5)),
+        (layers.Im2col(n.data, kernel_size=3, pad=1), (1, 1, 0)),
         (layers.Crop(n.data, n.data, crop_param={"axis": 2, "offset": 4}), (1, 1, -4)),
         (layers.Scale(layers.ReLU(n.data)), (None, 1, 0)),
     ):
@@ -86,9 +92,14 @@ def test_what_has_no_offset_is_refused() -> None:
     for top in (layers.InnerProduct(n.data, num_output=2), layers.Pooling(n.data, global_pooling=True)):
         with pytest.raises(UndefinedMapException, match="not connected"):
             crop(top, n.data)
-    with pytest.raises(NetError, match=r"one scale .* got scale \[2.0\]"):
+    with pytest.raises(CropError, match=r"one scale .* got scale \[2.0\]"):
         crop(half, n.data)
-    with pytest.raises(NetError, match=r"offset \[-1.0\]"):
+    with pytest.raises(CropError, match=r"offset \[-1.0\]"):
         crop(n.data, layers.Convolution(n.data, kernel_size=3, num_output=1, pad=2))
     with pytest.raises(AxisMismatchException, match=r"axes \[1, 2\]"):
         crop(layers.Convolution(layers.Convolution(n.data, kernel_size=3, num_output=1), axis=2, kernel_size=3), n.data)
+
+
+def test_scripts_for_pycaffe_catch_its_errors() -> None:
+    assert issubclass(UndefinedMapException, RuntimeError)
+    assert issubclass(CropError, AssertionError)
