@@ -28,8 +28,10 @@ class Stepwise:
         self._in_need = _in_need(net.steps)
         self._graphs: dict[int, tuple[Mapping[str, Tensor], Tensors]] = {}
         """By layer: its bottoms by name and its tops at the last forward; autograd's graph reaches no further."""
+        self._has_run = False
 
     def forward(self, first: int, last: int, after: After = lambda nth: None) -> None:
+        self._has_run = True
         blobs, values = self._net.blobs, self._net.values
         if first:  # what layers above `first` have made may have been written over
             for name, value in values.items():
@@ -59,8 +61,12 @@ class Stepwise:
         """From layer `last` up to layer `first`. Gradients of weights are added to those that are there.
 
         A blob that no layer in between takes gives the gradient in its `diff`: the loss weight, or what was written
-        there.
+        there. In a net that never ran, the layers with bottoms run once before that, over the blobs as they are.
         """
+        if not self._has_run:
+            for nth in range(first, last + 1):
+                if self._net.steps[nth].bottoms:
+                    self.forward(nth, nth)
         diffs: dict[str, Tensor] = {}
         for nth in range(last, first - 1, -1):
             if nth not in self._graphs:

@@ -335,6 +335,19 @@ def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
     assert Net(write(tmp_path, text), TEST, level=1, stages=["deploy"]).outputs == ["sum"]
 
 
+def test_backward_before_any_forward_goes_over_the_blobs_as_they_are(tmp_path: Path) -> None:
+    nets = [Net(write(tmp_path), TEST) for _ in range(2)]
+    nets[1].share_with(nets[0])
+    for net, runs in zip(nets, (True, False), strict=True):
+        net.blobs["data"].data[...] = drawn(2, 1, 6, 6)
+        if runs:
+            net.forward()
+        net.blobs["prob"].diff[...] = drawn(2, 3, seed=1)
+        net.backward()
+    assert np.any(nets[0].blobs["data"].diff)
+    np.testing.assert_array_equal(nets[1].blobs["data"].diff, nets[0].blobs["data"].diff)
+
+
 def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     with pytest.raises(NetError, match="needs a phase"):
@@ -345,6 +358,7 @@ def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
         net.forward(data=drawn(3, 1, 6, 6))
     with pytest.raises(NetError, match="no layer 'fc'; its layers are data, conv"):
         net.forward(end="fc")
+    net.forward(end="conv")
     with pytest.raises(NetError, match=r"'prob'.* backward needs a forward"):
         net.backward()
     with pytest.raises(ValueError, match="weights cannot be reshaped"):
