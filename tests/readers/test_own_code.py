@@ -725,17 +725,37 @@ def test_random_numbers_do_not_depend_on_the_number_of_loaders(hooks: dict[str, 
     assert {name: array.tobytes() for name, array in none.items()} == {n: a.tobytes() for n, a in several.items()}
 
 
-def test_random_numbers_of_torch_are_the_samples_though_the_hook_itself_imports_it() -> None:
+def _by_torch(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+    import torch
+
+    return {"noise": torch.rand(3).numpy()}
+
+
+class _ByTorch:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+        from torch import rand
+
+        return {"noise": rand(3).numpy()}
+
+
+@pytest.mark.parametrize("decode", [_by_torch, _ByTorch()])
+def test_random_numbers_of_torch_are_the_samples_though_the_hook_itself_imports_it(decode: Any) -> None:
     pytest.importorskip("torch")
-
-    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
-        import torch
-
-        return {"noise": torch.rand(3).numpy()}
-
     one, two = (delivered(num_loaders, decode=decode)["noise"] for num_loaders in (0, 1))
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one, axis=0)) == len(one)
+
+
+def test_random_numbers_of_torch_are_the_epochs_though_the_sampler_itself_imports_it() -> None:
+    pytest.importorskip("torch")
+
+    def sampler(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        import torch
+
+        return torch.randperm(samples).numpy()
+
+    one, two = (delivered(num_loaders, sampler=sampler, shuffle=False)["label"] for num_loaders in (0, 1))
+    np.testing.assert_array_equal(one, two)
 
 
 def test_every_sample_has_random_numbers_of_its_own() -> None:

@@ -9,12 +9,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -71,50 +68,17 @@ class SampleRng:
         return KeyedSeed(self._key, self._counter)
 
 
-class _TorchAtImport:
-    """Seeds torch when user code loads it, as `import torch` in a hook does in a loader's first call.
-
-    Else what that call draws would be left to chance.
-    """
-
-    key: int | None = None
-    """Of the call that is in progress."""
-
-    def find_spec(self, name: str, _path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
-        if name != "torch" or self.key is None:
-            return None
-        key, self.key = self.key, None  # the next line asks here again
-        spec = find_spec(name)
-        self.key = key  # for the import, if a library only asks now whether torch is there
-        if spec is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def execute_and_seed(module: Any) -> None:
-                execute(module)
-                module.default_generator.manual_seed(key)
-
-            loader.exec_module = execute_and_seed
-        return spec
-
-
-_torch_at_import = _TorchAtImport()
-
-
 def seed_generators(seed: int, *numbers: int) -> None:
     """Seed NumPy's, Python's and torch's global generator (the CPU's), for code that knows no other.
 
-    NumPy's takes 32 bits. It costs about 15 µs a call, most of it for the two Mersenne Twisters' 624 words.
+    Torch's only if torch is loaded: it is, before a loader unpickles hooks that name it. NumPy's takes 32 bits. A call
+    costs about 15 µs, most of it for the two Mersenne Twisters' 624 words.
     """
     key = derive_key(seed, "globals", *numbers)
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - the one that other people's code uses
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(key)  # not those of the GPUs, which torch.manual_seed seeds too
-        return
-    if _torch_at_import not in sys.meta_path:
-        sys.meta_path.insert(0, _torch_at_import)
-    _torch_at_import.key = key
 
 
 class OwnGlobals:
@@ -155,7 +119,6 @@ def _set_global_states(states: tuple[Any, ...]) -> None:
         np.random.set_state(of_numpy)  # noqa: NPY002
     elif "numpy.random" in sys.modules:
         np.random.seed()  # noqa: NPY002 - user code has loaded it: it begins by chance, as it does for whoever loads it
-    _torch_at_import.key = None
     if of_torch is not None:
         sys.modules["torch"].set_rng_state(of_torch)
     elif torch := sys.modules.get("torch"):

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
+from itertools import chain
 from mmap import ALLOCATIONGRANULARITY
 from operator import attrgetter
 from pathlib import Path
@@ -69,6 +70,9 @@ class Packed(Generic[_T]):
     @property
     def value(self) -> _T:
         if self._value is None:
+            if "torch" in self.modules:
+                with suppress(ImportError):  # the hook will say so, if it comes to its import at all
+                    import_module("torch")
             self._value = cloudpickle.loads(self._bytes, buffers=self._buffers)
         return self._value
 
@@ -207,6 +211,16 @@ def _is_global(thing: object) -> bool:
     return "<locals>" not in getattr(thing, "__qualname__", "")
 
 
+def _names_torch(thing: object) -> bool:
+    """Report whether a function, or a method of a class, names torch, as `import torch` in its body does.
+
+    Torch is loaded before the first call then: only a generator that is there can be seeded for that call.
+    """
+    functions = vars(thing).values() if isinstance(thing, type) else (thing,)
+    names = chain.from_iterable(each.__code__.co_names for each in functions if isinstance(each, FunctionType))
+    return any(name.partition(".")[0] == "torch" for name in names)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Notes every class, function and module on its way; numbers, strings and lists pass it by and cost nothing."""
 
@@ -238,6 +252,9 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return import_module, (thing.__name__,)
         elif self._maps and isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
             return mapped
-        elif isinstance(thing, _NAMED) and isinstance(thing.__module__, str) and _is_global(thing):
-            self.modules[thing.__module__] = None
+        elif isinstance(thing, _NAMED):
+            if isinstance(thing.__module__, str) and _is_global(thing):
+                self.modules[thing.__module__] = None
+            if _names_torch(thing):
+                self.modules["torch"] = None
         return super().reducer_override(thing)

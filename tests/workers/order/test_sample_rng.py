@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import pickle
 import random
@@ -187,39 +187,23 @@ def test_torchs_generator_is_seeded_for_each_sample_and_left_where_it_was(monkey
     assert torch.default_generator.state == torch.of_a_gpu.state == 5
 
 
-def test_torch_that_a_hook_loads_in_its_call_is_seeded_for_that_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_that_a_trial_loads_goes_on_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "torch.py").write_text(
         "class default_generator:\n"
-        "    state = 'by chance'\n"
+        "    state = 'as it begins'\n"
         "    @classmethod\n"
-        "    def manual_seed(cls, seed): cls.state = seed\n"
-        "    @classmethod\n"
-        "    def seed(cls): cls.state = 'by chance again'\n"
+        "    def seed(cls): cls.state = 'by chance'\n"
         "def get_rng_state(): return default_generator.state\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-
-    def forget() -> None:
-        monkeypatch.setitem(sys.modules, "torch", None)  # so that the true one, if there is one, comes back
-        del sys.modules["torch"]
-
-    forget()
+    monkeypatch.setitem(sys.modules, "torch", None)  # so that the true one, if there is one, comes back
+    del sys.modules["torch"]
+    finders = list(sys.meta_path)
     with globals_kept():
         seed_generators(0, 1, 2)
-        assert importlib.util.find_spec("torch") is not None  # as libraries ask whether it is there
+        assert sys.meta_path == finders
         torch: Any = importlib.import_module("torch")
-        first = torch.default_generator.state
-        seed_generators(0, 1, 2)
-        assert first == torch.default_generator.state != "by chance"
-    forget()
-    with globals_kept():
-        seed_generators(0, 1, 2)
-        torch = importlib.import_module("torch")
-    assert torch.default_generator.state == "by chance again"
-    forget()
-    assert importlib.import_module("torch").default_generator.state == "by chance"  # the trainer itself loads it
+    assert torch.default_generator.state == "by chance"
 
 
 def test_what_a_trial_has_used_goes_on_the_next_time() -> None:

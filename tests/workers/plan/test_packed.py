@@ -66,6 +66,26 @@ def test_what_was_made_within_a_function_needs_no_module() -> None:
     assert cloudpickle.loads(packed)([], None) == "0"
 
 
+class _DrawsByTorch:
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> object:
+        from torch import nn
+
+        return nn
+
+
+def test_torch_is_named_though_only_the_body_of_a_function_or_of_a_method_imports_it() -> None:
+    def imports(sample: Sample, rng: np.random.Generator) -> object:
+        import torch.nn.functional
+
+        return torch
+
+    def does_not(sample: Sample, rng: np.random.Generator) -> object:
+        return sample["torches"]
+
+    for hook, named in ((imports, True), (_DrawsByTorch(), True), (does_not, False), (Numbered(), False)):
+        assert ("torch" in pack(hook)[2]) is named
+
+
 class OddModule(ModuleType):
     """As torch.classes is: no plain module, which alone cloudpickle can pickle."""
 
