@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -35,6 +36,8 @@ from .state_file import StateFile, of_command, path_of
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
+_MANY = 3
+"""Layers of earlier nets that hold processes, before it is said how to close them."""
 
 
 class Blobs(Protocol):
@@ -100,6 +103,7 @@ class MultiProcessInputLayer(CaffeLayer):
         what = f"layer {type(self).__name__}"
         if len(bottom):
             raise ParameterError(f"{what}: an input layer has no bottoms, the net definition gives it {len(bottom)}")
+        _warn_of_forgotten(what)
         parameters, self.extra = read_param_str(
             self.param_str, _extra_parameters(type(self)), self._source_kind, what, self.trainer_parameters
         )
@@ -247,6 +251,9 @@ class MultiProcessInputLayer(CaffeLayer):
 class _Input:
     """What a layer holds from setup to close."""
 
+    made: ClassVar[list[weakref.ref[_Input]]] = []
+    """All that are still there, with those that have gone since the last setup."""
+
     def __init__(self, pipeline: Pipeline, parameters: Parameters, base_dir: Path, top_count: int, what: str) -> None:
         self.pipeline = pipeline
         self.is_fresh = True
@@ -256,6 +263,7 @@ class _Input:
         self.state_file: StateFile | None = None
         self.end: Callable[[], object] = self.close
         """Closes it, once: then nothing keeps it."""
+        self.made.append(weakref.ref(self))
 
     def keep_state(self, state_file: StateFile) -> None:
         """Have the position noted beside the snapshots, and go on from the one that the command names."""
@@ -286,6 +294,10 @@ class _Input:
         received = None if self._delivery is None else self._delivery.progress
         self.pipeline.set_weights(weights, received=received)
 
+    @property
+    def holds_processes(self) -> bool:
+        return self.pipeline.is_ours and bool(self.pipeline.activities())
+
     def close(self) -> None:
         parts = (self._delivery, self.pipeline, self.state_file) if self.pipeline.is_ours else ()
         close_all(*(part.close for part in parts if part is not None))
@@ -299,6 +311,23 @@ class _Input:
         for i, shape in enumerate(shapes):
             # Caffe takes no tuple, and of integers only Python's own.
             top[i].reshape(*map(int, shape))
+
+
+def _warn_of_forgotten(what: str) -> None:
+    """Warn, once, where layers that run already are probably those of nets that were let go.
+
+    All layers of a net, and of a solver's nets, are set up before one of them runs. Caffe destroys none of them, so it
+    cannot be seen which are still in use.
+    """
+    _Input.made[:] = [made for made in _Input.made if made() is not None]
+    if sum(other.holds_processes for made in _Input.made if (other := made()) is not None) >= _MANY:
+        warnings.warn(
+            f"{what}: {_MANY} layers of earlier nets still hold processes, memory and files, for Caffe destroys no "
+            "layer: call close() on each data layer of a net that you are done with, as in "
+            "solver.net.layer_dict['data'].close(), those of its test nets too",
+            RuntimeWarning,
+            stacklevel=2,
+        )
 
 
 def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import re
 import threading
@@ -86,6 +87,30 @@ def test_a_layer_that_is_let_go_without_close_ends_its_processes(with_loader: di
     del layer
     gc.collect()
     assert _children() == before
+
+
+def test_the_third_layer_that_was_let_go_without_close_is_warned_of(with_loader: dict[str, Any]) -> None:
+    """Caffe keeps its layers, as the list does here."""
+    with contextlib.ExitStack() as kept:
+        nets = []
+        for _ in range(3):
+            nets.append(kept.enter_context(LayerHarness(MultiProcessInputLayer, with_loader)))
+            nets[-1].forward()
+        with pytest.warns(RuntimeWarning, match=r"3 layers of earlier nets still hold processes.*call close\(\)"):
+            LayerHarness(MultiProcessInputLayer, with_loader).close()
+        nets[0].close()
+        LayerHarness(MultiProcessInputLayer, with_loader).close()
+
+
+def test_layers_of_one_net_and_layers_without_processes_are_no_forgotten_ones(
+    train: dict[str, Any], with_loader: dict[str, Any]
+) -> None:
+    with contextlib.ExitStack() as net:
+        for values in (train, with_loader):
+            layers = [net.enter_context(LayerHarness(MultiProcessInputLayer, values)) for _ in range(4)]
+            for layer in layers[: 4 if values is train else 2]:
+                layer.forward()
+        LayerHarness(MultiProcessInputLayer, with_loader).close()
 
 
 def test_two_instances_in_one_process_take_turns_as_a_solver_has_them(with_loader: dict[str, Any]) -> None:
