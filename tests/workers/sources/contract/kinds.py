@@ -1,0 +1,322 @@
+"""One writer for each kind of source: the same content as files of that kind, and the samples that must come back."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import struct
+import tarfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Literal
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import zarr
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.sources import Source, open_source
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ZstdCodec
+
+from tests.support.datums import raw_datum, write_lmdb
+from tests.support.pictures import encoded
+
+# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
+zarr.create_array({}, shape=(1,), dtype="u1")
+
+SIDE = 6
+"""The largest height and width of the content, in pixels."""
+
+Sample = Mapping[str, AnyArray]
+
+
+@dataclass(frozen=True)
+class Content:
+    """`data`: shape (3, height, width) each, the first one the largest; `labels`: one each, 1 … 255.
+
+    `cuts`: the numbers of those samples that begin another file, in kinds that take several.
+    """
+
+    data: Sequence[NDArray[np.uint8]]
+    labels: Sequence[int]
+    cuts: Sequence[int] = ()
+
+    @property
+    def parts(self) -> Iterator[range]:
+        """The samples of each file."""
+        yield from (range(*edges) for edges in pairwise([0, *self.cuts, len(self.data)]))
+
+    def rows(self, part: range) -> dict[str, AnyArray]:
+        """Both tops of these samples, if all have one shape."""
+        return {"data": np.stack([self.data[n] for n in part]), "label": np.array([self.labels[n] for n in part])}
+
+    def changed(self, number: int) -> Content:
+        """The same content with another sample `number`, which differs by one bit."""
+        data = [array.copy() for array in self.data]
+        data[number].reshape(-1)[-1] ^= 1
+        return Content(data, self.labels, self.cuts)
+
+
+def content_of(samples: int, *, size: tuple[int, int] = (5, 4), ragged: bool = False, seed: int = 0) -> Content:
+    """Random content in two files; `size`: (height, width); if `ragged`, the largest."""
+    rng = np.random.default_rng(seed)
+    least = (1, 1) if ragged else size
+    sizes = [size] + [tuple(rng.integers(least, size, endpoint=True)) for _ in range(samples - 1)]
+    data = [rng.integers(0, 256, (3, *each), np.uint8) for each in sizes]
+    labels = rng.permutation(np.arange(1, 256))[:samples].tolist()
+    return Content(data, labels, (samples // 2,) if samples > 1 else ())
+
+
+@st.composite
+def contents(draw: st.DrawFn, *, ragged: bool = False) -> Content:
+    """Content of 1 to 12 samples of any size, in up to four files."""
+    samples = draw(st.integers(1, 12))
+    size = draw(st.tuples(st.integers(1, SIDE), st.integers(1, SIDE)))
+    content = content_of(samples, size=size, ragged=ragged, seed=draw(st.integers(0, 1 << 16)))
+    cuts = draw(st.sets(st.integers(1, samples - 1), max_size=3)) if samples > 1 else set()
+    return Content(content.data, content.labels, sorted(cuts))
+
+
+@dataclass(frozen=True)
+class Written:
+    """`spec`: the parameter `source`. `samples`: by top, each in its own shape. `places`: the answers of `where`.
+
+    `files`: those that hold samples. `checked`: the parts of them, (file, offset, bytes), in which a checksum finds a
+    changed bit.
+    """
+
+    folder: Path
+    spec: Mapping[str, Any]
+    samples: Sequence[Sample]
+    places: Sequence[str]
+    files: Sequence[Path] = ()
+    checked: Sequence[tuple[Path, int, int]] = ()
+
+    def open(self, tops: Sequence[str] | None = None, **options: Any) -> Source:
+        """The source, with more options than those of `spec`."""
+        ((kind, given),) = self.spec.items()
+        return open_source({kind: {**given, **options} if options else given}, tops=tops, base_dir=self.folder)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """`files` says what becomes of a file that is changed behind the source's back.
+
+    "stamped": the next read refuses it. "closed": the same, once the source was closed. "whole": its content is read as
+    it is by then, and refused if it is damaged. "memory": it was read into memory, so nothing changes.
+    """
+
+    write: Callable[[Path, Content], Written]
+    files: Literal["stamped", "closed", "whole", "memory"]
+    ragged: Callable[[Path, Content], Written] | None = None
+    """Writes samples whose shapes differ."""
+    has_limit: bool = False
+    named_instead: str = ""
+    """The file that an error may name in place of the one that holds the samples."""
+
+
+def _samples(content: Content, label: str = "int64") -> list[Sample]:
+    return [
+        {"data": data, "label": np.array(number, label)}
+        for data, number in zip(content.data, content.labels, strict=True)
+    ]
+
+
+def _checked(files: Sequence[Path]) -> list[tuple[Path, int, int]]:
+    return [(file, 0, file.stat().st_size) for file in files]
+
+
+# ---- arrays
+
+
+def _npy(folder: Path, content: Content) -> Written:
+    files, places = [], []
+    for number, part in enumerate(content.parts):
+        for top, rows in content.rows(part).items():
+            np.save(folder / f"{top}_{number}.npy", rows)
+        files.append(folder / f"data_{number}.npy")
+        places += [f"{files[-1]}[{index}]" for index in range(len(part))]
+    options = {"data": "data_*.npy", "label": "label_*.npy"}
+    return Written(folder, {"npy": options}, _samples(content), places, files)
+
+
+def _npz(folder: Path, content: Content) -> Written:
+    path = folder / "a.npz"
+    rows = content.rows(range(len(content.data)))
+    np.savez(path, data=rows["data"], label=rows["label"])
+    places = [f"{path}[{index}]" for index in range(len(content.data))]
+    return Written(folder, {"npz": {"path": "a.npz"}}, _samples(content), places, [path], _checked([path]))
+
+
+def _arrays(folder: Path, content: Content) -> Written:
+    places = [f"arrays[{index}]" for index in range(len(content.data))]
+    return Written(folder, {"arrays": content.rows(range(len(content.data)))}, _samples(content), places)
+
+
+def _idx(folder: Path, content: Content) -> Written:
+    rows = content.rows(range(len(content.data)))
+    files = []
+    for top, array in rows.items():
+        files.append(folder / f"{top}.gz")
+        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        files[-1].write_bytes(gzip.compress(head + array.astype(np.uint8).tobytes(), mtime=0))
+    options = {top: f"{top}.gz" for top in rows}
+    places = [f"idx[{index}]" for index in range(len(content.data))]
+    return Written(folder, {"idx": options}, _samples(content, "uint8"), places, files, _checked(files))
+
+
+# ---- HDF5 and zarr
+
+
+def _hdf5(folder: Path, content: Content, name: str = "part", **how: Any) -> Written:
+    files, places, checked = [], [], []
+    for number, part in enumerate(content.parts):
+        path = folder / f"{name}_{number}.h5"
+        with h5py.File(path, "w") as file:
+            for top, rows in content.rows(part).items():
+                chunks = {"chunks": (min(3, len(rows)), *rows.shape[1:])} if how else {}
+                stored = file.create_dataset(top, data=rows, **how, **chunks).id
+                infos = [stored.get_chunk_info(at) for at in range(stored.get_num_chunks())] if how else []
+                checked += [(path, info.byte_offset, info.size) for info in infos]
+        files.append(path)
+        places += [f"{path}:data[{index}]" for index in range(len(part))]
+    return Written(folder, {"hdf5": {"path": f"{name}_*.h5"}}, _samples(content), places, files, checked)
+
+
+def _hdf5_gzip(folder: Path, content: Content) -> Written:
+    return _hdf5(folder, content, compression="gzip", fletcher32=True)
+
+
+def _hdf5_virtual(folder: Path, content: Content) -> Written:
+    stored = _hdf5(folder, content)
+    with h5py.File(folder / "view.h5", "w") as view:
+        for top, rows in content.rows(range(len(content.data))).items():
+            layout = h5py.VirtualLayout(rows.shape, rows.dtype)
+            for file, part in zip(stored.files, content.parts, strict=True):
+                layout[part.start : part.stop] = h5py.VirtualSource(file.name, top, (len(part), *rows.shape[1:]))
+            view.create_virtual_dataset(top, layout)
+    places = [f"{folder}/view.h5:data[{index}]" for index in range(len(content.data))]
+    return Written(folder, {"hdf5": {"path": "view.h5"}}, stored.samples, places, stored.files)
+
+
+def _hdf5_samples(folder: Path, content: Content) -> Written:
+    files, places = [], []
+    for number, part in enumerate(content.parts):
+        files.append(folder / f"part_{number}.h5")
+        with h5py.File(files[-1], "w") as file:
+            for index in part:
+                file.create_dataset(f"sample_{index}", data=content.data[index]).attrs["label"] = content.labels[index]
+                places.append(f"{files[-1]}:sample_{index}")
+    options = {"path": "part_*.h5", "labels": ["label"]}
+    return Written(folder, {"hdf5_samples": options}, _samples(content), places, files)
+
+
+def _zarr(folder: Path, content: Content) -> Written:
+    files, places, paths = [], [], []
+    for number, part in enumerate(content.parts):
+        paths.append(folder / f"part_{number}.zarr")
+        shutil.rmtree(paths[-1], ignore_errors=True)
+        group = zarr.open_group(paths[-1], mode="w")
+        for top, rows in content.rows(part).items():
+            shape: Any = {"shape": rows.shape, "chunks": (min(3, len(rows)), *rows.shape[1:]), "dtype": rows.dtype}
+            # A chunk that holds the fill value alone is not stored.
+            group.create_array(top, **shape, compressors=[ZstdCodec(), Crc32cCodec()], fill_value=0)[...] = rows
+        places += [f"{paths[-1]}/data/zarr.json:data[{index}]" for index in range(len(part))]
+        files += sorted(path for path in (paths[-1] / "data" / "c").rglob("*") if path.is_file())
+    return Written(folder, {"zarr": {"path": "part_*.zarr"}}, _samples(content), places, files, _checked(files))
+
+
+# ---- records
+
+
+def _pictures(folder: Path, content: Content) -> list[Path]:
+    files = [folder / f"{number}.png" for number in range(len(content.data))]
+    for file, data in zip(files, content.data, strict=True):
+        file.write_bytes(encoded(np.ascontiguousarray(data.transpose(1, 2, 0)), ".png"))
+    return files
+
+
+def _image_list(folder: Path, content: Content, **size: Any) -> Written:
+    files = _pictures(folder, content)
+    lines = [f"{file.name} {label}\n" for file, label in zip(files, content.labels, strict=True)]
+    (folder / "list.txt").write_text("".join(lines))
+    places = [f"{folder}/list.txt line {line}: {file}" for line, file in enumerate(files, 1)]
+    options = {"path": "list.txt", **(size or {"equal_sizes": True})}
+    return Written(folder, {"image_list": options}, _samples(content), places, files)
+
+
+def _windows(folder: Path, content: Content) -> Written:
+    """Each window is the square in the lower right corner of its picture."""
+    files, lines, places, samples = _pictures(folder, content), [], [], []
+    side = min(content.data[0].shape[1:])
+    for number, (file, data, label) in enumerate(zip(files, content.data, content.labels, strict=True)):
+        _, height, width = data.shape
+        box = [width - side, height - side, width - 1, height - 1]
+        lines += [f"# {number}", file.name, "3", str(height), str(width), "1", f"{label} 1 {' '.join(map(str, box))}"]
+        places.append(f"{folder}/windows.txt: window {box} of {file}")
+        square = {"data": data[:, height - side :, width - side :], "label": np.array(label)}
+        samples.append({**square, "area": np.array([0, 0, side, side])})
+    (folder / "windows.txt").write_text("\n".join(lines))
+    return Written(folder, {"windows": {"path": "windows.txt", "crop_size": side}}, samples, places, files)
+
+
+def _lmdb(folder: Path, content: Content, **size: Any) -> Written:
+    shutil.rmtree(folder / "a", ignore_errors=True)
+    path = write_lmdb(folder / "a", map(raw_datum, content.data, content.labels))
+    places = [f"{path} key '{number:08}'" for number in range(len(content.data))]
+    return Written(folder, {"lmdb": {"path": "a", **size}}, _samples(content), places, [path / "data.mdb"])
+
+
+def _tar(folder: Path, content: Content, data: str = "npy") -> Written:
+    files, places = [], []
+    for number, part in enumerate(content.parts):
+        files.append(folder / f"part_{number}.tar")
+        with tarfile.open(files[-1], "w") as tar:
+            for index in part:
+                array = io.BytesIO()
+                np.save(array, content.data[index])
+                raw = {"npy": array.getvalue(), "bin": content.data[index].tobytes()}[data]
+                for extension, member in ((data, raw), ("cls", b"%d" % content.labels[index])):
+                    entry = tarfile.TarInfo(f"{index:03}.{extension}")
+                    entry.size = len(member)
+                    tar.addfile(entry, io.BytesIO(member))
+                places.append(f"{files[-1]}:{index:03}")
+    options = {"path": "part_*.tar", "members": {"data": data, "label": "cls"}}
+    return Written(folder, {"tar": options}, _samples(content), places, files)
+
+
+def _ragged_tar(folder: Path, content: Content) -> Written:
+    return _tar(folder, Content([each.reshape(-1) for each in content.data], content.labels, content.cuts), "bin")
+
+
+def _concat(folder: Path, content: Content) -> Written:
+    """The first file's samples in a .npy file, the others in memory."""
+    first, *_ = content.parts
+    rest = range(first.stop, len(content.data))
+    stored = _npy(folder, Content(content.data[: first.stop], content.labels[: first.stop]))
+    parts = [stored.spec, *([{"arrays": content.rows(rest)}] if rest else [])]
+    places = [*stored.places, *(f"arrays[{index}]" for index in range(len(rest)))]
+    return Written(folder, {"concat": parts}, _samples(content), places, stored.files)
+
+
+KINDS: Mapping[str, Kind] = {
+    "npy": Kind(_npy, "stamped", has_limit=True),
+    "npz": Kind(_npz, "memory"),
+    "arrays": Kind(_arrays, "memory"),
+    "idx": Kind(_idx, "memory"),
+    "hdf5": Kind(_hdf5, "stamped", has_limit=True),
+    "hdf5 gzip": Kind(_hdf5_gzip, "stamped", has_limit=True),
+    "hdf5 virtual": Kind(_hdf5_virtual, "stamped", has_limit=True, named_instead="view.h5"),
+    "hdf5_samples": Kind(_hdf5_samples, "stamped", _hdf5_samples, has_limit=True),
+    "zarr": Kind(_zarr, "whole", has_limit=True),
+    "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
+    "windows": Kind(_windows, "whole"),
+    "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),
+    "tar": Kind(_tar, "stamped", _ragged_tar, has_limit=True),
+    "concat": Kind(_concat, "stamped"),
+}
