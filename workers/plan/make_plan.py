@@ -232,6 +232,12 @@ def _indexed_plan(
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
     batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
+    if batches.total == 0:
+        raise ParameterError(
+            f"parameter 'rand_skip' is {parameters.rand_skip}, of which the seed takes {batches.start}: they leave no "
+            f"batch of epochs={parameters.epochs} with {order.samples} samples each; use a smaller rand_skip, or more "
+            "epochs"
+        )
     epoch = batches.start // order.samples
 
     def tried(index: int) -> tuple[int, DecodedSource, float]:

@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.base.errors import EndOfData, LoaderDied, PipelineStalled, SampleError, TooManyBadSamples
+from blobfeed.workers.base.errors import (
+    EndOfData,
+    LoaderDied,
+    ParameterError,
+    PipelineStalled,
+    SampleError,
+    TooManyBadSamples,
+)
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.feed import Feed
@@ -165,6 +172,14 @@ def test_a_run_goes_on_from_its_state_with_the_batch_that_would_have_come() -> N
 
 
 # ---- wrong use
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_a_rand_skip_that_leaves_no_batch_of_the_epochs_is_an_error_at_setup(last_batch: str) -> None:
+    with pytest.raises(ParameterError, match=r"rand_skip' is 1000000, .* leave no batch of epochs=2 with 40 samples"):
+        Pipeline(parameters(epochs=2, rand_skip=1_000_000, last_batch=last_batch), source=Numbered(items=SMALL))
+    with Pipeline(parameters(epochs=2, rand_skip=5, last_batch=last_batch), source=Numbered(items=SMALL)) as pipeline:
+        assert pipeline.total_batches
 
 
 def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
