@@ -52,6 +52,7 @@ _HOMES = {
     "workers.base.errors": (
         "AssemblerDied",
         "BlobfeedError",
+        "ConcurrentUseError",
         "DescriptorLimitError",
         "EndOfData",
         "ExtraMissing",

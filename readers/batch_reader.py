@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Unpack
 
 from ..workers.base.closing import Closing
-from ..workers.base.errors import EndOfData, PipelineClosed, SourceError
+from ..workers.base.errors import ConcurrentUseError, EndOfData, PipelineClosed, SourceError
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
@@ -284,7 +284,7 @@ class _Loop(Iterator[NamedBatch]):
     def __next__(self) -> NamedBatch:
         reader = self._reader
         if reader._is_asked:
-            raise PipelineClosed(
+            raise ConcurrentUseError(
                 "two threads ask one reader for a batch at the same time: give each a reader of its own, or put a lock "
                 "around next()"
             )

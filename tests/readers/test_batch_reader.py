@@ -28,7 +28,7 @@ import pytest
 from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
-from blobfeed.workers.base.errors import ParameterError, PipelineClosed, SampleError, SourceError
+from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError, SourceError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
@@ -243,7 +243,7 @@ def test_threads_may_take_turns_but_not_ask_at_the_same_time(
         first = other.submit(next, batches)
         assert begun.wait(DEADLINE_S)
         try:
-            with pytest.raises(PipelineClosed, match="two threads ask one reader for a batch at the same time"):
+            with pytest.raises(ConcurrentUseError, match="two threads ask one reader for a batch at the same time"):
                 next(batches)
         finally:
             goes_on.set()

@@ -67,6 +67,10 @@ class PipelineClosed(BlobfeedError):
     """The pipeline was used after close(), or in a process that does not own it (a fork of the trainer)."""
 
 
+class ConcurrentUseError(BlobfeedError, RuntimeError):
+    """Two threads asked one reader for a batch at the same time. The reader itself is unharmed."""
+
+
 class EndOfData(BlobfeedError):
     """All the epochs that `epochs` asked for have been delivered."""
 
