@@ -120,12 +120,13 @@ def main(given: Sequence[str] | None = None) -> None:
     print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
     head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]
     print(table(head, host_rows(shape, arguments.seconds, blobs)), flush=True)
-    if torch is not None and torch.cuda.is_available():
-        from .delivery_cuda import cuda_report
-
-        print(f"\n{cuda_report(shape, arguments.seconds)}")
+    if torch is None:
+        print("\nCUDA: not measured, torch is not installed.")
     else:
-        print("\nCUDA: not measured, there is no device here.")
+        from .delivery_cuda import Card, cuda_report, why_no_cuda
+
+        reason = why_no_cuda()
+        print(f"\nCUDA: not measured, {reason}." if reason else f"\n{cuda_report(shape, Card())}")
 
 
 def _torch() -> Any:

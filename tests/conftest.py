@@ -89,9 +89,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda"):
-        torch = pytest.importorskip("torch", reason="needs a CUDA device, and torch is not installed")
-        if not torch.cuda.is_available():
-            pytest.skip("needs a CUDA device")
+        pytest.importorskip("torch", reason="needs a CUDA device, and torch is not installed")
+        from benchmarks.delivery_cuda import why_no_cuda
+
+        if reason := why_no_cuda():
+            pytest.skip(f"needs a CUDA device, and {reason}")
 
 
 @pytest.fixture(autouse=True)
