@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
+import select
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ..transport.messages import End, Failure
 from ..transport.status_board import Activity, LoaderState
 
 _NAMED = 16
+_STDERR = 2
 
 _ADVICE = re.compile(r"\bstart (the training )?again\b")
 """Of a source that was changed: no repair of one sample, and no other sample, helps the run."""
@@ -78,6 +80,11 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
     advice = "; repair or leave out the sample"
     if type(cause).__name__ == "BdbQuit" and plan.parameters.num_loaders != 0:  # what breakpoint() raises there
         advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0"
+    elif isinstance(cause, BrokenPipeError) and _stderr_is_broken():
+        advice = (
+            "; this code printed, and the program that reads the trainer's standard error, which loaders share, has "
+            "ended: send it to a file (2> train.log), or print nothing"
+        )
     elif failure.mend:
         advice = f"; mend {failure.mend}"
     elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
@@ -90,6 +97,13 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         index=failure.index,
         path=path,
     )
+
+
+def _stderr_is_broken() -> bool:
+    """Whether standard error is a pipe whose reader has gone."""
+    poller = select.poll()
+    poller.register(_STDERR, 0)
+    return any(event & select.POLLERR for _, event in poller.poll(0))
 
 
 def too_many_held(slots: int) -> str:

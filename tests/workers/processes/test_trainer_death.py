@@ -266,6 +266,34 @@ def test_what_user_code_prints_in_a_loader_goes_to_standard_error(tmp_path: Path
         assert "written in a loader\n" in run.stderr
 
 
+PRINTING_TO_A_BROKEN_PIPE = """
+def decode(sample, rng):
+    if sample.index == 5:
+        print("one more", file=sys.stderr)
+    return sample["data"]
+
+unread, stderr = os.pipe()
+os.close(unread)
+os.dup2(stderr, 2)
+with pipeline(decode, num_loaders=NUM_LOADERS, epochs=1) as feed:
+    try:
+        steps(feed, feed.total_batches)
+    except SampleError as error:
+        say(repr(error.__cause__))
+        say(error)
+"""
+
+
+@pytest.mark.parametrize("num_loaders", [0, 2])
+def test_a_hook_that_prints_to_a_broken_pipe_is_no_bad_sample(tmp_path: Path, num_loaders: int) -> None:
+    with trainer(tmp_path, PRINTING_TO_A_BROKEN_PIPE.replace("NUM_LOADERS", str(num_loaders))) as run:
+        assert run.next_line().startswith("BrokenPipeError(32")
+        message = run.next_line()
+        assert "the program that reads the trainer's standard error, which loaders share, has ended" in message
+        assert "repair" not in message
+        assert "on_error" not in message
+
+
 # ---- signals that are not for the children
 
 IGNORING = """
