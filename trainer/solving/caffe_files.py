@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,9 @@ from ..net.graph import Net
 from ..prototxt.blob_proto import fill_blob, to_array
 from ..prototxt.errors import SnapshotError
 from ..prototxt.schema import BlobProto, NetParameter, SolverState, message_class
-from .snapshot import load_weights, write_whole
+from .snapshot import Snapshot, load_weights, write_whole
 
 LayerWeights = Mapping[str, Sequence[Tensor]]
-
-
-@dataclass(frozen=True)
-class CaffeState:
-    """What a .solverstate holds: the state of training without the weights."""
-
-    iteration: int
-    learned_net: str
-    """The file of the weights."""
-    history: list[Tensor]
-    """For all weights of the net, also those that are not learnt."""
-    current_step: int
 
 
 def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
@@ -82,28 +69,29 @@ def write_caffemodel(
     write_whole(path, lambda temporary: temporary.write_bytes(message.SerializeToString()))
 
 
-def read_state(path: Path) -> CaffeState:
-    """The state in a .solverstate; raises SnapshotError."""
+def read_state(path: Path) -> Snapshot:
+    """The state in a .solverstate, which names the file of its weights; raises SnapshotError."""
     is_hdf5 = _is_hdf5(path)
     try:
         if is_hdf5:
             with h5py.File(path) as file:
-                return CaffeState(
+                return Snapshot(
                     int(file["iter"][0]),
-                    os.fsdecode(file["learned_net"][()]),
                     _tensors(file["history"]),
+                    os.fsdecode(file["learned_net"][()]),
                     int(file["current_step"][0]),
                 )
         message: SolverState = message_class(SolverState).FromString(path.read_bytes())
         if not message.HasField("iter"):
             raise ValueError("it has no iteration")
         history = [_tensor(blob) for blob in message.history]
-        return CaffeState(message.iter, message.learned_net, history, message.current_step)
+        return Snapshot(message.iter, history, message.learned_net, message.current_step)
     except Exception as error:  # a damaged HDF5 file makes h5py raise almost anything
         raise SnapshotError(f"{path} is not a .solverstate: {error}") from error
 
 
-def write_state(path: Path, state: CaffeState) -> None:
+def write_state(path: Path, state: Snapshot) -> None:
+    """Write what a .solverstate holds of `state`; raises SnapshotError."""
     if path.suffix == ".h5":
         write_whole(path, lambda temporary: _write_hdf5_state(temporary, state))
         return
@@ -144,7 +132,7 @@ def _write_hdf5_model(path: Path, weights: LayerWeights, diffs: LayerWeights) ->
                 _write_blobs(file.require_group(f"{kind}/{name}"), blobs)
 
 
-def _write_hdf5_state(path: Path, state: CaffeState) -> None:
+def _write_hdf5_state(path: Path, state: Snapshot) -> None:
     with h5py.File(path, "w") as file:
         file["iter"] = np.array([state.iteration], np.int32)
         file["current_step"] = np.array([state.current_step], np.int32)

@@ -29,20 +29,24 @@ DataStates = dict[str, dict[str, int | str]]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The state between two iterations."""
+    """The state between two iterations. A .pt file holds all of it, a .solverstate the first four fields."""
 
     iteration: int
-    weights: dict[str, list[Tensor]]
     history: list[Tensor]
-    """For each updated weight blob, in the order of the net's layers."""
-    losses: list[float]
+    """For each weight blob, in the order of the net's layers; as in Caffe, zeros for those that are not learnt."""
+    learned_net: str = ""
+    """The file with the weights of a .solverstate."""
+    current_step: int = 0
+    """Steps of the rate that are done, which Caffe counts."""
+    weights: dict[str, list[Tensor]] = field(default_factory=dict)
+    losses: list[float] = field(default_factory=list)
     """The last ones; the displayed loss is their mean."""
-    train_data: DataStates
-    test_data: list[DataStates]
-    dropout: dict[str, Tensor]
+    train_data: DataStates = field(default_factory=dict)
+    test_data: list[DataStates] = field(default_factory=list)
+    dropout: dict[str, Tensor] = field(default_factory=dict)
     """By type of device: the state of the generator."""
     solver_type: str = ""
-    """Whose history it is; older files do not say it."""
+    """The type of the solver that made the history; older files do not say it."""
     fillers: list[Tensor] = field(default_factory=list)
     """Of the train net and each test net: the state of the generator that DummyData draws from; not in older files."""
 

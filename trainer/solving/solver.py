@@ -21,7 +21,7 @@ from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
 from . import snapshot as snapshots
-from .caffe_files import CaffeState, is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from .caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
 from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
 from .solver_file import choose_device, read_solver, read_test_nets, read_train_net
@@ -157,31 +157,25 @@ class Solver(Closing):
     def save(self) -> Path:
         """Write a snapshot; returns its path. If the solver gives a snapshot_format, write Caffe's files beside it."""
         self.train_net.check()  # nothing is written that wrong labels had a part in
-        path = Path(f"{self.prefix}_iter_{self.iteration}.pt")
-        snapshots.save(
-            Snapshot(
-                iteration=self.iteration,
-                weights=self.train_net.weights(),
-                history=[history.to("cpu", copy=True) for history in self._updates.history],
-                losses=[float(loss) for loss in self._losses],
-                train_data=self.train_net.data_states(),
-                test_data=[net.data_states() for net in self.test_nets],
-                dropout={self.device.type: self._generators.dropout.get_state()},
-                solver_type=self.param.type,
-                fillers=[net.generators.weights.get_state() for net in (self.train_net, *self.test_nets)],
-            ),
-            path,
+        path, model = Path(f"{self.prefix}_iter_{self.iteration}.pt"), self.caffe_path("caffemodel")
+        state = Snapshot(
+            iteration=self.iteration,
+            history=[each.to("cpu", copy=True) for each in self._history_of_all()],
+            learned_net=str(model),
+            current_step=current_step(self.param, self.iteration),
+            weights=self.train_net.weights(),
+            losses=[float(loss) for loss in self._losses],
+            train_data=self.train_net.data_states(),
+            test_data=[net.data_states() for net in self.test_nets],
+            dropout={self.device.type: self._generators.dropout.get_state()},
+            solver_type=self.param.type,
+            fillers=[net.generators.weights.get_state() for net in (self.train_net, *self.test_nets)],
         )
+        snapshots.save(state, path)
         if self.param.HasField("snapshot_format"):
-            self._save_for_caffe()
+            write_caffemodel(model, state.weights, self.train_net, with_diff=self.param.snapshot_diff)
+            write_state(self.caffe_path("solverstate"), state)
         return path
-
-    def _save_for_caffe(self) -> None:
-        model, net = self.caffe_path("caffemodel"), self.train_net
-        write_caffemodel(model, net.weights(), net, with_diff=self.param.snapshot_diff)
-        step = current_step(self.param, self.iteration)
-        state = CaffeState(self.iteration, str(model), self._history_of_all(), step)
-        write_state(self.caffe_path("solverstate"), state)
 
     def caffe_path(self, kind: str) -> Path:
         """The path of Caffe's "caffemodel" or "solverstate" at this iteration."""
@@ -202,44 +196,42 @@ class Solver(Closing):
         A .solverstate does not hold the position in the data: data layers begin at the start.
         """
         path = Path(path)
-        if is_caffe_state(path):
-            state = read_state(path)
+        is_caffes = is_caffe_state(path)
+        state = read_state(path) if is_caffes else snapshots.load(path)
+        if is_caffes:
             model = Path(state.learned_net)
             if not model.exists():  # it may be relative to where Caffe ran
                 model = path.parent / model.name
             self.train_net.load_weights(read_weights(model), str(model))
-            self._restore_history(self._learnt_of_all(state.history, path), path)
-            self.iteration = state.iteration
-            ours = path.with_name(path.name.partition(".solverstate")[0] + ".pt")
-            if ours.exists() and self.train_net.data_states():
-                _log.warning(
-                    "%s does not hold the position in the data, which begin at their start; to go on where they stood, "
-                    "resume from %s",
-                    *(path, ours),
-                )
-            return
-        snapshot = snapshots.load(path)
-        self._check_type(snapshot.solver_type, path)
-        self.train_net.check_layers(snapshot.weights, str(path))
-        self.train_net.load_weights(snapshot.weights, str(path))
-        self._restore_history(snapshot.history, path)
+        else:
+            self._check_type(state.solver_type, path)
+            self.train_net.check_layers(state.weights, str(path))
+            self.train_net.load_weights(state.weights, str(path))
+        self._restore_history(state.history, path)
         try:
-            self.train_net.load_data_states(snapshot.train_data, str(path))
+            self.train_net.load_data_states(state.train_data, str(path))
         except SnapshotError as error:
             raise SnapshotError(
                 f"{error}; --weights takes only its weights, and the data begin at their start"
             ) from None
-        for net, states in zip(self.test_nets, snapshot.test_data, strict=False):
+        for net, states in zip(self.test_nets, state.test_data, strict=False):
             try:
                 net.load_data_states(states, str(path))
             except SnapshotError as error:  # other test data are no reason to train anew
                 _log.warning("%s; the test data stay where they are", error)
-        for net, drawn in zip((self.train_net, *self.test_nets), snapshot.fillers, strict=False):
+        for net, drawn in zip((self.train_net, *self.test_nets), state.fillers, strict=False):
             net.generators.weights.set_state(drawn)
-        if self.device.type in snapshot.dropout:
-            self._generators.dropout.set_state(snapshot.dropout[self.device.type])
-        self._losses.extend(torch.tensor(loss, device=self.device) for loss in snapshot.losses)
-        self.iteration = snapshot.iteration
+        if self.device.type in state.dropout:
+            self._generators.dropout.set_state(state.dropout[self.device.type])
+        self._losses.extend(torch.tensor(loss, device=self.device) for loss in state.losses)
+        self.iteration = state.iteration
+        ours = path.with_name(path.name.partition(".solverstate")[0] + ".pt")
+        if is_caffes and ours.exists() and self.train_net.data_states():
+            _log.warning(
+                "%s does not hold the position in the data, which begin at their start; to go on where they stood, "
+                "resume from %s",
+                *(path, ours),
+            )
 
     def _check_type(self, stored: str, path: Path) -> None:
         own = self.param.type
@@ -255,28 +247,21 @@ class Solver(Closing):
         every = self.train_net.all_weights() * self._updates.histories
         return [next(histories) if weights.requires_grad else torch.zeros_like(weights) for weights in every]
 
-    def _learnt_of_all(self, history: list[Tensor], path: Path) -> list[Tensor]:
+    def _restore_history(self, history: list[Tensor], path: Path) -> None:
         every = self.train_net.all_weights() * self._updates.histories
         if len(history) != len(every):
             raise SnapshotError(
                 f"{path} holds {len(history)} blobs of history, but a solver of type {self.param.type} has "
                 f"{len(every)} for the net of {self.train_net.document.path}"
             )
-        return [
-            stored.view(weights.shape) if stored.numel() == weights.numel() else stored
-            for stored, weights in zip(history, every, strict=True)
-            if weights.requires_grad
-        ]
-
-    def _restore_history(self, history: list[Tensor], path: Path) -> None:
-        own, stored = ([tuple(each.shape) for each in tensors] for tensors in (self._updates.history, history))
-        if own != stored:
-            raise SnapshotError(
-                f"{path} was made while weights of the shapes {stored} were trained, and the net of "
-                f"{self.train_net.document.path} trains {own}; lr_mult may have changed"
-            )
-        for mine, theirs in zip(self._updates.history, history, strict=True):
-            mine.copy_(theirs)
+        learnt = [stored for stored, weights in zip(history, every, strict=True) if weights.requires_grad]
+        for own, stored in zip(self._updates.history, learnt, strict=True):
+            if own.numel() != stored.numel():
+                raise SnapshotError(
+                    f"{path} holds a history of shape {tuple(stored.shape)} for weights of shape {tuple(own.shape)} in "
+                    f"the net of {self.train_net.document.path}: it was made with another net"
+                )
+            own.copy_(stored.reshape(own.shape))
 
     def close(self) -> None:
         """End what the nets' layers have running."""

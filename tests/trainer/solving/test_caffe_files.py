@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from blobfeed.tools.convert import convert
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter, message_class
 from blobfeed.trainer.solving.caffe_files import (
-    CaffeState,
     read_caffemodel,
     read_state,
     read_weights,
     write_caffemodel,
     write_state,
 )
+from blobfeed.trainer.solving.snapshot import Snapshot
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
 
@@ -242,7 +243,7 @@ def test_states_become_each_other(tmp_path: Path) -> None:
 
 
 def test_a_state_names_its_weights_in_any_letters(tmp_path: Path) -> None:
-    write_state(tmp_path / "s.solverstate.h5", CaffeState(1, "josé/w.caffemodel.h5", [], 0))
+    write_state(tmp_path / "s.solverstate.h5", Snapshot(1, [], "josé/w.caffemodel.h5"))
     assert read_state(tmp_path / "s.solverstate.h5").learned_net == "josé/w.caffemodel.h5"
 
 
@@ -281,3 +282,11 @@ def test_a_state_of_another_solver_is_refused(tmp_path: Path) -> None:
     state = caffe_snapshot("adam", tmp_path)
     with golden_solver("sgd", tmp_path) as solver, pytest.raises(SnapshotError, match="type SGD has 4 for the net"):
         solver.restore(state)
+
+
+def test_a_history_of_other_shapes_is_refused(tmp_path: Path) -> None:
+    path = caffe_snapshot("sgd", tmp_path)
+    state = read_state(path)
+    write_state(path, dataclasses.replace(state, history=[torch.zeros(1), *state.history[1:]]))
+    with golden_solver("sgd", tmp_path) as solver, pytest.raises(SnapshotError, match=r"a history of shape \(1,\) for"):
+        solver.restore(path)
