@@ -664,7 +664,7 @@ def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[Hook
 @pytest.mark.parametrize("on_error", ["raise", "replace"])
 @pytest.mark.parametrize("num_loaders", [0, 1])
 def test_the_error_of_a_hook_over_a_batch_advises_nothing_that_is_for_samples(on_error: str, num_loaders: int) -> None:
-    with pytest.raises(SampleError, match=r"ZeroDivisionError: .* by zero; mend the hook$"):
+    with pytest.raises(SampleError, match=r"ZeroDivisionError: .* by zero; fix the hook$"):
         delivered(num_loaders, postprocess=_later(30, lambda _: 1 // 0), on_error=on_error)
 
 

@@ -18,7 +18,7 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows, RaggedRows
-from ..sources.stream import EMPTY_EPOCH, MEND_STREAM, StreamSource, shuffled
+from ..sources.stream import EMPTY_EPOCH, FIX_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
 from ..transport.status_board import Activity
@@ -26,7 +26,7 @@ from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, Workplace, location_of
 
-_NONE_IS_GOOD = "it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
+_NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
 
 Note = Callable[[int], None]
 _Noted = TypeVar("_Noted")
@@ -175,8 +175,8 @@ class StreamWorker(Worker):
                 # Counted as batch.indices counts: with `wrap` on through the epochs.
                 yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
             else:
-                mend = _NONE_IS_GOOD if replaces else ""
-                yield self.with_cause(msgspec.structs.replace(report, mend=mend), error)
+                advice = _NONE_IS_GOOD if replaces else ""
+                yield self.with_cause(msgspec.structs.replace(report, advice=advice), error)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
         batch, rows = task.stream, task.batches[number]
@@ -194,7 +194,7 @@ class StreamWorker(Worker):
     def _fatal(self, row: int, wanted: StreamBatch, error: Exception) -> BadRow:
         index = wanted.sequence * self.parameters.batch_size + row
         where = self._where(index, wanted.shard)
-        return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), mend=MEND_STREAM), error)
+        return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), advice=FIX_STREAM), error)
 
     def _where(self, index: int, shard: int) -> str:
         return f"{location_of(self._decoded.source, index)}, shard {shard}"

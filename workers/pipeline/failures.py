@@ -85,8 +85,8 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
             "; this code printed, and the program that reads the trainer's standard error, which loaders share, has "
             "ended: send it to a file (2> train.log), or print nothing"
         )
-    elif failure.mend:
-        advice = f"; mend {failure.mend}"
+    elif failure.advice:
+        advice = f"; {failure.advice}"
     elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
         advice = ""
     elif plan.parameters.on_error == "raise":

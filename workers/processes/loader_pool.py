@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from ..base.errors import LoaderDied
-from ..scheduling.assembly import Death
+from ..scheduling.assembly import OUT_OF_MEMORY, Death
 from ..scheduling.ledger import Weight
 from ..transport.messages import LoaderEnded, LoaderStarted
 from ..transport.status_board import Count, StatusBoard
@@ -187,10 +187,11 @@ class LoaderPool:
         deaths = len(self._failed_starts) + len(self._failed_tasks)
         if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
             exits = [*self._failed_tasks, *self._failed_starts]
+            look = f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}"
+            if all(end.endswith("killed by SIGKILL") for end in exits):
+                look = OUT_OF_MEMORY
             raise LoaderDied(
-                f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; "
-                f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}",
-                exits,
+                f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; {look}", exits
             )
         # The pause grows, for memory may be short for a while; not its exponent: hundreds of loaders may die at once.
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))

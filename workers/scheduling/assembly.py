@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..plan.plan import Plan
-from ..sources.stream import MEND_STREAM
+from ..sources.stream import FIX_STREAM
 from ..transport.messages import (
     Announce,
     BadRow,
@@ -37,8 +37,13 @@ time on its way from node to node."""
 
 _ALL_ROWS = 1 << 40
 
-_HOOK = "the hook"
-"""To be mended: no other sample takes the place of a whole batch."""
+_FIX_HOOK = "fix the hook"
+"""No other sample takes the place of a whole batch."""
+
+OUT_OF_MEMORY = "perhaps out of memory: see dmesg; use fewer loaders or smaller prefetch_batches"
+"""What to do if loaders are killed by SIGKILL, which the kernel does when memory runs out."""
+
+_KILLED = "killed by SIGKILL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +176,11 @@ class Assembly:
 
     def _failure_of(self, group: int, bad: BadRow) -> Failure:
         epoch, index, path = bad.epoch, bad.index, bad.path
-        mend = bad.mend
+        advice = bad.advice
         if index < 0:
             epoch, index, path = self.schedule.sample_in(group, bad.row, -1)
-            mend = _HOOK
-        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, mend=mend)
+            advice = _FIX_HOOK
+        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, advice=advice)
 
     def _fail_for_bad_samples(self) -> None:
         limit = self._parameters.max_bad_samples
@@ -203,8 +208,11 @@ class Assembly:
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
         sample = self.schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
-        mend = _HOOK if poisoned.is_postprocess else "" if self.schedule.can_be_cut else MEND_STREAM
-        failure = Failure("SampleError", text, *sample, mend=mend)
+        if death.how == _KILLED:
+            advice = OUT_OF_MEMORY
+        else:
+            advice = _FIX_HOOK if poisoned.is_postprocess else "" if self.schedule.can_be_cut else FIX_STREAM
+        failure = Failure("SampleError", text, *sample, advice=advice)
         self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
 

@@ -28,7 +28,7 @@ from ..base.specs import AnyArray, ArraySpec
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
-MEND_STREAM = "what makes it: a stream cannot be asked for another sample"
+FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
 """What to do where no sample can be replaced."""
 
 _FIXED = (int, float, str, bytes)

@@ -98,7 +98,7 @@ class Failure(Message, frozen=True, tag="failure"):
     """The pipeline cannot go on; `error` names a class of errors.py.
 
     If one sample is to blame it is sample `index` of `epoch`; `path`: where it is stored, if that is known.
-    `mend`: what is to blame instead, if no other sample could take its place. `cause` names an exception on the
+    `advice`: what to do, if it is not to repair or leave out the sample. `cause` names an exception on the
     inherited error channel, `traceback` is its text. `details`: what the class carries besides its message.
     """
 
@@ -110,7 +110,7 @@ class Failure(Message, frozen=True, tag="failure"):
     cause: int = 0
     traceback: str = ""
     details: tuple[str, ...] = ()
-    mend: str = ""
+    advice: str = ""
 
 
 # assembler → loader
@@ -184,7 +184,7 @@ class BadRow(Message, frozen=True):
 
     `index` is -1 if the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
     line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 if it could not be pickled.
-    `mend`: as in Failure.
+    `advice`: as in Failure.
     """
 
     row: int
@@ -195,7 +195,7 @@ class BadRow(Message, frozen=True):
     text: str
     cause: int = 0
     traceback: str = ""
-    mend: str = ""
+    advice: str = ""
 
 
 class Done(Message, frozen=True, tag="done"):

@@ -457,6 +457,18 @@ def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: i
         assert "killed by SIGSEGV" in str(caught.value)
 
 
+def test_loaders_that_are_killed_on_a_sample_point_to_memory_and_not_to_the_sample() -> None:
+    given = parameters()
+    trap = Trap(Fault.KILLED, Place.READ, frozenset({Promise(given).sample_at(30)}))
+    says = r"6 loaders died on it, .* killed by SIGKILL; perhaps out of memory: see dmesg; use fewer loaders or smaller"
+    with (
+        Pipeline(given, source=Numbered(items=SMALL, trap=trap)) as pipeline,
+        pytest.raises(SampleError, match=says) as e,
+    ):
+        deliver_all(pipeline)
+    assert "repair" not in str(e.value)
+
+
 def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
     given = parameters()
     victim = Promise(given).sample_at(30)

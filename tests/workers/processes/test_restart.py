@@ -456,6 +456,24 @@ class NoHome:
     def kill(self, loader: int) -> None: ...
 
 
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("killed by SIGKILL", "killed by SIGKILL; perhaps out of memory: see dmesg; use fewer loaders"),
+        ("exited with code 1", "exited with code 1; run the decode hook in a LayerHarness"),
+    ],
+)
+def test_a_row_of_loaders_that_were_all_killed_points_to_memory(how: str, says: str) -> None:
+    board = StatusBoard.create(1)
+    pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
+    state = LoaderState(9, 1, Activity.DECODING, 1, 5, 0.0)
+    death = Death(1, state, how, was_ready=True, dismissed=False, weight=Weight.KILLED_FROM_OUTSIDE)
+    with pytest.raises(LoaderDied, match=says):
+        for _ in range(50):
+            pool.count(death, was_idle=False, now=0.0)
+    board.close()
+
+
 def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_no_further() -> None:
     board = StatusBoard.create(1)
     pool = LoaderPool(NoHome(), board, wanted=600, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)

@@ -359,7 +359,7 @@ def test_a_batch_without_a_good_sample_ends_the_run_behind_all_before_it(
     whole = read_all(source=StreamSource(numbered, shards=shards), **options)
     (place,) = (number for number, (_, _, numbers) in enumerate(whole) if numbers == [bad])
     found: list[Seen] = []
-    says = rf"number {bad} is bad; mend it: a stream's bad sample is replaced by a good one of its batch, and this"
+    says = rf"number {bad} is bad; fix it: a stream's bad sample is replaced by a good one of its batch, and this"
     with make_pipeline(StreamSource(numbered, shards=shards), raises_at(bad), **options) as pipeline:
         with pytest.raises(SampleError, match=says) as caught:
             found.extend(seen(batch) for batch in batches(pipeline))
@@ -395,7 +395,7 @@ def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() 
         with failing as pipeline, pytest.raises(SampleError) as caught:
             list(batches(pipeline))
         assert isinstance(caught.value.__cause__, OSError)
-        assert str(caught.value).endswith("; mend what makes it: a stream cannot be asked for another sample")
+        assert str(caught.value).endswith("; fix what makes it: a stream cannot be asked for another sample")
 
 
 def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
@@ -602,7 +602,7 @@ def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
 def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
     with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
         found: list[list[int]] = []
-        says = r"3 loaders died on it, the last one, .* exited with code 3; mend what makes it"
+        says = r"3 loaders died on it, the last one, .* exited with code 3; fix what makes it"
         with pytest.raises(SampleError, match=says):
             found.extend(batch.tops["number"].tolist() for batch in batches(pipeline))  # type: ignore[union-attr]
         assert pipeline.statistics().batches == 2
