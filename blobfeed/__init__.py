@@ -65,6 +65,7 @@ _HOMES = {
         "PipelineStalled",
         "RingAllocationError",
         "SampleError",
+        "SampleShapeError",
         "SampleTooLargeError",
         "SocketPathError",
         "SourceError",

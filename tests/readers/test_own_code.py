@@ -16,7 +16,7 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError, SampleError
+from blobfeed.workers.base.errors import ParameterError, SampleError, SampleShapeError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
@@ -659,6 +659,27 @@ def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatc
 def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:
     with pytest.raises(SampleError, match=told):
         delivered(postprocess=_later(30, change), last_batch="drop")
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda values: values[:2], r"shape \(2,\).* return the same shape for every sample, or declare max_shapes$"),
+        (lambda values: values / 2, r'same type for every sample, for example by \.astype\("uint8"\)$'),
+        (lambda _: None, r"for 'data', a NoneType that NumPy can only hold as an object: .*, or text$"),
+    ],
+)
+def test_a_wrong_result_of_decode_says_what_to_return_and_advises_no_repair_of_the_sample(
+    num_loaders: int, change: Callable[[Any], Any], says: str
+) -> None:
+    def decode(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
+        data = sample["data"]
+        return {**sample, "data": change(data) if sample["label"] == 30 else data}
+
+    with pytest.raises(SampleError, match=rf"\): (top 'data' got|decode returned) .*{says}") as caught:
+        delivered(num_loaders, decode=decode)
+    assert isinstance(caught.value.__cause__, SampleShapeError)
 
 
 @pytest.mark.parametrize("on_error", ["raise", "replace"])

@@ -39,6 +39,10 @@ class SampleTooLargeError(BlobfeedError, ValueError):
     """A sample of varying shape exceeds the declared maximum of its slot."""
 
 
+class SampleShapeError(BlobfeedError, ValueError):
+    """A sample's arrays do not fit their tops: other names, shapes or types, or smaller than the crop."""
+
+
 class TooManyBadSamples(BlobfeedError):
     """`on_error: replace` met more bad samples than `max_bad_samples` allows."""
 

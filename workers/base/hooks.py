@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .checks import shown
+from .errors import SampleShapeError
 from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24
@@ -204,7 +205,7 @@ def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:
     """A mapping, a tuple in the order of `names` or a single array, as arrays by name, in that order.
 
-    Raises ValueError, beginning with `what`, if it is not one array for each name.
+    Raises SampleShapeError, beginning with `what`, if it is not one array for each name.
     """
     values: Mapping[Any, Any]
     if isinstance(result, Mapping):
@@ -216,7 +217,9 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
     if values.keys() != set(names):
         size = f" of {len(result)}" if isinstance(result, tuple | list) else ""
         keys = f" with {', '.join(map(str, result))}" if isinstance(result, Mapping) else size
-        raise ValueError(f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}")
+        raise SampleShapeError(
+            f"{what} a {type(result).__name__}{keys}, expected one array for each of {', '.join(names)}"
+        )
     return {name: as_array(values[name], name, what) for name in names}
 
 
@@ -224,19 +227,19 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
     """Arrays as they are, in this machine's byte order; a Python float becomes float32, the type of Caffe's blobs, an
     int int64.
 
-    Raises ValueError, beginning with `what`, for objects, what `plain_array` refuses, and for a float beyond 2**24 that
-    float32 does not hold: from there on it has no fractions, and rounds whole numbers.
+    Raises SampleShapeError, beginning with `what`, for objects, what `plain_array` refuses, and for a float beyond
+    2**24 that float32 does not hold: from there on it has no fractions, and rounds whole numbers.
     """
     if isinstance(value, float) and not isinstance(value, np.generic):
         if abs(value) > FLOAT32_WHOLE and not _is_float32(value):
-            raise ValueError(
+            raise SampleShapeError(
                 f"{what} {value!r} for {name!r}: a Python float becomes float32, which cannot hold it; "
                 "return np.float64(value) for every sample"
             )
         return np.asarray(value, np.float32)
     array = value if type(value) is np.ndarray else plain_array(value, name, what)
     if array.dtype.hasobject:
-        raise ValueError(
+        raise SampleShapeError(
             f"{what} {value!r:.80} for {name!r}, a {type(value).__name__} that NumPy can only hold as an object: "
             "expected an array, numbers of up to 64 bits, or text"
         )
@@ -246,10 +249,10 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
 def plain_array(value: object, name: str, what: str) -> AnyArray:
     """`value` as NumPy makes an array of it.
 
-    Raises ValueError, beginning with `what`, if it cannot, if some are masked, or if numbers would become text.
+    Raises SampleShapeError, beginning with `what`, if it cannot, if some are masked, or if numbers would become text.
     """
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # not np.ma: that would import it
-        raise ValueError(
+        raise SampleShapeError(
             f"{what} a masked array for {name!r}, and samples have no mask: fill what is masked, array.filled(0), and "
             "give the mask as an array of its own if it is needed"
         )
@@ -259,12 +262,12 @@ def plain_array(value: object, name: str, what: str) -> AnyArray:
         is_made_text = array.dtype.kind in "SU" and not hasattr(value, "dtype")
         given: Iterable[object] = np.asarray(value, object).ravel() if is_made_text else ()
     except Exception as error:
-        raise ValueError(
+        raise SampleShapeError(
             f"{what} {shown(value)} for {name!r}, of which NumPy makes no array ({error}): expected rows of one "
             "length, and of a tensor what .detach() and, if it is bfloat16, .float() give"
         ) from error
     if not all(isinstance(each, str | bytes) for each in given):
-        raise ValueError(
+        raise SampleShapeError(
             f"{what} {shown(value)} for {name!r}, in which numbers stand beside text: give each under a name of its "
             "own, or make all of them text"
         )

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from ..base.checks import chosen
-from ..base.errors import ParameterError
+from ..base.errors import ParameterError, SampleShapeError
 from ..base.hooks import DecodeHook, Hooks, Sample, by_name
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
@@ -63,7 +63,7 @@ class RowMaker:
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
 
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
-        """Make `sample` into `row` of every top; raises what the hook raises, ValueError for a wrong shape or type."""
+        """Make `sample` into `row` of every top; raises what the hook raises, and SampleShapeError."""
         rng = self._rng.generator(sample.epoch, sample.number)
         for name, value in self._decode(sample, rng).items():
             if self._transform is not None and name == self._names[0]:
@@ -90,7 +90,7 @@ class RowMaker:
             sample = Sample(arrays, sample.index, sample.epoch, sample.number)
         made = decode(sample, rng)
         if made is None:
-            raise ValueError(
+            raise SampleShapeError(
                 "decode returned None: expected a mapping of names to arrays, a tuple of arrays, or one array; "
                 "did you forget 'return'?"
             )
@@ -99,12 +99,12 @@ class RowMaker:
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
     ) -> None:
-        """Raises ValueError: images may differ in what the transform makes equal; NumPy would broadcast or round."""
+        """Raises SampleShapeError: images may differ in what the transform makes equal alone; NumPy would round."""
         spec = self.specs[name]
         fits = value.ndim == 3 and transform.takes(len(value))
         fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
         if value.dtype != self._image_type or not fits:
-            raise ValueError(
+            raise SampleShapeError(
                 f"top {name!r} got an array of shape {value.shape} and type {value.dtype}, expected an image of type "
                 f"{self._image_type} from which transform makes {spec}, as learnt from the first sample; if images "
                 "differ in size, set crop_size or declare max_shapes; if they have 1 channel or 3, set force_color or "
@@ -117,7 +117,7 @@ class RowMaker:
     def _store(self, name: str, value: AnyArray, rows: Rows, row: int) -> None:
         spec = self.specs[name]
         if not _holds(spec.dtype, value.dtype) or (not spec.varies and value.shape != spec.shape):
-            raise ValueError(
+            raise SampleShapeError(
                 f"top {name!r} got an array of shape {value.shape} and type {_type_name(value.dtype)}, expected "
                 f"{'up to ' * spec.varies}{spec.shape} {_type_name(spec.dtype)} as learnt from the first sample; "
                 + self._advice(name, value)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ParameterError, SampleError
+from ..base.errors import ParameterError, SampleShapeError
 from ..base.parameters import Transform
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows, channels_first_hint
 
@@ -72,7 +72,8 @@ class CropMirror:
             raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
         if self._height > height or self._width > width:
             raise ParameterError(
-                f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}"
+                f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}; "
+                f"or give the source shorter_side: {max(self._height, self._width)}, which resizes pictures"
             )
         return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._height)
 
@@ -86,13 +87,13 @@ class CropMirror:
         return self._channels or channels, self._height or height, self._width or width
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
-        """Which part of an image of `shape` to take; raises SampleError if it is smaller than the crop."""
+        """Which part of an image of `shape` to take; raises SampleShapeError if it is smaller than the crop."""
         _, height, width = self.output_shape(shape)
         spare_height, spare_width = shape[1] - height, shape[2] - width
         if spare_height < 0 or spare_width < 0:
-            raise SampleError(
-                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._crop_in_words()}: resize it, or "
-                "crop less"
+            raise SampleShapeError(
+                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._crop_in_words()}: give the "
+                f"source shorter_side: {max(self._height, self._width)}, which resizes pictures, or crop less"
             )
         if not self._train:
             return Crop(spare_height // 2, spare_width // 2, mirrored=False)

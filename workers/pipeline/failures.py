@@ -9,7 +9,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ..base.errors import BlobfeedError, EndOfData, LoaderDied, SampleError, SourceError, TooManyBadSamples
+from ..base.errors import (
+    BlobfeedError,
+    EndOfData,
+    LoaderDied,
+    SampleError,
+    SampleShapeError,
+    SampleTooLargeError,
+    SourceError,
+    TooManyBadSamples,
+)
 from ..loading.worker import location_of
 from ..plan.plan import Plan
 from ..transport.messages import End, Failure
@@ -89,6 +98,8 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         advice = f"; {failure.advice}"
     elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
         advice = ""
+    elif isinstance(cause, SampleShapeError | SampleTooLargeError):
+        advice = ""  # the sample can be read; its own text says what to do
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"
     return SampleError(

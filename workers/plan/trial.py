@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SourceError
+from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..loading.postprocessing import BatchSamples
@@ -119,8 +119,8 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
         named = f"sample {last} ({where})"
         if isinstance(error, SourceError):
             raise SourceError(f"{named}: {error}") from error
-        if isinstance(error, SampleError) and error.index < 0:  # as of a picture that is smaller than the crop
-            raise SampleError(f"{named}: {error}", source=source.kind, index=last, path=where) from error
+        if isinstance(error, SampleShapeError):  # as of a picture that is smaller than the crop
+            raise SampleError(f"{named}: {error}", source=source.kind, index=last, path=where) from None
         if not isinstance(error, BlobfeedError):
             error.add_note(f"raised in setup, by {named}")
         raise

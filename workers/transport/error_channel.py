@@ -22,6 +22,8 @@ from typing import Any, cast
 
 import cloudpickle
 
+from ..base.errors import BlobfeedError
+
 FRAME_BYTES = 1 << 22
 _MOST_CHARACTERS = 1 << 15
 _SUMMARY_CHARACTERS = 300
@@ -39,6 +41,8 @@ def describe(error: BaseException) -> str:
 
 def summary_of(error: BaseException) -> str:
     """The exception in a line: thousands of rows of one task may be bad, and their messages must fit a frame."""
+    if isinstance(error, BlobfeedError):  # its text says what happened without the name of its class
+        return sendable(" ".join(str(error).split()), _SUMMARY_CHARACTERS)
     # Not str(error), which may raise itself.
     return sendable(" ".join("".join(traceback.format_exception_only(error)).split()), _SUMMARY_CHARACTERS)
 

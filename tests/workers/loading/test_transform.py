@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SampleError, SampleTooLargeError
+from blobfeed.workers.base.errors import ParameterError, SampleShapeError, SampleTooLargeError
 from blobfeed.workers.base.parameters import Transform
 from blobfeed.workers.base.specs import ArraySpec, RaggedRows
 from blobfeed.workers.loading import transform
@@ -187,7 +187,7 @@ def test_a_crop_makes_images_of_varying_size_equal() -> None:
     sample = image(3, 50, 77)
     crop_mirror.put(sample, rows, 0, np.random.default_rng(3))
     np.testing.assert_array_equal(rows[0], transformed(crop_mirror, sample, 3))
-    with pytest.raises(SampleError, match="an image of 49×77 is smaller than crop_size 50"):
+    with pytest.raises(SampleShapeError, match="smaller than crop_size 50: give the source shorter_side: 50, which"):
         crop_mirror.put(image(3, 49, 77), rows, 0, np.random.default_rng(3))
     assert CropMirror(Transform(mirror=True), train=True).output_spec(spec) == spec
 
