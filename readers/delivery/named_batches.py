@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from ...workers.base.checks import nothing_there
 from ...workers.base.errors import ParameterError
 from ...workers.base.extras import need
 from ...workers.base.specs import AnyArray, IndexArray
@@ -44,6 +45,9 @@ class NamedBatch(dict[str, Any]):
         # The batch without its arrays: a NamedBatch that is kept must not keep the whole ring of slots alive.
         named._batch = msgspec.structs.replace(batch, tops={})
         return named
+
+    def __missing__(self, name: object) -> Any:
+        raise nothing_there(name, self, "batch")
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}: {tuple(array.shape)} {array.dtype}" for name, array in self.items())

@@ -627,7 +627,7 @@ def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
     [
         ({"batch_size": 0}, "parameter 'batch_size' is 0: expected a whole number >= 1"),
         ({"batch_sise": 2}, "unknown parameter 'batch_sise' .did you mean 'batch_size'"),
-        ({"decoder": max}, "unknown parameter 'decoder' .did you mean 'decode'.*the known ones are source, decode"),
+        ({"decoder": max}, "unknown parameter 'decoder' .did you mean 'decode'.*the nearest known ones are decode, "),
         ({"last_batch": "keep"}, "parameter 'last_batch' is 'keep'"),
         ({"last_batch": "drop", "batch_size": 11}, "last_batch is 'drop'.*samples=10, batch_size=11"),
         ({"epochs": 0}, "parameter 'epochs' is 0"),

@@ -21,6 +21,7 @@ _Spec = TypeVar("_Spec")
 
 
 _MOST_SHOWN = 300
+_MOST_LISTED = 5
 
 
 class _Shown(reprlib.Repr):
@@ -71,13 +72,27 @@ def meant(word: str, known: Collection[str]) -> str:
     return f" ({hint})" if goes_with in known else nearest(word, known)
 
 
+def nothing_there(name: object, there: Iterable[str], what: str) -> KeyError:
+    """The error of looking up `name` in `what`, which has the names `there`."""
+    names = list(there)
+    return KeyError(f"{name!r}{nearest(str(name), names)}: the {what} has {', '.join(names) or 'nothing'}")
+
+
+def listed(word: str, known: Iterable[str]) -> str:
+    """`the known ones are …`; of more than five, the nearest ones alone if `word` is near to one of them."""
+    import difflib
+
+    names = list(known)
+    if len(names) <= _MOST_LISTED or not meant(word, names):
+        return f"the known ones are {', '.join(names)}"
+    return f"the nearest known ones are {', '.join(difflib.get_close_matches(word, names, _MOST_LISTED, 0.0))}"
+
+
 def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) -> Mapping[str, _Spec]:
     """Those of the tops that are wanted, in that order, None meaning all; raises ParameterError for one unknown."""
     for name in tops or ():
         if name not in known:
-            raise ParameterError(
-                f"{what}: unknown top {name!r}{nearest(name, known)}; the known ones are {', '.join(known)}"
-            )
+            raise ParameterError(f"{what}: unknown top {name!r}{nearest(name, known)}; {listed(name, known)}")
     return known if tops is None else {name: known[name] for name in tops}
 
 
@@ -87,8 +102,7 @@ def check_names(names: Iterable[object], known: Iterable[str], what: str) -> Non
     for name in names:
         if name not in allowed:
             raise ParameterError(
-                f"{what}: unknown parameter {name!r}{meant(str(name), allowed)}; "
-                f"the known ones are {', '.join(allowed)}"
+                f"{what}: unknown parameter {name!r}{meant(str(name), allowed)}; {listed(str(name), allowed)}"
             )
 
 
@@ -174,7 +188,13 @@ def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type
         name += f"[{step}]" if isinstance(step, int) else f".{step}"
         value = value[step] if isinstance(value, Mapping) else value[int(step)]
         kind = inner
-    return f"{what}: parameter {name.lstrip('.')!r} is {shown(value)}: expected {allowed(kind)}"
+    return f"{what}: parameter {name.lstrip('.')!r} is {shown(value)}: expected {allowed(kind)}{_as_number(value)}"
+
+
+def _as_number(value: object) -> str:
+    """A hint for a fraction that is written as text, as in {scale: 1/255}."""
+    fraction = re.fullmatch(r"\s*(\d+\.?\d*)\s*/\s*(\d*\.?\d*[1-9]\d*)\s*", value) if isinstance(value, str) else None
+    return f"; write {value} as {float(fraction[1]) / float(fraction[2])!r}" if fraction else ""
 
 
 def _type_inside(kind: inspect.Type, step: str | int) -> inspect.Type | None:

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import shown
-from .errors import SampleShapeError
+from .checks import nothing_there, shown
+from .errors import ParameterError, SampleShapeError
 from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24
@@ -47,6 +47,9 @@ class Sample(dict[str, AnyArray]):
         self.epoch = epoch
         self.number = index if number is None else number
 
+    def __missing__(self, name: object) -> AnyArray:
+        raise nothing_there(name, self, "sample")
+
     def __setitem__(self, name: str, value: Any) -> None:
         """Also numbers and texts, of which decode's caller makes arrays."""
         super().__setitem__(name, value)
@@ -62,6 +65,9 @@ class HookBatch(dict[str, NDArray[Any]]):
         super().__init__(arrays)
         self.indices = indices
         self.epoch = epoch
+
+    def __missing__(self, name: object) -> NDArray[Any]:
+        raise nothing_there(name, self, "batch")
 
 
 class NamedRngHook(Protocol):
@@ -189,6 +195,21 @@ BY_POSITION = (
     inspect.Parameter.POSITIONAL_OR_KEYWORD,
     inspect.Parameter.VAR_POSITIONAL,
 )
+
+
+def check_decode(decode: Callable[..., object]) -> None:
+    """Raises ParameterError if `decode` cannot be called with a sample and a generator."""
+    try:
+        signature = inspect.signature(decode)
+    except (TypeError, ValueError):  # of a function in C
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        name = getattr(decode, "__name__", type(decode).__name__)
+        raise ParameterError(
+            f"decode is {name}{signature}: expected decode(sample, rng), with the sample's random generator ({error})"
+        ) from None
 
 
 def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", "by name"]:

@@ -8,8 +8,8 @@ from functools import partial
 import numpy as np
 
 from ..base.checks import chosen
-from ..base.errors import ParameterError, SampleShapeError
-from ..base.hooks import DecodeHook, Hooks, Sample, by_name
+from ..base.errors import ParameterError, SampleShapeError, SampleTooLargeError
+from ..base.hooks import DecodeHook, Hooks, Sample, by_name, check_decode
 from ..base.parameters import Parameters
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import SampleRng, seed_generators
@@ -37,6 +37,8 @@ class RowMaker:
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         self._transform = transform
         self._concatenate = frozenset(parameters.concatenate)
+        self._declared_by = dict.fromkeys(parameters.concatenate, "max_rows") if parameters.max_rows else {}
+        self._declared_by |= dict.fromkeys(parameters.max_shapes, "max_shapes")
         wanted = parameters.tops if hooks.postprocess is None else None
         fields = parameters.fields or tuple(raw_specs)
         self._chosen = () if fields == tuple(raw_specs) else fields  # a source of the user's own has all of them
@@ -44,6 +46,7 @@ class RowMaker:
             specs = dict(chosen(raw_specs, wanted or fields, "parameter 'tops'"))
             self._names = tuple(specs)
         else:
+            check_decode(hooks.decode)
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
             self._are_chosen = bool(wanted)
@@ -123,7 +126,11 @@ class RowMaker:
                 + self._advice(name, value)
             )
         if isinstance(rows, RaggedRows):
-            rows.put(row, value)
+            try:
+                rows.put(row, value)
+            except SampleTooLargeError as error:
+                declared = f" (parameter {self._declared_by[name]!r})" if name in self._declared_by else ""
+                raise SampleTooLargeError(f"top {name!r}: {error}{declared}") from None
         else:
             rows[row] = value
 

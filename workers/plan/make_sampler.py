@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.checks import check_options
-from ..base.errors import ParameterError
+from ..base.checks import check_options, nearest
+from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters, Positive
@@ -110,7 +110,14 @@ def _declared(
     if options.balance is not None:
         # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
         declared = any((parameters.source or {}).values())
-        labelled = _with_labels(open_field(options.balance) if declared else source, options.balance)
+        try:
+            opened = open_field(options.balance) if declared else source
+        except (ParameterError, SourceError) as error:
+            raise ParameterError(
+                f"sampler.balance is {options.balance!r}{nearest(options.balance, source.specs)}: expected a field of "
+                f"the source; {error}"
+            ) from None
+        labelled = _with_labels(opened, options.balance)
         labels = partial(_read_labels, labelled, options.balance)
         return BalancedSampler(options.balance, labels, draws, labelled.descriptors)
     if options.weights is None:
@@ -123,7 +130,10 @@ def _with_labels(source: Source | StreamSource, name: str) -> Source:
     """`source`, if the field `name` of it can be balanced; raises ParameterError."""
     if not isinstance(source, Source) or name not in source.specs:
         names = ", ".join(source.specs)
-        raise ParameterError(f"sampler.balance is {name!r}: expected a field of the source, which has {names}")
+        raise ParameterError(
+            f"sampler.balance is {name!r}{nearest(name, source.specs)}: expected a field of the source, which has "
+            f"{names}"
+        )
     spec = source.specs[name]
     if spec.varies or spec.items != 1 or spec.dtype.kind not in "iubfSU":
         raise ParameterError(

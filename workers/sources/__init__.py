@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ..base.checks import nearest, shown
+from ..base.checks import nearest, paths_as_text, shown
 from ..base.errors import ParameterError
 from ..base.extras import need
 from ..base.source import Source, Tops
@@ -63,6 +63,16 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
     """
     if isinstance(spec, Source):
         return spec
+    if isinstance(spec, Mapping) and len(spec) > 1:
+        named = [name for name in spec if name in _CLASSES or name == "stream"]
+        if len(named) == 1:
+            kind, inner = named[0], spec[named[0]]
+            inside = dict(inner) if isinstance(inner, Mapping) else {"path": paths_as_text(inner)}
+            others = {name: value for name, value in spec.items() if name != kind}
+            raise ParameterError(
+                f"source: {', '.join(map(repr, others))} {'belongs' if len(others) == 1 else 'belong'} inside the "
+                f"options of {kind!r}: {shown({kind: inside | others})}"
+            )
     if not isinstance(spec, Mapping) or len(spec) != 1:
         raise ParameterError(
             f"source: expected a mapping with one key, the kind ({', '.join(_CLASSES)}), got {shown(spec)}"

@@ -103,9 +103,15 @@ def test_a_torch_device_is_as_good_as_its_text() -> None:
     assert check_parameters({**_LEAST, "device": device()}).device == "cuda:1"
 
 
-def test_an_unknown_key_is_named_with_the_nearest_and_all_that_are_known() -> None:
+def test_an_unknown_key_is_named_with_the_nearest_five_or_all_that_are_known() -> None:
     message = _message(batchsize=3)
-    assert "unknown parameter 'batchsize' (did you mean 'batch_size'?)" in message
+    assert (
+        "unknown parameter 'batchsize' (did you mean 'batch_size'?); the nearest known ones are batch_size, " in message
+    )
+    listed = message.rpartition("are ")[2].split(", ")
+    assert len(listed) == 5
+    assert set(listed) < set(Parameters.__struct_fields__)
+    message = _message(xyzzy=3)
     assert all(name in message for name in Parameters.__struct_fields__)
 
 

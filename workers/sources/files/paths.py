@@ -21,6 +21,9 @@ from .remote import RangeStream, RemoteStamp
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
+_NAMES_SHOWN = 8
+_PICTURES = "pictures are {image_list: {path: train.txt}}, a text file with a picture's path and its label on each line"
+_PICTURE = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp|pgm|ppm)(\s+-?\d+)*$", re.IGNORECASE)
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]+(?:,[^{},]+)+))\}")
 
 
@@ -110,8 +113,20 @@ def _expand(path: Path, what: str) -> list[str]:
     pattern = Path(glob.escape(str(folder)), path.relative_to(folder))
     found = sorted(glob.glob(str(pattern), recursive=True), key=natural_key)
     if not found:
-        raise SourceError(f"{what}: no file matches {str(path)!r}")
+        raise SourceError(f"{what}: no file matches {str(path)!r}; {_held_by(folder)}")
     return found
+
+
+def _held_by(folder: Path) -> str:
+    """The folder and the first names in it, for a message."""
+    try:
+        names = sorted((entry.name for entry in folder.iterdir()), key=natural_key)
+    except OSError as error:
+        return f"the folder {str(folder)!r} cannot be listed: {error.strerror}"
+    if not names:
+        return f"the folder {str(folder)!r} is empty"
+    more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+    return f"the folder {str(folder)!r} holds {', '.join(names[:_NAMES_SHOWN])}{more}"
 
 
 def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tuple[str, ...]:
@@ -146,7 +161,10 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
     if not file.exists():
         raise SourceError(f"{what}: there is no file {str(file)!r}; check 'path'")
     if not file.is_file():
-        raise SourceError(f"{what}: {str(file)!r} is no regular file; name an HDF5 file, or use a glob such as '*.h5'")
+        hint = f"; {_PICTURES}" if file.is_dir() else ""
+        raise SourceError(
+            f"{what}: {str(file)!r} is no regular file; name an HDF5 file, or use a glob such as '*.h5'{hint}"
+        )
     with file.open("rb") as stream:
         if _has_signature(stream):
             return [file]
@@ -180,6 +198,10 @@ def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Pa
         return _signed(line, what)
     tried = list(dict.fromkeys(in_folder(folder, line) for folder in (base_dir, file.parent, Path())))
     found = next((path for path in tried if path.is_file()), None)
+    if _PICTURE.search(line):
+        raise SourceError(
+            f"{what}: {str(file)!r} is not an HDF5 file, and its line {number} names a picture, {line!r}: {_PICTURES}"
+        )
     if found is None:
         raise SourceError(
             f"{what}: {str(file)!r} is not an HDF5 file, so it was read as a list of HDF5 files, and its line {number} "

@@ -60,7 +60,8 @@ def examine_file(
     if len(set(counts.values())) > 1:
         raise SourceError(
             f"source hdf5: {path!r}: the data sets differ in length: "
-            f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample"
+            f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample: "
+            "name those of one length in 'tops'"
         )
     return arrays
 
