@@ -11,7 +11,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
@@ -110,7 +110,9 @@ class NpzSource(ArraysSource):
         if self._path.exists() and not (self._path.is_file() and zipfile.is_zipfile(self._path)):
             raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
         try:
-            with np.load(self._path, allow_pickle=False) as file:
+            # np.load leaves a file open that it opened itself and cannot read.
+            with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+                _require_arrays(stream, len(file.files))
                 wanted = {name: file[name] for name in chosen(dict.fromkeys(file.files), tops, "source npz")}
         except ParameterError:
             raise
@@ -125,6 +127,27 @@ class NpzSource(ArraysSource):
 
     def where(self, index: int) -> str:
         return f"{self._path}[{index}]"
+
+
+_LARGEST_ZIP_END = 22 + 65_535
+"""Bytes of the record at a zip file's end, with the longest comment."""
+_ZIP_COUNT = 10
+"""The place of the number of entries in that record; two bytes."""
+_ZIP64_COUNT = 0xFFFF
+"""The number that stands there for more."""
+
+
+def _require_arrays(stream: BinaryIO, found: int) -> None:
+    """Raise ValueError if the archive counts more or fewer entries than the `found` ones.
+
+    Its directory has no checksum: a changed length in there can hide the entries behind it, and zipfile says nothing.
+    """
+    stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LARGEST_ZIP_END))
+    end = stream.read()
+    at = end.rfind(b"PK\5\6") + _ZIP_COUNT
+    counted = int.from_bytes(end[at : at + 2], "little")
+    if counted not in (found, _ZIP64_COUNT):
+        raise ValueError(f"its directory is damaged: it lists {found} arrays, and counts {counted}; save it again")
 
 
 _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}

@@ -168,6 +168,28 @@ def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
     assert "damaged.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "damaged.npz"})
 
 
+def test_an_array_that_a_damaged_directory_hides_is_missed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", data=DATA, label=LABEL)
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    first = content.index(b"PK\1\2")
+    content[first + 33] ^= 1  # its comment is said to have 256 bytes, which are the second entry's
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(SourceError, match=r"a\.npz' does not hold .*: it lists 1 arrays, and counts 2; save it again"):
+        open_source({"npz": "a.npz"}, tops=None, base_dir=tmp_path)
+
+
+def test_an_npz_file_that_cannot_be_read_is_closed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", data=DATA)
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[content.index(b"PK\1\2") + 1] ^= 1
+    (tmp_path / "a.npz").write_bytes(content)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(SourceError, match=r"a\.npz' does not hold arrays") as caught:
+        open_source({"npz": "a.npz"}, tops=None, base_dir=tmp_path)
+    assert caught.value.__traceback__, "it would keep the file alive"
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
 def test_more_than_there_is_memory_for_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobfeed.workers.sources.arrays.available_memory", lambda: 400)
     with pytest.raises(SourceError, match=r"takes 480 bytes, and 400 are available: save them with np.save"):
