@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -792,6 +793,20 @@ def test_a_trial_in_setup_leaves_the_trainers_global_generators_alone() -> None:
     np.random.seed(1)  # noqa: NPY002
     BatchReader(Pictures(), batch_size=8, decode=of_the_global_generators, postprocess=globally_mixed).close()
     assert (random.random(), np.random.rand()) == expected  # noqa: NPY002
+
+
+def test_a_limit_that_a_hook_sets_holds_in_its_loaders_and_not_in_the_trainer() -> None:
+    files = resource.RLIMIT_NOFILE
+    before = resource.getrlimit(files)
+
+    def decode(_sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
+        resource.setrlimit(files, (20, before[1]))
+        return {"label": resource.getrlimit(files)[0]}
+
+    with BatchReader(Pictures(), batch_size=8, decode=decode, num_loaders=1, epochs=1) as reader:
+        assert resource.getrlimit(files) == before
+        assert {limit for batch in reader for limit in batch["label"].tolist()} == {20}
+    assert resource.getrlimit(files) == before
 
 
 def test_the_global_generators_can_be_left_alone() -> None:

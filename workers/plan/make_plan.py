@@ -20,6 +20,7 @@ from ..base.errors import ParameterError, RingAllocationError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
 from ..base.hooks import Hooks, PostprocessHook, Sample, hooks_kept
+from ..base.limits import limits_kept
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
@@ -88,7 +89,8 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept(), hooks_kept((hooks.decode, hooks.postprocess), source), _reading_kept(parameters, source):
+    hooks_tried = hooks_kept((hooks.decode, hooks.postprocess), source)
+    with globals_kept(), limits_kept(), hooks_tried, _reading_kept(parameters, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
