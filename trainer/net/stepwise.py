@@ -55,6 +55,7 @@ class Stepwise:
 
     def forget(self) -> None:
         """The weights, or all blobs, are no longer those of the last forward: no layer can go back until the next."""
+        self._has_run = True  # by a solver, if not here
         self._graphs.clear()
 
     def backward(self, first: int, last: int, after: After = lambda nth: None) -> None:

@@ -66,9 +66,11 @@ def test_forward_backward_and_update_are_a_step(tmp_path: Path) -> None:
     assert solver.iter == 0
 
 
-def test_a_net_goes_back_only_from_a_forward_with_the_weights_that_it_has_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_run", [True, False])
+def test_a_net_goes_back_only_from_a_forward_with_the_weights_that_it_has_now(tmp_path: Path, has_run: bool) -> None:
     solver = get_solver(write_golden_solver("sgd", tmp_path))
-    solver.net.forward()
+    if has_run:
+        solver.net.forward()
     solver.step(1)
     with pytest.raises(NetError, match="backward needs a forward of this layer before it"):
         solver.net.backward()
