@@ -8,7 +8,7 @@ from typing import Any
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
-from ..workers.plan.packed import pack, unsendable
+from ..workers.transport.packed import pack, unsendable
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 

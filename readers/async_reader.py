@@ -16,8 +16,8 @@ from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
-from ..workers.plan.packed import hook_name
 from ..workers.plan.plan import State
+from ..workers.transport.packed import hook_name
 from .looped import LoopedPipeline, check_hook, close_when_forgotten
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import SequentialOrder
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import IndexedPlan, Plan
 from blobfeed.workers.plan.stream_plan import StreamPlan
+from blobfeed.workers.transport.packed import Packed
 
 SLOTS = 2
 SHARD_ROWS = (3, 1)

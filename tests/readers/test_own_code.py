@@ -328,6 +328,40 @@ def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
         assert harness.forward()["x"].tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) -> None:
+    in_closure = 0
+
+    class Counting:
+        of_all = 0
+
+        def __init__(self) -> None:
+            self.own = {"calls": 0}
+
+        def __call__(self, sample: Sample, _: np.random.Generator) -> Any:
+            nonlocal in_closure
+            in_closure += 1
+            self.own["calls"] += 1
+            type(self).of_all += 1
+            return {"calls": np.array([self.own["calls"], in_closure, self.of_all])}
+
+    with BatchReader(Pictures(), decode=Counting(), batch_size=8, epochs=1, num_loaders=num_loaders) as reader:
+        assert in_closure == Counting.of_all == 0, "the trial has changed the user's own"
+        calls = np.concatenate([batch["calls"] for batch in reader])
+    assert calls.T.tolist() == [list(range(1, SAMPLES + 1))] * 3
+
+
+@pytest.mark.parametrize("hook", ["decode", "postprocess"])
+def test_without_loaders_a_hook_may_hold_what_cannot_be_copied(hook: str) -> None:
+    lock = threading.Lock()
+
+    def locks(given: Any, *_: Any) -> Any:
+        with lock:
+            return dict(given)
+
+    assert len(delivered(0, **{hook: locks})["label"]) == SAMPLES
+
+
 @pytest.mark.parametrize("as_stream", [False, True])
 def test_a_postprocess_hook_may_be_written_for_whole_batches(as_stream: bool) -> None:
     def centres(batch: HookBatch) -> dict[str, Any]:

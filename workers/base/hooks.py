@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from copy import copy
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from dis import get_instructions
-from functools import partial
-from itertools import chain
 from traceback import format_exception_only
-from types import CellType, FunctionType
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -24,10 +17,6 @@ from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24
 """Up to here float32 holds every whole number."""
-
-_CONTAINERS = (dict, defaultdict, OrderedDict, Counter, list, set, deque)
-_MOST_LOOKED_AT = 1000
-"""A dict of more entries holds data, and no objects that hold dicts again."""
 
 
 class Sample(dict[str, AnyArray]):
@@ -103,91 +92,6 @@ class Hooks:
     postprocess: PostprocessHook | None = None
     sampler: SamplerHook | None = None
     batch_sampler: SamplerHook | None = None
-
-
-@contextmanager
-def hooks_kept(
-    hooks: Iterable[object], source: object = None, must: Callable[[], bool] = lambda: True
-) -> Iterator[None]:
-    """For trials in the trainer: undoes what a hook, or a function of its module that it calls, has assigned, to its
-    attributes, its closure and its globals, or has put into dicts, lists and sets there.
-
-    A file or a lock that it makes at its first call could not be sent, and each loader is to make its own. `source` is
-    left alone, for it is closed by itself. No copy is tried instead: to unpickle one, cloudpickle changes its class.
-    `hooks`: any callables, a source's `read` among them; None is passed over. `must`: asked at the end whether there is
-    anything to undo.
-    """
-    spaces: list[tuple[dict[str, Any], dict[str, Any], set[str]]] = []
-    cells: list[tuple[CellType, Any]] = []
-    containers: list[tuple[Any, Any]] = []
-    for hook in chain.from_iterable(map(_with_wrapped, hooks)):
-        owner = getattr(hook, "__self__", hook)
-        held: list[object] = []
-        if owner is not source and not isinstance(owner, type) and hasattr(owner, "__dict__"):
-            held.append(vars(owner))
-        function = getattr(hook, "__func__", hook if isinstance(hook, FunctionType) else type(hook).__call__)
-        if not isinstance(function, FunctionType):
-            continue
-        there = function.__globals__
-        for each in _with_helpers(function):
-            assigned = {one.argval for one in get_instructions(each) if one.opname == "STORE_GLOBAL"}
-            spaces.append((there, {name: there[name] for name in assigned & there.keys()}, assigned))
-            cells += [(cell, cell.cell_contents) for cell in each.__closure__ or () if cell != CellType()]
-            held += [there[name] for name in each.__code__.co_names if name in there]
-        held += [content for _, content in cells]
-        containers += [(each, copy(each)) for each in _containers_in(held, function.__module__, source)]
-    try:
-        yield
-    finally:
-        if must():
-            for container, before in containers:
-                _restore(container, before)
-            for space, values, names in spaces:
-                for name in names - values.keys():
-                    space.pop(name, None)
-                space.update(values)
-            for cell, content in cells:
-                cell.cell_contents = content
-
-
-def _restore(container: Any, before: Any) -> None:
-    if type(container) in (dict, defaultdict):  # never empty in between: its order does not count, and it may be in use
-        for key in [each for each in container if each not in before]:
-            del container[key]
-        container.update(before)
-    else:
-        container.clear()
-        (container.update if hasattr(container, "update") else container.extend)(before)
-
-
-def _with_wrapped(hook: Any) -> Iterator[Any]:
-    """`hook`, what it is a part or a decoration of, or the method of a layer that it stands for."""
-    while hook is not None:
-        yield hook
-        hook = hook.func if isinstance(hook, partial) else getattr(hook, "__wrapped__", None)
-
-
-def _with_helpers(function: FunctionType) -> list[FunctionType]:
-    """`function`, and those of its module that it calls by name, and so on."""
-    found = [function]
-    for each in found:
-        for name in each.__code__.co_names:
-            other = each.__globals__.get(name)
-            if isinstance(other, FunctionType) and other.__globals__ is each.__globals__ and other not in found:
-                found.append(other)
-    return found
-
-
-def _containers_in(held: list[object], module: str, source: object) -> Iterable[Any]:
-    """What `held` leads to, by dicts and by attributes of objects of classes of `module`; their attributes, too."""
-    found: dict[int, Any] = {}
-    for value in held:  # grows
-        is_own = type(value).__module__ == module and not isinstance(value, type) and value is not source
-        inner: Any = vars(value) if is_own and type(value).__dictoffset__ else value
-        if type(inner) in _CONTAINERS and id(inner) not in found:
-            found[id(inner)] = inner
-            held += inner.values() if isinstance(inner, dict) and len(inner) < _MOST_LOOKED_AT else ()
-    return found.values()
 
 
 BY_POSITION = (

@@ -54,7 +54,7 @@ class Postprocessor:
         samples: BatchSamples,
         parameters: Parameters,
     ) -> None:
-        self._hook = hook
+        self.hook = hook
         self._takes_rng = takes_rng(hook)
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
@@ -101,7 +101,7 @@ class Postprocessor:
     def _run(self, decoded: NamedRows, samples: BatchSamples) -> Mapping[str, Any]:
         arrays = {name: _array(name, rows) for name, rows in decoded.items()}
         batch = HookBatch(arrays, samples.indices, samples.epoch)
-        hook: Any = self._hook
+        hook: Any = self.hook
         if self._seed_globals is not None:
             self._seed_globals(*samples.number)
         if self._takes_rng == "by name":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import AbstractContextManager, closing, suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, RingAllocationError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
-from ..base.hooks import Hooks, PostprocessHook, Sample, hooks_kept
+from ..base.hooks import Hooks, PostprocessHook, Sample
 from ..base.limits import limits_kept
 from ..base.parameters import Parameters
 from ..base.source import Source
@@ -41,8 +41,8 @@ from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
+from ..transport.packed import Packed, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
-from .packed import Packed, hook_name, unsendable
 from .plan import IndexedPlan, Plan, max_loaders
 from .sampled_plan import SampledPlan
 from .stream_plan import StreamPlan
@@ -89,8 +89,7 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    hooks_tried = hooks_kept((hooks.decode, hooks.postprocess), source)
-    with globals_kept(), limits_kept(), hooks_tried, _reading_kept(parameters, source):
+    with globals_kept(), limits_kept(), _reading_undone(parameters, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
@@ -140,21 +139,23 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
             )
 
 
-def _reading_kept(parameters: Parameters, source: Source | StreamSource) -> AbstractContextManager[None]:
-    """Undoes what a source of the user's own has opened meanwhile and does not close, if it cannot be sent with that.
+@contextmanager
+def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> Iterator[None]:
+    """Undo what a source of the user's own opens meanwhile and does not close, if it cannot be sent with that.
 
     An index that it has made, or an array that it has loaded, is sent: each loader would make it once more.
     """
-    if isinstance(source, StreamSource):
-        return hooks_kept((source.make,))
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
-    own = [part for part in parts if type(part).close is Source.close]
-
-    def cannot_be_sent() -> bool:
-        is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
-        return is_sent and unsendable({"": own}) is not None
-
-    return hooks_kept([part.read for part in own], must=cannot_be_sent)
+    is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
+    own = [part for part in parts if is_sent and isinstance(part, Source) and type(part).close is Source.close]
+    before = trial_copy(own)
+    try:
+        yield
+    finally:
+        if before is not own and unsendable({"": own}) is not None:
+            for part, copy in zip(own, before, strict=True):
+                vars(part).clear()
+                vars(part).update(vars(copy))
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
@@ -200,7 +201,13 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
 def _common(
     parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: DecodedSource | DecodedStream
 ) -> dict[str, Any]:
-    """What every kind of plan has; what a user may have written has the names by which messages call it."""
+    """What every kind of plan has; what a user may have written has the names by which messages call it.
+
+    The run gets `hooks` as they were given: setup has tried a copy, and what that stored is forgotten.
+    """
+    decoded.rows.hooks = hooks
+    if decoded.postprocessor is not None and hooks.postprocess is not None:
+        decoded.postprocessor.hook = hooks.postprocess
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
     named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
     parts = {**named, f"source {source.kind!r} ({type(source).__name__})": source}
@@ -240,10 +247,11 @@ def _indexed_plan(
             f"batch of epochs={parameters.epochs} with {order.samples} samples each; use a smaller rand_skip, or more "
             "epochs"
         )
+    trial_hooks = trial_copy(hooks)
     epoch = batches.start // order.samples
 
     def tried(index: int) -> tuple[int, DecodedSource, float]:
-        rows = RowMaker(hooks, source.specs, partial(read_one, source, index), parameters, transform)
+        rows = RowMaker(trial_hooks, source.specs, partial(read_one, source, index), parameters, transform)
         _check_memory(rows.slot_specs.items())
         # The trial sample has just been cached: it does not show how long the others will take.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
@@ -254,9 +262,9 @@ def _indexed_plan(
         may_be_bad = first is None or parameters.on_error == "replace"
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
-        if hooks.postprocess is not None:
+        if trial_hooks.postprocess is not None:
             row = _made(timed, index, epoch, 1)
-            postprocessor, per_row = _postprocessor(hooks.postprocess, parameters, rows, row, index)
+            postprocessor, per_row = _postprocessor(trial_hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
     plan = IndexedPlan(
         **_common(parameters, hooks, plain, DecodedSource(source, rows, postprocessor)),
@@ -348,13 +356,14 @@ def _stream_plan(
     remote = parameters.remote_loaders
     shards = source.shards or max(1, max_loaders(parameters) + (remote.most if remote else 0))
     num_shards = shards * (parameters.world_size or 1)
-    first = partial(_first_sample, source, num_shards, parameters.seed)
-    rows = RowMaker(hooks, source.specs, first, parameters, transform)
+    trial_source, trial_hooks = trial_copy((source, hooks))
+    first = partial(_first_sample, trial_source, num_shards, parameters.seed)
+    rows = RowMaker(trial_hooks, source.specs, first, parameters, transform)
     postprocessor = None
-    if hooks.postprocess is not None:
+    if trial_hooks.postprocess is not None:
         row = allocate_rows(rows.slot_specs, 1)
         rows.put(first(), row, 0)
-        postprocessor, _ = _postprocessor(hooks.postprocess, parameters, rows, row, 0)
+        postprocessor, _ = _postprocessor(trial_hooks.postprocess, parameters, rows, row, 0)
     return StreamPlan(
         **_common(parameters, hooks, source, DecodedStream(source, rows, num_shards, postprocessor)),
         shards=shards,

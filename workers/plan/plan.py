@@ -31,10 +31,10 @@ from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce, DrawnRows, Replaced, StreamBatch
+from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
 from .batch import Batch
-from .packed import Packed
 
 State = dict[str, int | str]
 

@@ -16,8 +16,8 @@ from ..order.draws import MOST_SAMPLES
 from ..order.samplers import AboutSampler, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..transport.messages import Announce
+from ..transport.packed import Packed
 from .batch import Batch
-from .packed import Packed
 from .plan import IndexedPlan, Plan, Progress, State, check_state
 from .sampled_schedule import SampledSchedule
 

@@ -20,11 +20,12 @@ import numpy as np
 
 from ..base.checks import check_options, chosen, shown
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
-from ..base.hooks import BY_POSITION, by_name, hooks_kept
+from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
 from ..base.parameters import NotNegative, Positive
 from ..base.source import CacheCounts, Tops
 from ..base.specs import AnyArray, ArraySpec
+from ..transport.packed import trial_copy
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
@@ -179,9 +180,8 @@ class StreamSource:
         """Nothing is open here: the iterators live in the loaders."""
 
     def _first(self) -> object:
-        with hooks_kept((self.make,)):
-            for item in self.open(0, self.shards or 1, 0):
-                return item
+        for item in trial_copy(self).open(0, self.shards or 1, 0):
+            return item
         raise SourceError("the stream gave no sample at all: shard 0 is empty")
 
 

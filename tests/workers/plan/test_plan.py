@@ -17,10 +17,10 @@ from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
 from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import IndexedPlan, Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
 from blobfeed.workers.transport.messages import Announce, StreamBatch
+from blobfeed.workers.transport.packed import Packed
 
 pytestmark = pytest.mark.pure
 

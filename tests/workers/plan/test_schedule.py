@@ -11,10 +11,10 @@ from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.packed import Packed
 from blobfeed.workers.plan.plan import IndexedPlan, Schedule
 from blobfeed.workers.plan.stream_plan import StreamPlan, StreamSchedule
 from blobfeed.workers.transport.messages import Announce, StreamBatch
+from blobfeed.workers.transport.packed import Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -22,7 +22,7 @@ from itertools import chain
 from mmap import ALLOCATIONGRANULARITY
 from operator import attrgetter
 from pathlib import Path
-from pickle import HIGHEST_PROTOCOL, PickleBuffer
+from pickle import HIGHEST_PROTOCOL, PickleBuffer, Unpickler
 from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -108,6 +108,31 @@ def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer]
         pickler.dump(value)
         modules = tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED))
         return file.getvalue(), pickler.buffers, modules
+
+
+def trial_copy(value: _T) -> _T:
+    """Return a copy as a loader gets it, for a trial in this process; `value` itself if it cannot be pickled.
+
+    What the trial stores in objects, closures, classes and globals of the script stays in the copy. Large arrays are
+    shared.
+    """
+    try:
+        data, buffers, _ = pack(value)
+        copy: _T = _Copier(io.BytesIO(data), buffers=buffers).load()
+    except Exception as error:
+        _log.debug("tried without a copy, since it cannot be pickled: %s: %s", type(error).__name__, error)
+        return value
+    return copy
+
+
+class _Copier(Unpickler):
+    """Makes new classes of those that are pickled by value; cloudpickle would overwrite the methods of the user's."""
+
+    def find_class(self, module: str, name: str, /) -> Any:
+        found = super().find_class(module, name)
+        if module.startswith("cloudpickle") and name in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return lambda *given: found(*given[:-2], None, given[-1])  # the last but one names the class to overwrite
+        return found
 
 
 def _warn_of_edited(modules: Iterable[str]) -> None:

@@ -23,7 +23,7 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.packed import Packed, pack
+from blobfeed.workers.transport.packed import Packed, pack
 
 from tests.support.pipelines import Numbered
 from tests.support.trainers import trainer
