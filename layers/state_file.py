@@ -2,8 +2,9 @@
 
 Caffe's `.solverstate` holds no position in the data, and nobody tells a layer that a snapshot is written or restored.
 But a layer is called before each batch. Then a snapshot that lies there new was written after the batch before it. The
-last snapshot of a run is followed by no batch, so the position after each batch is kept too. It belongs to a snapshot
-of which the file says nothing and which is no older than the file's last write.
+last snapshot of a run is followed by no batch, so the position after each batch is kept too, with the iteration that it
+belongs to. Another run may have written snapshots since, without a state file. So the newest position is only that of a
+snapshot of this iteration, which has the other snapshots' prefix and is no older than the file's last write.
 
 The first line is the newest position, of a fixed length, so that it is overwritten in place: 10 µs a batch. A line is
 added for each snapshot.
@@ -18,8 +19,11 @@ import os
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
+
+import msgspec
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder, write_whole
@@ -31,6 +35,7 @@ _SETTLED_NS = 10_000_000_000
 _SNAPSHOT = re.compile(r"_iter_(\d+)\.solverstate(\.h5)?$")
 
 _PREFIX = re.compile(r"""(?<!\w)snapshot_prefix\s*:\s*("[^"]*"|'[^']*')""")
+_ITER_SIZE = re.compile(r"(?<!\w)iter_size\s*:\s*(\d+)")
 _COMMENT_OR_STRING = re.compile(r"""("[^"]*"|'[^']*')|\#[^\n]*""")
 
 _log = logging.getLogger("blobfeed")
@@ -39,12 +44,40 @@ _log = logging.getLogger("blobfeed")
 _in_use: set[tuple[Path, int]] = set()
 
 
+@dataclass(frozen=True)
+class _Count:
+    """Batches that the layer has given since a snapshot, or since the start, which is iteration 0."""
+
+    since: int
+    """the snapshot's iteration"""
+    iter_size: int
+    """batches in an iteration"""
+    batches: int = 0
+
+    def is_at(self, iteration: int) -> bool:
+        return self.batches == self.iter_size * (iteration - self.since)
+
+    def may_be_new(self, iteration: int) -> bool:
+        """Return false for the number of a snapshot that has been there before: under a new name it is a copy."""
+        return iteration > self.since or self.is_at(iteration)
+
+    def at_snapshot(self, iteration: int) -> _Count:
+        """Begin to count anew at a snapshot of this run; it shows how many batches an iteration takes.
+
+        So the position of the next one is known even if a script has called `net.forward()` before.
+        """
+        taken = iteration - self.since
+        size = self.batches // taken if taken > 0 and self.batches % taken == 0 else self.iter_size
+        return _Count(iteration, size)
+
+
 class StateFile:
     """`path`: the parameter `state_file`, in the folder of the snapshots. Raises ParameterError, here and later."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._kept: dict[str, State] = {}
+        self._count = _Count(0, _iter_size_of_command() or 1)
         self._is_restored = False
         self._file: int | None = None
         self._first_line_bytes = _LINE
@@ -58,19 +91,17 @@ class StateFile:
 
     def restore(self, snapshot: Path) -> State:
         """Where the data stood when `snapshot` was written."""
-        states, newest = self._read()
-        try:
-            is_newest = snapshot.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
-        except OSError as error:
-            self._fail(f"{snapshot} cannot be looked at: {error.strerror}")
-        if snapshot.name not in states and not is_newest:
+        states, newest, count = self._read()
+        if snapshot.name not in states and not self._is_last(snapshot, states, count):
             known = ", ".join(states) or "none"
             self._fail(
-                f"it does not say where the data stood at {snapshot.name}, only at {known}: it must lie in the folder "
-                "of the snapshots, and have been there when they were written; to begin the data anew, leave out "
-                "'state_file'"
+                f"it does not say where the data stood at {snapshot.name}, only at {known}, and after {count.batches} "
+                f"batches from iteration {count.since} on ({count.iter_size} in an iteration): it must lie in the "
+                "folder of the snapshots, and the run that writes them must have it as its 'state_file'; to begin the "
+                "data anew, leave out 'state_file'"
             )
         state = states.get(snapshot.name, newest)
+        self._count = _Count(_number(snapshot.name), _iter_size_of_command() or count.iter_size)
         # Snapshots with higher numbers will be written again, with other positions.
         self._kept = {name: old for name, old in states.items() if _number(name) < _number(snapshot.name)}
         self._kept[snapshot.name] = state
@@ -78,14 +109,28 @@ class StateFile:
         self._is_restored = True
         return state
 
+    def _is_last(self, snapshot: Path, states: Mapping[str, State], count: _Count) -> bool:
+        """Return true if `snapshot` was written after the last batch that `count` has."""
+        found = _SNAPSHOT.search(snapshot.name)
+        if found is None or not count.is_at(int(found[1])):
+            return False
+        if states and _prefix(snapshot.name) not in map(_prefix, states):
+            return False
+        try:
+            return snapshot.stat().st_mtime_ns >= self._path.stat().st_mtime_ns
+        except OSError as error:
+            self._fail(f"{snapshot} cannot be looked at: {error.strerror}")
+
     def before_batch(self, state: State) -> None:
         """`state`: where the next batch stands. Notes it for the snapshots that are new since the last one."""
         try:
             if self._file is None:
                 self._file = self._begin(state)
-            if new := self._new_snapshots():
+            new = self._new_snapshots()
+            if names := sorted((name for name in new if self._count.may_be_new(_number(name))), key=_number):
                 os.lseek(self._file, 0, os.SEEK_END)
-                os.write(self._file, b"".join(_line(name, state) for name in sorted(new, key=_number)))
+                os.write(self._file, b"".join(_line(name, state) for name in names))
+                self._count = self._count.at_snapshot(_number(names[-1]))
         except OSError as error:
             self._fail(f"it cannot be written: {error.strerror}")
 
@@ -93,12 +138,13 @@ class StateFile:
         """`state`: where the next batch stands."""
         if self._file is None:
             return
+        self._count = replace(self._count, batches=self._count.batches + 1)
         line = self._first_line(state)
         try:
             if len(line) <= self._first_line_bytes:
                 os.pwrite(self._file, line, 0)
             else:  # it has grown, by new weights for example: a file with a longer first line takes this one's place
-                self._kept, _ = self._read()
+                self._kept, *_ = self._read()
                 self._is_restored = True
                 self._close_file()
                 self._file = self._begin(state)
@@ -129,7 +175,8 @@ class StateFile:
         return os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def _first_line(self, state: State) -> bytes:
-        return json.dumps({"state": state}).encode().ljust(self._first_line_bytes - 1) + b"\n"
+        line = json.dumps({"count": vars(self._count), "state": state})
+        return line.encode().ljust(self._first_line_bytes - 1) + b"\n"
 
     def _new_snapshots(self) -> set[str]:
         """Those that have been written since the last call. For what this run has written only the folder is asked."""
@@ -157,10 +204,11 @@ class StateFile:
             return None
         return found.st_ino, found.st_size, found.st_mtime_ns
 
-    def _read(self) -> tuple[dict[str, State], State]:
+    def _read(self) -> tuple[dict[str, State], State, _Count]:
         try:
             newest, *others = map(json.loads, self._path.read_text().splitlines())
-            return {line["snapshot"]: dict(line["state"]) for line in others}, dict(newest["state"])
+            states = {line["snapshot"]: dict(line["state"]) for line in others}
+            return states, dict(newest["state"]), msgspec.convert(newest["count"], _Count)
         except OSError as error:
             self._fail(f"it cannot be read: {error.strerror}; to begin the data anew, leave out 'state_file'")
         except (ValueError, KeyError, TypeError) as error:
@@ -194,14 +242,27 @@ def path_of(state_file: str, base_dir: Path, rank: int, *, in_caffe: bool = Fals
 
 
 def _prefix_of(solver: Path) -> Path:
+    found = _PREFIX.search(_text_of(solver))
+    return snapshot_prefix(found[1][1:-1] if found else "", solver)
+
+
+def _iter_size_of_command() -> int | None:
+    """The iter_size of the solver that the command `caffe train` names; None in pycaffe."""
+    if (solver := of_command("solver")) is None:
+        return None
+    found = _ITER_SIZE.search(_text_of(Path(solver)))
+    return int(found[1]) if found else 1
+
+
+def _text_of(solver: Path) -> str:
+    """The text without its comments; raises ParameterError."""
     try:
         text = solver.read_text()
     except OSError as error:
         raise ParameterError(
-            f"parameter 'state_file' is 'auto', and the solver {str(solver)!r} cannot be read: {error.strerror}"
+            f"parameter 'state_file': the solver {str(solver)!r} of the command cannot be read: {error.strerror}"
         ) from None
-    found = _PREFIX.search(_COMMENT_OR_STRING.sub(lambda part: part[1] or "", text))
-    return snapshot_prefix(found[1][1:-1] if found else "", solver)
+    return _COMMENT_OR_STRING.sub(lambda part: part[1] or "", text)
 
 
 def snapshot_prefix(given: str, solver: Path) -> Path:
@@ -229,6 +290,10 @@ def of_command(option: str) -> str | None:
 def _number(snapshot: str) -> int:
     found = _SNAPSHOT.search(snapshot)
     return int(found[1]) if found else 0
+
+
+def _prefix(snapshot: str) -> str:
+    return _SNAPSHOT.sub("", snapshot)
 
 
 def _line(snapshot: str, state: Mapping[str, object]) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -47,6 +49,7 @@ class _Training:
     def restored(self, snapshot: Path) -> list[list[int]]:
         """Five steps after `snapshot`."""
         self.harness.layer.restore(snapshot)
+        self.iteration = int(re.findall(r"\d+", snapshot.name)[0])
         return self.step(5)
 
     def __enter__(self) -> _Training:
@@ -71,6 +74,88 @@ def test_the_data_goes_on_from_any_snapshot_of_a_run(tmp_path: Path, ending: str
     for snapshot, at in ((last, 14), (second, 11), (first, 4)):  # the later ones are forgotten by going back
         with _Training(tmp_path) as training:
             assert training.restored(snapshot) == whole[at : at + 5]
+
+
+def test_a_snapshot_that_was_written_without_the_file_is_refused(tmp_path: Path) -> None:
+    with _Training(tmp_path) as training:
+        training.step(7)
+        last = training.snapshot()
+    with _Training(tmp_path, state_file="") as training:  # goes on from there
+        training.iteration = 7
+        training.step(3)
+        later = training.snapshot()
+    with (
+        _Training(tmp_path) as training,
+        pytest.raises(ParameterError, match=r"net_iter_10.* only at none, and after 7"),
+    ):
+        training.restored(later)
+    with _Training(tmp_path, state_file="") as whole:
+        expected = whole.step(12)[7:]
+    with _Training(tmp_path) as training:
+        assert training.restored(last) == expected
+
+
+@pytest.mark.parametrize("at", ["the end", "once", "both"])
+def test_a_copy_under_another_name_is_refused(tmp_path: Path, at: str) -> None:
+    names = ["copy_iter_2.solverstate", "best.solverstate", "copy_iter_5.solverstate"]
+    with _Training(tmp_path) as training:
+        training.step(2)
+        first = training.snapshot()
+        training.step(1)
+        if at != "the end":  # while the run goes on
+            for name in names[:2]:
+                shutil.copy(first, tmp_path / name)
+        training.step(2)
+        last = training.snapshot()
+    if at != "once":
+        for name, of in zip(names, (first, first, last), strict=True):
+            shutil.copy(of, tmp_path / name)
+    for name in names:
+        with (
+            _Training(tmp_path) as training,
+            pytest.raises(ParameterError, match=r"only at net_iter_2\.solverstate, and"),
+        ):
+            training.restored(tmp_path / name)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_the_last_snapshot_of_iterations_of_several_batches_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    solver = tmp_path / "solver.prototxt"
+    solver.write_text("# iter_size: 7\niter_size: 2\n" if known else "")
+    monkeypatch.setattr(state_file, "of_command", {"solver": str(solver)}.get)
+    with _Training(tmp_path) as training:
+        if not known:  # the first snapshot shows it
+            training.step(4)
+            training.iteration = 2
+            training.snapshot()
+        training.step(6)
+        training.iteration = 3 if known else 5
+        last = training.snapshot()
+        expected = training.step(5)
+    with _Training(tmp_path) as training:
+        assert training.restored(last) == expected
+
+
+def test_a_snapshot_of_no_iteration_that_has_ended_is_refused(tmp_path: Path) -> None:
+    """Batches that a script took by itself are found out at the next snapshot that a batch follows."""
+    with _Training(tmp_path) as training:
+        training.step(4)
+        training.iteration = 3
+        unknown = training.snapshot()
+    with _Training(tmp_path) as training, pytest.raises(ParameterError, match="after 4 batches from iteration 0 on"):
+        training.restored(unknown)
+    with _Training(tmp_path) as training:
+        training.step(4)
+        training.iteration = 3
+        training.snapshot()
+        training.step(2)
+        last = training.snapshot()
+    with _Training(tmp_path, state_file="") as whole:
+        expected = whole.step(11)[6:]
+    with _Training(tmp_path) as training:
+        assert training.restored(last) == expected
 
 
 def test_a_snapshot_that_is_written_again_is_noted_again(tmp_path: Path) -> None:
@@ -286,7 +371,7 @@ def test_each_layer_has_a_file_of_its_own_and_all_ranks_the_same(in_command: Pat
 
 
 def test_auto_without_a_readable_solver_is_an_error(in_command: Path) -> None:
-    with pytest.raises(ParameterError, match=r"'state_file' is 'auto', and the solver .* cannot be read: No such file"):
+    with pytest.raises(ParameterError, match=r"'state_file': the solver .* cannot be read: No such file"):
         path_of("auto", Path(), 0)
 
 
