@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,6 @@ from ...workers.processes.process import interrupts_deferred
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""
-
-_LOCKED_ALREADY = 712
-"""cudaErrorHostMemoryAlreadyRegistered."""
 
 _UNKNOWN = 64
 """Bytes at the start of page-locked memory that are left out. torch knows it by its first address: it would record an
@@ -63,16 +60,15 @@ class CudaDevice:
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
         """Page-lock `memory`, so that copies from it run by themselves; warns and returns False where it is refused."""
-        again, self._locked = self._locked is memory, memory  # first: Ctrl-C may fall behind the call
-        with torch.cuda.device(self.device):
+        if self._locked is memory:  # Ctrl-C fell behind the call
+            return True
+        with interrupts_deferred(), torch.cuda.device(self.device):
             error = _runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
             if int(error) == 0:
+                self._locked = memory
                 return True
             why = _runtime().cudaGetErrorString(error)
             self._forget_error()
-            if again and int(error) == _LOCKED_ALREADY:
-                return True
-            self._locked = None
         warnings.warn(
             f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes ({why}): batches go "
             "through a page-locked staging copy, which costs the trainer one more copy of each; "
@@ -169,11 +165,6 @@ def _runtime() -> Any:
 def view_as(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     """The start of `memory`, shape (bytes,) uint8, as a tensor of `dtype` and `shape`."""
     return memory[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
-
-
-def device_memory(device: torch.device, dtype: torch.dtype) -> Callable[[tuple[int, ...]], torch.Tensor]:
-    """Makes tensors of the caller's own; torch gives memory that was let go again."""
-    return lambda shape: torch.empty(shape, dtype=dtype, device=device)
 
 
 def check_cuda(device: str) -> None:

@@ -112,12 +112,15 @@ class NamedBatches:
 
                 self._given = torch.from_numpy
         else:
+            import torch
+
             from . import cuda_delivery, cuda_device
 
             cuda_device.check_cuda(device)
             self.on = on = on or cuda_device.CudaDevice(device)
             self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, on)
-            self._memory = [cuda_device.device_memory(on.device, dtype) for dtype in types]
+            # The caller's own tensors; torch gives memory that was let go again.
+            self._memory = [partial(torch.empty, dtype=dtype, device=on.device) for dtype in types]
 
     def next(self) -> NamedBatch:
         """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""

@@ -30,9 +30,6 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
         cuda_device = "blobfeed.readers.delivery.cuda_device"
         monkeypatch.setattr(f"{cuda_device}.CudaDevice", lambda _: PlayedDevice(patience=1))
         monkeypatch.setattr(f"{cuda_device}.check_cuda", lambda _: None)
-        monkeypatch.setattr(
-            f"{cuda_device}.device_memory", lambda _, dtype: lambda shape: torch.empty(shape, dtype=dtype)
-        )
     return "cuda"
 
 
