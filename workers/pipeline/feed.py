@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -30,6 +31,7 @@ from ..processes.process import (
     fill_standard_streams,
     interrupts_deferred,
     is_stopped,
+    loaders_that_fit,
     require_descriptors,
     require_threads,
     wait_for_exit,
@@ -38,6 +40,7 @@ from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
 from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
+from ..transport.control_groups import tasks_left
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.messages import Announce, End, Failure, Release, Resend, Stop, ToTrainer
 from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
@@ -59,6 +62,14 @@ _END_S = 5.0
 _log = logging.getLogger("blobfeed")
 
 
+def _fitting(plan: Plan) -> Plan:
+    """The plan with as many loaders as the control groups grant; raises BlobfeedError if fixed ones do not fit."""
+    least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
+    others = int(plan.needs_sampler)
+    fit = loaders_that_fit(plan.max_loaders, least=least, others=others, tasks=tasks_left())
+    return replace(plan, max_loaders=fit)
+
+
 class Feed:
     """The processes of one pipeline, from start to close."""
 
@@ -73,7 +84,7 @@ class Feed:
         self.start_ns: int | None = None
         """How long the trainer had waited when it took the first group."""
         self.batches_per_group = plan.batches_per_slot
-        self._plan = plan
+        plan = self._plan = _fitting(plan)
         self._reception = Reception()
         self._arrived: bytes | None = None
         self._releasing: deque[int] = deque()

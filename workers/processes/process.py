@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from ..base.errors import BlobfeedError, DescriptorLimitError
+from ..transport.control_groups import TasksLeft
 from ..transport.linux import pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
@@ -29,6 +30,9 @@ _START_DESCRIPTORS = 32
 _START_THREADS = 6
 """Two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. A process that gets none for ZeroMQ is
 ended by it, with a SIGABRT: the trainer would be, and what it has learnt would be lost."""
+
+_THREADS_PER_LOADER = 3
+"""Its own, and two of ZeroMQ."""
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
@@ -154,10 +158,30 @@ def require_descriptors(loaders: int) -> None:
         )
 
 
+def loaders_that_fit(most: int, *, least: int, others: int, tasks: TasksLeft | None) -> int:
+    """The number of loaders, at most `most`, for whose processes and threads the control group has room.
+
+    `others`: processes of one thread that the pipeline needs beside the usual ones. Raises BlobfeedError if fewer than
+    `least` fit: ZeroMQ would end each loader that gets no thread, again and again.
+    """
+    start = _START_THREADS + others
+    if tasks is None or tasks.left >= start + _THREADS_PER_LOADER * most:
+        return most
+    fit = max(0, tasks.left - start) // _THREADS_PER_LOADER
+    if fit < least:
+        need = start + _THREADS_PER_LOADER * least
+        raise BlobfeedError(
+            f"a pipeline of num_loaders={least} needs {need} processes and threads, and the control group "
+            f"{tasks.folder} has room for {tasks.left} (pids.max is {tasks.most}): raise the limit (docker run "
+            f"--pids-limit), or set num_loaders: {fit}"
+        )
+    return fit
+
+
 def require_threads() -> None:
     """Raise BlobfeedError unless as many threads can be started as trainer and assembler begin with.
 
-    Tried, since nobody says how many are left: the user's other processes and those of the control group count, too.
+    Tried, since the kernel does not say how many a limit of the user's (ulimit -u) leaves.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return  # the C library reserves 64 MB of addresses for a thread, and the pipeline may need them

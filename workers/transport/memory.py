@@ -11,6 +11,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from .control_groups import PROC, ROOT, control_groups, read_limit
+
 # malloc.h; mallopt is glibc's, and no Python module offers it.
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -18,13 +20,14 @@ _M_MMAP_THRESHOLD = -3
 _KEEP_BYTES = 512 << 20
 _LARGEST_MMAP_THRESHOLD = 32 << 20  # glibc refuses more than half the size of one of its heaps
 
-_UNLIMITED = 1 << 62
-"""Above any real limit: version 1 control groups write "no limit" as a number of about this size."""
+# The files of a limit and of what is used, and what precedes the names in memory.stat that count the groups below too.
+_NAMES_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
+_NAMES_V2 = ("memory.max", "memory.current", "")
 
 _log = logging.getLogger("blobfeed")
 
 
-def available_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+def available_memory(proc: Path = PROC, cgroup: Path = ROOT) -> int:
     """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
     try:
         free = _fields(proc / "meminfo")["MemAvailable"] * 1024
@@ -44,42 +47,22 @@ def _fields(path: Path) -> dict[str, int]:
 
 def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
     """What each control group above this process has left, page cache that it can drop counted as free."""
-    try:
-        lines = (proc / "self/cgroup").read_text().splitlines()
-    except OSError:  # a kernel without control groups, or a sandbox that hides them
-        return
-    for line in lines:
-        _, controllers, inside = line.split(":", 2)
-        if controllers == "":
-            yield from _left_upwards(cgroup, inside, "memory.max", "memory.current", "")
-        elif "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_")
-            yield from _left_upwards(cgroup / "memory", inside, *names)
-
-
-def _left_upwards(root: Path, inside: str, limit: str, usage: str, prefix: str) -> Iterator[int]:
-    group = root / inside.lstrip("/")
-    # In a container the path may name a group that is only visible from outside: then its own root is all there is.
-    groups = [group, *group.parents] if group.is_dir() else [root]
-    for folder in groups:
-        left = _left(folder, limit, usage, prefix)
-        if left is not None:
+    for folder, version in control_groups("memory", proc, cgroup):
+        names = _NAMES_V1 if version == 1 else _NAMES_V2
+        if (left := _left(folder, *names)) is not None:
             yield left
-        if folder == root:
-            return
 
 
 def _left(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
     try:
-        text = (folder / limit).read_text().strip()
-        if text == "max" or int(text) >= _UNLIMITED // 2:
+        if (most := read_limit(folder / limit)) is None:
             return None
         stat = _fields(folder / "memory.stat")
         cached = sum(stat.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
         used = int((folder / usage).read_text()) - cached
     except OSError:  # the root has no limit of its own; others may not be read by everybody
         return None
-    return max(0, int(text) - used)
+    return max(0, most - used)
 
 
 def keep_freed_memory() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -10,6 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,11 +20,13 @@ from blobfeed.workers.base.errors import BlobfeedError, DescriptorLimitError
 from blobfeed.workers.processes.process import (
     exit_in_words,
     is_stopped,
+    loaders_that_fit,
     require_descriptors,
     require_threads,
     send_signal,
     wait_for_exit,
 )
+from blobfeed.workers.transport.control_groups import TasksLeft
 
 from tests.support.trainers import trainer
 from tests.support.waiting import wait_until
@@ -159,6 +164,68 @@ def test_a_system_that_allows_too_few_threads_is_an_error(monkeypatch: pytest.Mo
     with pytest.raises(BlobfeedError, match=r"needs 6 processes and threads to start, .* allows 4: .*ulimit -u"):
         require_threads()
     assert threading.active_count() == before
+
+
+def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:
+    for left in range(40):
+        for others in (0, 1):
+            fit = loaders_that_fit(9, least=0, others=others, tasks=TasksLeft(left, 100, Path("/group")))
+            assert fit == max(loaders for loaders in range(10) if not loaders or 6 + others + 3 * loaders <= left)
+    assert loaders_that_fit(9, least=9, others=0, tasks=None) == 9
+
+
+IN_A_SMALL_GROUP = """
+group = Path(GROUP)
+(group / "cgroup.procs").write_text(str(os.getpid()))
+(group / "pids.max").write_text(str(int((group / "pids.current").read_text()) + ROOM))
+with pipeline(num_loaders=NUM_LOADERS, epochs=3) as feed:
+    try:
+        steps(feed, feed.total_batches)
+        say(f"deaths: {feed.statistics().loader_deaths}")
+    except BlobfeedError as error:
+        say(error)
+"""
+
+
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of its own that may limit processes."""
+    roots = [root for root in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")) if os.access(root, os.W_OK)]
+    for folder in (root / f"blobfeed-test-{os.getpid()}" for root in roots):
+        with suppress(OSError):
+            folder.mkdir()
+            if (folder / "pids.max").exists():
+                yield folder
+                wait_until(partial(_is_removed, folder), "the group is empty")
+                return
+            folder.rmdir()
+    pytest.skip("no control group can be made here")
+
+
+def _is_removed(group: Path) -> bool:
+    with suppress(OSError):  # a process in it is ending
+        group.rmdir()
+    return not group.exists()
+
+
+@pytest.mark.parametrize(
+    ("num_loaders", "room", "outcome"),
+    [
+        (2, 12, "deaths: 0"),
+        (2, 11, r"num_loaders=2 needs 12 .* has room for 11 \(pids.max is \d+\): .* or set num_loaders: 1$"),
+        (2, 8, "or set num_loaders: 0$"),
+        ("auto", 9, "deaths: 0"),
+        ("auto", 8, "num_loaders=1 needs 9 .* has room for 8 .* or set num_loaders: 0$"),
+    ],
+)
+def test_a_control_group_with_room_for_too_few_processes_is_an_error_at_the_start(
+    tmp_path: Path, group: Path, num_loaders: int | str, room: int, outcome: str
+) -> None:
+    body = f"GROUP, ROOM, NUM_LOADERS = {str(group)!r}, {room}, {num_loaders!r}\n" + IN_A_SMALL_GROUP
+    with trainer(tmp_path, body) as run:
+        assert re.search(outcome, run.next_line()), run.stderr
+        assert run.end() == 0, run.stderr
+        assert "a loader died" not in run.stderr
 
 
 WITHOUT_SIGCHLD = """
