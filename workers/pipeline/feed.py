@@ -16,6 +16,7 @@ from functools import partial
 
 import zmq
 
+from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
 from ..base.source import CacheCounts
@@ -249,20 +250,20 @@ class Feed:
         board.set_count(Count.STALLS, self.stalls)
         board.set_count(Count.WAITING_SINCE, begun)
         try:
-            return self._watch(assembler, begun / 1e9)
+            return self._watch(assembler)
         finally:
             self.waited_ns += time.monotonic_ns() - begun
             if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
                 board.set_count(Count.WAITED_NS, self.waited_ns)
                 board.set_count(Count.WAITING_SINCE, 0)
 
-    def _watch(self, assembler: AssemblerProcess, begun: float) -> Announce:
+    def _watch(self, assembler: AssemblerProcess) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
+        clock = AwakeClock()  # while the job is suspended, the loaders are too
+        now = begun = clock.now
         deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
-        now = begun
         while True:
-            looked_at = now
-            wait_s = max(0.0, min(deadline, next_log, next_look) - looked_at)
+            wait_s = min(LONGEST_WAIT_S, max(0.0, min(deadline, next_log, next_look) - now))
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
             try:
                 ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
@@ -277,9 +278,7 @@ class Feed:
                 self._failure = Failed(self._assembler_died(assembler))
                 raise self._failure.error()
             self._inbox.receive()  # it may be what has ended the wait
-            now = time.monotonic()
-            if (slept := now - looked_at) - wait_s > _LOOK_S:  # as the loaders have, if the whole job was suspended
-                begun, deadline, next_log = begun + slept, deadline + slept, next_log + slept
+            now = clock.look()
             if now >= deadline:
                 raise self._stalled(timeout_s)
             if now >= next_look:

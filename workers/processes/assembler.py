@@ -30,6 +30,7 @@ from pathlib import Path
 
 import zmq
 
+from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.errors import LoaderDied
 from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.assembly import Assembly
@@ -64,7 +65,6 @@ from .sampling import Sampling
 from .slot_trace import SlotTrace
 from .upkeep import Upkeep
 
-_LONGEST_WAIT_S = 1.0
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
 _ORPHANS_S = 2.0
@@ -106,9 +106,8 @@ class Assembler:
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
-        self._overslept_s = 0.0
-        self._looked_at = time.monotonic()
-        self._woke_at = 0.0
+        self._clock = AwakeClock()
+        """A loader's deadline is by this clock: while the job is suspended, the loader cannot work."""
         self._upkeep = Upkeep(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
@@ -153,12 +152,12 @@ class Assembler:
     def _turn(self) -> None:
         try:
             if self._bridge is not None and self._assembly.last is None:
-                self._bridge.start_if_due(self._now(), self._poller)
+                self._bridge.start_if_due(self._clock.now, self._poller)
             for pool in self._pools:
-                pool.start_missing(self._now())
+                pool.start_missing(self._clock.now)
             self._assign()
             if self._sampling is not None and self._assembly.last is None:
-                self._sampling.turn(self._now())
+                self._sampling.turn(self._clock.now)
             while self._assembly.announce():  # if no task is left, nothing would end the wait
                 self._assign()
             self._tell_trainer()
@@ -172,7 +171,7 @@ class Assembler:
                 pool.wanted = 0
 
     def _assign(self) -> None:
-        for order in self._assembly.assignments(self._now()):
+        for order in self._assembly.assignments(self._clock.now):
             self._task_links[order.loader].send(self._sealer.seal(order))
             if self._trace is not None:
                 self._trace.assigned(order.task.group)
@@ -185,14 +184,8 @@ class Assembler:
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
-        timeout_ms, looked_at = self._timeout_ms(), self._looked_at
-        ready = dict(self._poller.poll(timeout_ms))
-        self._looked_at = time.monotonic()
-        # Since the last look, not since this wait began: a busy assembler is suspended anywhere. All of it, for a wait
-        # may end just when a task is overdue.
-        if (slept := self._looked_at - looked_at) - timeout_ms / 1000 > _LONGEST_WAIT_S:
-            self._overslept_s += slept
-            self._woke_at = self._looked_at
+        ready = dict(self._poller.poll(self._timeout_ms()))
+        self._clock.look()
         if self._config.descriptors.trainer in ready or self._config.descriptors.errors in ready:
             self._stopping = True
             return
@@ -221,38 +214,31 @@ class Assembler:
     def _take_event(self) -> None:
         event = self._nursery.receive()
         if event.loader < 0 and self._sampling is not None:
-            self._sampling.handle_event(event, self._now())
+            self._sampling.handle_event(event, self._clock.now)
         else:
             self._note_event(event, self._pool)
 
     def _take_remote_events(self, bridge: Bridge) -> None:
-        for event in bridge.receive(self._now(), self._poller):
+        for event in bridge.receive(self._clock.now, self._poller):
             self._note_event(event, bridge.pool)
 
-    def _now(self) -> float:
-        """The time of the last look, without that in which the whole job was suspended: no loader can have used it.
-
-        Not of this moment: if the job was suspended since that look, a task begun now would have as long again to hang.
-        """
-        return self._looked_at - self._overslept_s
-
     def _timeout_ms(self) -> int:
-        now = self._now()
+        now = self._clock.now
         limit = self._plan.parameters.task_timeout_s
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
         if self._bridge is not None and self._assembly.last is None:
             deadlines.append(self._bridge.next_start())
         deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
-        return 1 + int(1000 * min([_LONGEST_WAIT_S, *waits]))
+        return 1 + int(1000 * min([LONGEST_WAIT_S, *waits]))
 
     # ---- loaders
 
     def _kill_overdue(self) -> None:
         limit, is_stream = self._plan.parameters.task_timeout_s, not self._assembly.schedule.can_be_cut
-        now = self._now()
+        now = self._clock.now
         for loader in self._assembly.ledger.overdue(now, limit):
-            moved = max(self._pool_of(loader).moved_at(loader), self._woke_at) - self._overslept_s
+            moved = self._clock.time_of(self._pool_of(loader).moved_at(loader))
             # Before it makes a batch of a stream, it may have to run the whole shard again.
             if is_stream and now - moved < limit:
                 self._assembly.ledger.note_moved(loader, moved)
@@ -268,7 +254,7 @@ class Assembler:
 
     def _scale(self, waited_s: float) -> None:
         auto, before = self._auto, self._pool.wanted
-        if auto is None or not auto.observe(waited_s, self._now()):
+        if auto is None or not auto.observe(waited_s, self._clock.now):
             return
         if auto.wanted < before:
             self._assembly.ledger.dismiss_one()
@@ -310,7 +296,7 @@ class Assembler:
         self._assembly.ledger.add_loader(loader, remote=remote)
 
     def _book(self, done: Done) -> None:
-        if not self._assembly.done(done, self._now()):
+        if not self._assembly.done(done, self._clock.now):
             self._results.dropped += 1
             return
         self._pool_of(done.loader).note_task_done()
@@ -318,7 +304,7 @@ class Assembler:
             _log.warning("%s", text)
 
     def _note_event(self, event: LoaderStarted | LoaderEnded, pool: LoaderPool) -> None:
-        if (death := pool.handle_event(event, self._now())) is None:
+        if (death := pool.handle_event(event, self._clock.now)) is None:
             return
         # Its last reports may already lie in the socket: what they tick off need not be made again.
         self._drain_results()
@@ -329,7 +315,7 @@ class Assembler:
         if not death.dismissed:
             if self._trace is not None:
                 self._trace.died(death)
-            pool.count(death, was_idle, self._now())
+            pool.count(death, was_idle, self._clock.now)
 
     # ---- from the trainer
 

@@ -14,9 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -29,8 +27,6 @@ from blobfeed.workers.pipeline.failures import what_loaders_do
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.processes import assembler as assembler_module
-from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
 
 from tests.support.pipelines import (
@@ -44,6 +40,7 @@ from tests.support.pipelines import (
     parameters,
     trapped_pipeline,
 )
+from tests.support.trainers import trainer
 from tests.support.waiting import DEADLINE_S, is_gone, wait_until
 
 
@@ -139,69 +136,38 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
 # ---- the whole job stands still, as under a scheduler that suspends it
 
 
-@pytest.mark.parametrize("place", ["poll", "_watch"])
-def test_the_trainer_does_not_count_the_time_for_which_it_was_suspended(
-    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    gate, suspended_s = tmp_path / "gate", [0]
+GATED = """
+def decode(sample, rng):
+    while os.environ.get("BLOBFEED_ROLE") == "loader" and sample.index >= 4 and not (HERE / "gate").exists():
+        (HERE / f"waits-{os.getpid()}").touch()
+        time.sleep(0.01)
+    return sample["data"]
 
-    def monotonic() -> float:
-        return time.monotonic() + suspended_s[0]
-
-    with slow_pipeline(gate) as pipeline:
-        held = [take(pipeline), take(pipeline)]
-        running: Any = pipeline._feed
-        owner = running._poller if place == "poll" else running
-        really = getattr(owner, place)
-
-        def suspended(*arguments: object) -> object:
-            if not suspended_s[0]:
-                suspended_s[0] = 10_000
-                if place == "poll":
-                    return []
-            gate.touch()
-            return really(*arguments)
-
-        clock = SimpleNamespace(monotonic=monotonic, monotonic_ns=lambda: int(monotonic() * 1e9))
-        monkeypatch.setattr(feed, "time", clock)
-        monkeypatch.setattr(owner, place, suspended)
-        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
-    assert suspended_s[0]
-    assert "no batch for" not in caplog.text
+source = Numbers(items=1 << 20)  # so large that each batch has a slot of its own, and a loader
+with pipeline(decode, source, task_timeout_s=LIMIT_S, timeout_s=LIMIT_S, epochs=1) as feed:
+    steps(feed, 1)
+    say("the next batch has to wait")
+    steps(feed, feed.total_batches - 1)
+    say(f"deaths: {feed.statistics().loader_deaths}")
+"""
 
 
-def test_the_assembler_does_not_count_the_time_for_which_it_was_suspended(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    with slow_pipeline(gate, task_timeout_s=4.0) as pipeline:
-        held, deaths = [take(pipeline), take(pipeline)], pipeline.statistics().loader_deaths
-        assembler = assembler_of(pipeline)
-        assembler.suspend()
-        end = time.monotonic() + 5.0
-        wait_until(lambda: time.monotonic() > end, "more than task_timeout_s has passed")
-        assembler.resume()
-        wait_until(lambda: assembler.status() != psutil.STATUS_STOPPED, "it goes on")
-        gate.touch()
-        assert [batch.number for batch in (*held, pipeline.take())] == [0, 1, 2]
-        assert pipeline.statistics().loader_deaths == deaths
-
-
-def test_an_assembler_that_is_suspended_outside_of_its_poll_does_not_count_that_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now = [1000.0]
-    monkeypatch.setattr(assembler_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    busy = MagicMock(_overslept_s=0.0, _woke_at=0.0, _looked_at=1000.0, _port=None, _bridge=None, _sampling=None)
-    busy._timeout_ms.return_value = 500
-    busy._upkeep.next_turn = float("inf")
-    busy._now = lambda: Assembler._now(busy)
-    busy._kill_overdue = lambda: Assembler._kill_overdue(busy)
-    overdue = busy._assembly.ledger.overdue
-    for suspended_s in (10_000.0, 0.0):
-        now[0] += suspended_s + 0.5
-        Assembler._wait(busy)
-        now[0] += suspended_s  # and again, between two waits
-        assert busy._now() == 1000.0, "what begins now is not longer in time than what began before"
-    assert [call.args[0] for call in overdue.call_args_list] == [1000.0, 1000.0]
+def test_time_for_which_the_whole_job_is_suspended_counts_for_no_deadline(tmp_path: Path) -> None:
+    limit_s = 5.0
+    with trainer(tmp_path, f"LIMIT_S = {limit_s}\n" + GATED) as run:
+        run.expect("the next batch has to wait")
+        wait_until(lambda: len(list(tmp_path.glob("waits-*"))) == 2, "both loaders have begun a task")
+        family = run.family()
+        for pid in family:
+            os.kill(pid, signal.SIGSTOP)
+        end = time.monotonic() + limit_s + 1.0
+        wait_until(lambda: time.monotonic() > end, "more than both limits has passed")
+        for pid in family:
+            os.kill(pid, signal.SIGCONT)
+        (tmp_path / "gate").touch()
+        run.expect("deaths: 0")
+        assert run.end() == 0, run.stderr
+        assert "died" not in run.stderr
 
 
 # ---- the assembler stands still

@@ -80,8 +80,9 @@ def test_an_assembler_whose_run_has_ended_does_not_wake_for_a_bridge_that_it_wil
     assembler: Any = object.__new__(Assembler)
     assembly = SimpleNamespace(last=None, ledger=SimpleNamespace(next_deadline=lambda _limit: None))
     plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=60.0))
-    vars(assembler).update(_overslept_s=0.0, _looked_at=1.0, _plan=plan, _assembly=assembly, _pools=[], _sampling=None)
+    clock = SimpleNamespace(now=1.0)
+    vars(assembler).update(_clock=clock, _plan=plan, _assembly=assembly, _pools=[], _sampling=None)
     vars(assembler).update(_bridge=SimpleNamespace(next_start=lambda: 0.0))
     assert assembler._timeout_ms() == 1
     assembly.last = Failure("LoaderDied", "the bridge to the cluster has failed")
-    assert assembler._timeout_ms() == 1001
+    assert assembler._timeout_ms() == 501
