@@ -439,7 +439,7 @@ class Typo(MultiProcessInputLayer):
 def test_a_mistake_in_decode_surfaces_in_setup_with_its_own_traceback(train: dict[str, Any]) -> None:
     with pytest.raises(KeyError, match="dota") as caught:
         LayerHarness(Typo, train)
-    assert caught.traceback[-1].name in ("decode", "__getitem__")
+    assert "decode" in [entry.name for entry in caught.traceback[-2:]]
     assert any(entry.name == "decode" and Path(str(entry.path)) == Path(__file__) for entry in caught.traceback)
 
 

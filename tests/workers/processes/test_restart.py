@@ -375,7 +375,8 @@ def test_if_no_loader_can_start_in_place_of_a_dead_one_the_run_ends(
     with Pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
         with pytest.raises(LoaderDied, match=r"\d+ loaders died in a row.*limit of processes.*failing disk"):
             list(deliver(pipeline))
-        assert pipeline.statistics().batches == 7
+        # The loader was killed in the eighth batch; its report of the seventh may have died with it.
+        assert pipeline.statistics().batches in (6, 7)
     assert "could not start: MemoryError" in caplog.text
 
 
