@@ -462,6 +462,26 @@ def test_after_an_interrupt_at_any_step_close_leaves_nothing_that_is_still_read(
         assert _wrong(device) == [], (step, nth)
 
 
+def test_a_batch_that_is_passed_over_twice_by_an_interrupt_keeps_its_slot_until_it_has_arrived(feeding: Any) -> None:
+    feed = feeding(PlayedDevice(patience=10**9), device_prefetch=2, page_lock="ring")
+    feed.next()
+    feed.wait_until_ready()
+    feed.next()
+    assert feed.device.copies[-1].done is False  # the batch that comes next is on its way
+    take = feed.delivery._take
+
+    def interrupted(*given: object) -> None:
+        feed.delivery._take = take
+        take(*given)
+        raise KeyboardInterrupt
+
+    feed.delivery._take = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        feed.delivery.leave_out()
+    feed.delivery.leave_out()
+    np.testing.assert_array_equal(feed.next()[1], np.arange(12, 16))
+
+
 # ---- the judge: torch's race detector over the trace of the played device
 
 
