@@ -14,7 +14,7 @@ EXTRAS = {
     "keras": ("keras", "KerasDataset"),
     "lmdb": ("lmdb", "Caffe's LMDB"),
     "numba": ("fast", "compiled conversion at delivery"),
-    "numcodecs": ("compression", "HDF5 files that are compressed by zstd"),
+    "numcodecs": ("compression", "fast reading of HDF5 chunks with byte shuffle, Fletcher's checksum or zstd"),
     "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),
     "plotly": ("report", "blobfeed report"),
     "ray": ("ray", "loaders on other machines"),

@@ -14,7 +14,7 @@ import numpy as np
 from ...base.files import in_folder, read_whole, write_whole
 from ...base.keys import blake2b, text_digest
 
-_VERSION = 2
+_VERSION = 3
 _CHECKSUM_BYTES = 16
 
 _Index = TypeVar("_Index")

@@ -5,6 +5,7 @@ Raises SourceError if a file or a data set is damaged, or does not fit the other
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -23,14 +24,7 @@ from ..stored.layout import Chunked, ChunkFilter, Layout, StoredArray, ThroughLi
 from ..stored.library_rows import errors_named, find_dataset, longest_element, open_file, require_filters
 
 _SCAN_ROWS = 4096
-_DIRECT_FILTERS = {
-    h5py.h5z.FILTER_DEFLATE: ChunkFilter("deflate"),
-    h5py.h5z.FILTER_SHUFFLE: ChunkFilter("shuffle"),
-    h5py.h5z.FILTER_FLETCHER32: ChunkFilter("fletcher32"),
-}
 _ZSTD = 32015
-if is_installed("numcodecs"):  # hdf5plugin 7.1 gives what lay in memory for a damaged chunk, and no error
-    _DIRECT_FILTERS[_ZSTD] = ChunkFilter("numcodecs", codec='{"id": "zstd"}')
 
 
 def examine_file(
@@ -132,15 +126,27 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
     plist = dataset.id.get_create_plist()
     applied = [plist.get_filter(number) for number in range(plist.get_nfilters())]
     numbers = [found[0] for found in applied]
-    if set(numbers) <= set(_DIRECT_FILTERS) and not inner:
-        # The first value of the shuffle is the size of an element.
-        filters = tuple(
-            replace(_DIRECT_FILTERS[number], element_bytes=values[0] if number == h5py.h5z.FILTER_SHUFFLE else 1)
-            for number, _, values, _ in applied
-        )
-        return _chunked(dataset, filters, stamp, name)
+    filters = [_undone_directly(number, values) for number, _, values, _ in applied]
+    if None not in filters and not inner:
+        return _chunked(dataset, tuple(each for each in filters if each), stamp, name)
     require_filters(dataset, f"source hdf5: {stamp.path}:{name}")
     return ThroughLibrary(chunk, plugin=any(number > h5py.h5z.FILTER_RESERVED for number in numbers))
+
+
+def _undone_directly(number: int, values: Sequence[int]) -> ChunkFilter | None:
+    """The filter as it is undone outside the HDF5 library; None if only the library can, as of all but gzip's without
+    numcodecs.
+    """
+    if number == h5py.h5z.FILTER_DEFLATE:
+        return ChunkFilter("deflate")
+    codecs: dict[int, dict[str, object]] = {
+        h5py.h5z.FILTER_SHUFFLE: {"id": "shuffle", "elementsize": int(values[0]) if values else 0},
+        h5py.h5z.FILTER_FLETCHER32: {"id": "fletcher32"},
+        _ZSTD: {"id": "zstd"},  # hdf5plugin 7.1 gives what lay in memory for a damaged chunk, and no error
+    }
+    if number not in codecs or not is_installed("numcodecs"):
+        return None
+    return ChunkFilter("numcodecs", codec=json.dumps(codecs[number]))
 
 
 def _is_direct(dataset: h5py.Dataset) -> bool:

@@ -71,18 +71,14 @@ def dims_by_top(dims: Dims, tops: Sequence[str], what: str) -> Mapping[str, tupl
     return named
 
 
-FilterKind = Literal["shuffle", "deflate", "fletcher32", "crc32c", "numcodecs"]
+FilterKind = Literal["deflate", "crc32c", "numcodecs"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkFilter:
-    """What was done to a chunk's bytes when it was written.
-
-    `element_bytes` counts for the shuffle alone; `codec`, for numcodecs alone, is the codec's configuration as JSON.
-    """
+    """A step of writing a chunk's bytes; `codec`, for numcodecs alone, is the codec's configuration as JSON."""
 
     kind: FilterKind
-    element_bytes: int = 1
     codec: str = ""
 
 

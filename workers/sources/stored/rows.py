@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
 from .chunk_decode import ChunkError, decode_chunk
 from .layout import Chunked, StoredArray, without
+
+if TYPE_CHECKING:
+    from .hdf5_library import h5py
 
 _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048
@@ -92,12 +97,20 @@ def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: Any
 class StoredRows(ChunkedRows):
     """Of an array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
-    `layout` is the array's; decoded chunks are kept in `cache`.
+    `layout` is the array's; decoded chunks are kept in `cache`. `library` opens the file through the HDF5 library.
     """
 
-    def __init__(self, file: RawFile | RemoteFile, array: StoredArray, layout: Chunked, cache: ChunkCache) -> None:
+    def __init__(
+        self,
+        file: RawFile | RemoteFile,
+        array: StoredArray,
+        layout: Chunked,
+        cache: ChunkCache,
+        library: Callable[[], h5py.File],
+    ) -> None:
         super().__init__(array, layout.chunk, cache)
         self._file = file
+        self._library = library
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._lies_in_rows = array.lies_in_rows
@@ -187,10 +200,31 @@ class StoredRows(ChunkedRows):
         try:
             data = decode_chunk(stored, layout.filters, skipped, self._chunk_bytes)
         except ChunkError as error:
-            raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
+            if not any("fletcher32" in applied.codec for applied in layout.filters):
+                raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
+            return self._by_library(number, f"the chunk at byte {offset} of the file: {error}")
         if np.may_share_memory(data, self._cache.scratch.memory):  # its filters were left out, or only checked it
             data = data.copy()
         return data.view(self._dtype).reshape(layout.chunk)
+
+    def _by_library(self, number: int, doubt: str) -> AnyArray:
+        """The chunk as the HDF5 library reads it, which accepts a second form of Fletcher's sum, of old versions.
+
+        Raises SourceError, which says `doubt`, if the library finds it damaged too.
+        """
+        from .library_rows import find_dataset
+
+        at = np.unravel_index(number, self._grid)
+        region = tuple(
+            slice(int(place) * size, (int(place) + 1) * size) for place, size in zip(at, self._chunk, strict=True)
+        )
+        try:
+            part = np.asarray(find_dataset(self._library(), self._array.name)[region])
+        except Exception as error:
+            raise SourceError(f"{self._array}: {doubt}") from error
+        values = np.zeros(self._chunk, self._dtype)
+        values[tuple(slice(0, extent) for extent in part.shape)] = part
+        return values
 
     def _stored(self, offset: int, size: int) -> Bytes:
         if isinstance(self._file, RemoteFile) or not self._layout.filters:  # it is kept as it is

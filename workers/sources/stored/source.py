@@ -369,7 +369,7 @@ class OpenFile:
 
     def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
         if isinstance(array.layout, Chunked):
-            return StoredRows(self.raw, array, array.layout, self._chunks)
+            return StoredRows(self.raw, array, array.layout, self._chunks, lambda: self.library)
         if isinstance(array.layout, ChunkObjects):
             from .object_rows import ObjectRows
 

@@ -11,6 +11,7 @@ import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.hdf5 import examine
 from blobfeed.workers.sources.stored.layout import Chunked, ThroughLibrary
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 from hypothesis import given, settings
@@ -102,6 +103,43 @@ def test_zstd_is_undone_without_its_plugin_which_gives_whatever_lay_in_memory_fo
         stream.write(bytes(damaged.size // 2))
     source = opened("hdf5", tmp_path, ["data"], path="a.h5")
     with pytest.raises(SourceError, match=rf"a\.h5:data: the chunk at byte {damaged.byte_offset} .*zstd"):
+        rows_of(source, [8])
+
+
+def test_without_numcodecs_the_library_undoes_what_is_more_than_gzip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = {name: some_array((SAMPLES, 6), "i4") for name in ("plain", "shuffled", "checked")}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, values in arrays.items():
+            options = {"shuffle": name == "shuffled", "fletcher32": name == "checked"}
+            file.create_dataset(name, data=values, chunks=(8, 6), compression="gzip", **options)
+    monkeypatch.setattr(examine, "is_installed", lambda library: library != "numcodecs")
+    source = opened("hdf5", tmp_path, tuple(arrays), path="a.h5")
+    assert layouts(source) == {"plain": Chunked, "shuffled": ThroughLibrary, "checked": ThroughLibrary}
+    assert source.modules == (LIBRARY_MODULE,)
+    assert_delivers(source, arrays, patterns(SAMPLES))
+
+
+def test_a_sum_with_swapped_bytes_is_judged_by_the_library(tmp_path: Path) -> None:
+    values = some_array((20, 3), "i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("data", data=values, chunks=(8, 3), fletcher32=True)
+        chunks = [dataset.id.get_chunk_info(number) for number in range(3)]
+    with (tmp_path / "a.h5").open("r+b") as stream:
+        for chunk in chunks[1:]:
+            stream.seek(chunk.byte_offset + chunk.size - 4)
+            swapped = np.frombuffer(stream.read(4), ">u2").astype("<u2").tobytes()
+            stream.seek(-4, 1)
+            stream.write(swapped)
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    assert layouts(source) == {"data": Chunked}
+    assert_delivers(source, {"data": values}, patterns(20))
+    with (tmp_path / "a.h5").open("r+b") as stream:
+        stream.seek(chunks[1].byte_offset)
+        stream.write(b"\xa5")
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    with pytest.raises(SourceError, match=rf"a\.h5:data: the chunk at byte {chunks[1].byte_offset} .* did not match"):
         rows_of(source, [8])
 
 
