@@ -22,6 +22,7 @@ from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
+from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.plan import Plan, State
@@ -96,6 +97,7 @@ class MultiProcessInputLayer(CaffeLayer):
     # ---- the hooks that Caffe calls
 
     @says_its_errors
+    @shortens_tracebacks
     def setup(self, bottom: Blobs, top: Blobs) -> None:
         """Check everything, decode one sample, give the tops their first shapes; starts no process."""
         if self._input is not None:  # a subclass's close() may need what its setup has not made yet
@@ -127,6 +129,7 @@ class MultiProcessInputLayer(CaffeLayer):
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
 
     @says_its_errors
+    @shortens_tracebacks
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Give the tops the shape of the next batch, which is waited for; right after setup, that of the declaration.
 
@@ -140,6 +143,7 @@ class MultiProcessInputLayer(CaffeLayer):
             feed.reshape(top)
 
     @says_its_errors
+    @shortens_tracebacks
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Put the next batch into the tops: one copy."""
         feed = self._opened()

@@ -13,6 +13,7 @@ from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
+from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches
 from .delivery.tops import UnevenTop
@@ -47,6 +48,7 @@ class BatchReader(Closing):
     """
 
     @names_parameters
+    @shortens_tracebacks
     def __init__(
         self,
         source: SourceLike = None,
@@ -282,6 +284,7 @@ class _Loop(Iterator[NamedBatch]):
         return True  # without it Python asks for the length, which an endless one has not
 
     def __next__(self) -> NamedBatch:
+        __tracebackhide__ = True
         reader = self._reader
         if reader._is_asked:
             raise ConcurrentUseError(
@@ -301,7 +304,7 @@ class _Loop(Iterator[NamedBatch]):
             self._is_over = True
         except Exception as error:
             reader.error = error
-            raise
+            raise shortened(error)  # noqa: B904 - itself
         finally:
             reader._is_asked = False
         raise StopIteration

@@ -159,11 +159,8 @@ def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str, m
 def test_a_postprocess_that_cannot_be_sent_is_named(path: str) -> None:
     function = Locking()
     function.lock = threading.Lock()
-    with (
-        AsyncReader(hdf5_path=path, postprocess=function) as reader,
-        pytest.raises(ParameterError, match="postprocess hook 'Locking' cannot be sent to the loaders"),
-    ):
-        reader.fetch_data()
+    with pytest.raises(ParameterError, match="postprocess hook 'Locking' cannot be sent to the loaders"):
+        AsyncReader(hdf5_path=path, postprocess=function)
 
 
 def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -> None:

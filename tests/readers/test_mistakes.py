@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Lock
+from traceback import extract_tb, format_exception
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from blobfeed import BatchReader, BlobfeedError, ParameterError, Sample, SampleError, SampleTooLargeError
+from blobfeed import (
+    BatchReader,
+    BlobfeedError,
+    LayerHarness,
+    MultiProcessInputLayer,
+    ParameterError,
+    Sample,
+    SampleError,
+    SampleTooLargeError,
+)
 from tests.support.pictures import encoded, picture
 
 LABELS = np.arange(8)
@@ -100,3 +111,91 @@ def test_a_crop_larger_than_a_picture_names_shorter_side_once() -> None:
     with pytest.raises(ParameterError, match=r"crop_size is 5.*source shorter_side: 5, which resizes") as caught:
         BatchReader({"arrays": {"data": np.zeros((2, 3, 4, 6))}}, batch_size=1, transform={"crop_size": 5})
     assert str(caught.value).count("shorter_side") == 1
+
+
+# ---- how much stands before the message
+
+
+def _printed(error: BaseException) -> list[str]:
+    return "".join(format_exception(error)).splitlines()
+
+
+def fails_on_the_fifth(sample: Sample, _rng: np.random.Generator) -> Sample:
+    if sample["label"] == 5:
+        raise ZeroDivisionError("the fifth")
+    return sample
+
+
+def is_short_on_the_fifth(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
+    return {**sample, "data": sample["data"][: 2 if sample["label"] == 5 else 3]}
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize(
+    ("source", "others", "most"),
+    [
+        (ARRAYS, {"epoch": 1}, 9),
+        ("nothing.h5", {}, 9),
+        ("empty/*.h5", {}, 9),
+        (ARRAYS, {"transform": {"scale": "1/255"}}, 9),
+        (ARRAYS, {"decode": needs_no_generator}, 9),
+        (ARRAYS, {"decode": is_short_on_the_fifth}, 14),
+        (ARRAYS, {"decode": fails_on_the_fifth}, 24),
+    ],
+)
+def test_a_traceback_has_the_users_lines_and_the_message_alone(
+    folder: Path, num_loaders: int, source: Any, others: dict[str, Any], most: int
+) -> None:
+    with (
+        pytest.raises(BlobfeedError) as caught,
+        BatchReader(source, batch_size=4, epochs=1, base_dir=folder, num_loaders=num_loaders, **others) as reader,
+    ):
+        list(reader)
+    printed = _printed(caught.value)
+    assert len(printed) <= most, "\n".join(printed)
+    ours = [line for line in printed if "blobfeed/workers" in line and "tracebacks.py" not in line]
+    assert not ours, "\n".join(printed)
+    assert ("in fails_on_the_fifth" in "\n".join(printed)) is (others.get("decode") is fails_on_the_fifth)
+
+
+def test_a_hook_that_fails_in_setup_keeps_its_own_frames_alone() -> None:
+    def decode(_sample: Sample, _rng: np.random.Generator) -> Sample:
+        raise ZeroDivisionError("in setup")
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        BatchReader(ARRAYS, batch_size=4, decode=decode)
+    names = [frame.name for frame in extract_tb(caught.value.__traceback__)]
+    assert names[1:] == ["call", "decode"]
+    assert caught.value.__notes__ == ["raised in setup, by sample 0 (arrays[0])"]
+
+
+def test_a_layer_that_cannot_be_set_up_has_a_short_traceback() -> None:
+    with pytest.raises(ParameterError) as caught:
+        LayerHarness(MultiProcessInputLayer, {"source": ARRAYS, "batch_size": 0})
+    assert len(_printed(caught.value)) <= 24
+
+
+# ---- what cannot be sent to the loaders
+
+
+class Files:
+    def __init__(self, path: Path) -> None:
+        self.files = {"x": [h5py.File(path)]}
+
+
+def test_what_cannot_be_sent_is_named_in_setup(folder: Path) -> None:
+    a = Files(folder / "x.h5")
+    lock = Lock()
+
+    def postprocess(_batch: object) -> None:
+        with lock:
+            return
+
+    says = r"decode hook '.*' cannot be sent to the loaders: .*; its {} is of type {}; make such an object inside"
+    with pytest.raises(ParameterError, match=says.format(r"a\.files\['x'\]\[0\]", r"h5py\.File")):
+        BatchReader(ARRAYS, batch_size=4, decode=lambda sample, _rng: (a, sample)[1])
+    with pytest.raises(ParameterError, match=says.format("lock", r"_thread\.lock").replace("decode", "postprocess")):
+        BatchReader(ARRAYS, batch_size=4, postprocess=postprocess)
+    with BatchReader(ARRAYS, batch_size=4, num_loaders=0, decode=lambda sample, _rng: (a, sample)[1]) as reader:
+        assert next(iter(reader)).rows == 4
+    a.files["x"][0].close()

@@ -48,6 +48,8 @@ class Statistics:
         )
 
     def __repr__(self) -> str:
-        """What is not zero, seconds to the millisecond; without the sentence, which is longer than all the rest."""
-        counts = {name: round(value, 3) for name, value in asdict(self).items() if value and name != "diagnosis"}
+        """What is not zero, seconds to the millisecond, and the sentence last."""
+        counts = {
+            name: value if isinstance(value, str) else round(value, 3) for name, value in asdict(self).items() if value
+        }
         return f"Statistics({', '.join(f'{name}={count!r}' for name, count in counts.items())})"

@@ -36,7 +36,7 @@ from ..order.mixed_order import MixedOrder
 from ..order.sample_rng import globals_kept
 from ..order.samplers import Sampler
 from ..order.shard_turns import StreamPosition
-from ..sources import open_source
+from ..sources import is_our_own, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
@@ -78,7 +78,10 @@ def make_plan(
     chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
-        return _made_plan(parameters, hooks, base_dir, train, source)
+        plan = _made_plan(parameters, hooks, base_dir, train, source)
+        if parameters.num_loaders != 0 or parameters.remote_loaders is not None:
+            plan.decoded.require_sendable()
+        return plan
 
 
 def _made_plan(
@@ -210,7 +213,8 @@ def _common(
         decoded.postprocessor.hook = hooks.postprocess
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
     named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
-    parts = {**named, f"source {source.kind!r} ({type(source).__name__})": source}
+    is_users = isinstance(source, StreamSource) or not is_our_own(source)
+    parts = {**named, **({f"source {source.kind!r} ({type(source).__name__})": source} if is_users else {})}
     made = decoded.postprocessor or decoded.rows
     return {
         "parameters": parameters,

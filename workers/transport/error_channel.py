@@ -23,6 +23,7 @@ from typing import Any, cast
 import cloudpickle
 
 from ..base.errors import BlobfeedError
+from ..base.tracebacks import shortened
 
 FRAME_BYTES = 1 << 22
 _MOST_CHARACTERS = 1 << 15
@@ -35,8 +36,8 @@ _log = logging.getLogger("blobfeed")
 
 
 def describe(error: BaseException) -> str:
-    """The exception with its traceback, as Python would print it."""
-    return sendable("".join(traceback.format_exception(error)))
+    """The exception with its traceback, as Python would print it, without this package's own frames."""
+    return sendable("".join(traceback.format_exception(shortened(error))))
 
 
 def summary_of(error: BaseException) -> str:
@@ -118,7 +119,8 @@ class ErrorInbox:
         error = self._exceptions.pop(number, None)
         if error is None:
             return RemoteError(text)
-        error.add_note(f"raised in a loader:\n{text}")
+        if len(text.splitlines()) > 1:  # else it says no more than the exception itself
+            error.add_note(f"raised in a loader:\n{text}")
         return error
 
     def receive(self) -> None:

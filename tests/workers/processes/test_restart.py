@@ -536,6 +536,5 @@ def test_a_hook_that_cannot_be_sent_is_an_error() -> None:
         with lock:
             return sample["data"], sample["label"]
 
-    pipeline = Pipeline(parameters(), Hooks(decode), source=Numbered(items=SMALL))
-    fails(pipeline, ParameterError, r"decode hook .*decode' cannot be sent to the loaders")
-    pipeline.close()
+    with nothing_left(), pytest.raises(ParameterError, match=r"decode hook .*decode' cannot be sent to the loaders"):
+        Pipeline(parameters(), Hooks(decode), source=Numbered(items=SMALL))

@@ -239,7 +239,7 @@ def test_what_cannot_be_sent_is_named(given: dict[str, Any], named: str, monkeyp
 
 
 @pytest.mark.parametrize("name", ["decode", "postprocess", "sampler"])
-def test_a_hook_that_cannot_be_sent_is_named_when_the_loaders_start(name: str) -> None:
+def test_a_hook_that_cannot_be_sent_is_named_before_the_first_batch(name: str) -> None:
     def hook(*_: Any) -> Any:
         with lock:
             return range(100) if name == "sampler" else None if name == "postprocess" else {"data": np.ones(2)}
@@ -249,8 +249,8 @@ def test_a_hook_that_cannot_be_sent_is_named_when_the_loaders_start(name: str) -
     sampler = {"sampler": hook} if name == "sampler" else {}
     given = check_parameters({"source": {"of": {}}, "batch_size": 4, "num_loaders": 1, **sampler})
     with (
-        Pipeline(given, Hooks(**hooks), source=Numbered()) as pipeline,
         pytest.raises(ParameterError, match=rf"{name}.* .*hook.* cannot be sent to the loaders"),
+        Pipeline(given, Hooks(**hooks), source=Numbered()) as pipeline,
     ):
         pipeline.take()
 
