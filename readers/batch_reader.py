@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack
+from typing import Unpack, cast
 
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ConcurrentUseError, EndOfData, PipelineClosed, SourceError
@@ -15,7 +15,7 @@ from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.plan.plan import State
-from .delivery.named_batches import NamedBatch, NamedBatches
+from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
 from .delivery.tops import UnevenTop
 from .keywords import check_keywords, names_parameters
 from .looped import LoopedPipeline, SourceLike, close_when_forgotten
@@ -41,7 +41,8 @@ class BatchReader(Closing):
     `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
     of your own: keep them, collect them, write into them; memory that you let go is used again, so that a plain loop
     allocates nothing. `copy=False` spares the copy: what you get is the slot's own memory, writable, and valid until
-    the next step of the loop only, when it is filled anew.
+    the next step of the loop only, when it is filled anew. `tuples=True` gives tuples of them in the order of the tops,
+    for `for data, label in reader`, in place of NamedBatches, which are dicts and so unpack to their names.
 
     Raises ParameterError, SourceError, and whatever `decode` raises on its first sample; processes are started by the
     first step of the first loop.
@@ -56,6 +57,7 @@ class BatchReader(Closing):
         decode: DecodeHook | None = None,
         postprocess: PostprocessHook | None = None,
         copy: bool | None = None,
+        tuples: bool = False,
         base_dir: Path | str | None = None,
         train: bool = True,
         **parameters: Unpack[ReaderParameters],
@@ -65,6 +67,7 @@ class BatchReader(Closing):
         self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
         self.parameters = self._feed.parameters
         self.copies = self._feed.copies
+        self.tuples = tuples
         self.error: Exception | None = None
         """What the last step of a loop raised. TensorFlow passes only its text on, as an UnknownError."""
         self._newest: _Span | None = None
@@ -299,7 +302,8 @@ class _Loop(Iterator[NamedBatch]):
             delivery = reader._feed.batches.delivery
             if batch is not None:
                 delivery.filled = None
-                return batch
+                # Typed as what a loop gives without it: a type of its own for each would make two classes of readers.
+                return cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
             delivery.end_loans()
             self._is_over = True
         except Exception as error:

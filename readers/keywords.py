@@ -14,6 +14,9 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import DecodeHook, PostprocessHook
 from ..workers.base.parameters import Parameters, ReaderParameters
 
+_OWN = ("copy", "tuples")
+"""Arguments of a reader that its datasets declare themselves, or do without."""
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
@@ -40,8 +43,8 @@ def names_parameters(function: _Function) -> _Function:
 
 
 def names_arguments_of(reader: type) -> Callable[[_Function], _Function]:
-    """The same for `**arguments` that are passed on to `reader`; `copy` is none of them."""
-    shown = [given for given in inspect.signature(reader).parameters.values() if given.name != "copy"]
+    """The same for `**arguments` that are passed on to `reader`; `copy` and `tuples` are none of them."""
+    shown = [given for given in inspect.signature(reader).parameters.values() if given.name not in _OWN]
     return lambda function: _showing(function, shown)
 
 
@@ -54,9 +57,11 @@ def _showing(function: _Function, others: Iterable[inspect.Parameter]) -> _Funct
 
 
 def check_no_copy(what: str, parameters: Mapping[str, object]) -> None:
-    """Raises ParameterError for a `copy` to one that gives no choice."""
+    """Raises ParameterError for `copy` or `tuples` to a dataset that gives no choice."""
     if "copy" in parameters:
         raise ParameterError(f"{what} always copies: leave out 'copy'")
+    if "tuples" in parameters:
+        raise ParameterError(f"{what} has its framework's own form of a batch: leave out 'tuples'")
 
 
 def check_keywords(reader: type, parameters: Mapping[str, object]) -> None:

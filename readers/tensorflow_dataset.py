@@ -87,10 +87,11 @@ def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchRea
         raise ParameterError(
             f"TensorFlowDataset: a BatchReader has its parameters already, got {', '.join(given)} beside it"
         )
-    if reader.parameters.device or not reader.copies:
+    if reader.parameters.device or not reader.copies or reader.tuples:
         raise ParameterError(
-            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r} and copy={reader.copies}: "
-            "expected device='' and copy=True, since TensorFlow keeps the arrays"
+            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r}, copy={reader.copies} and "
+            f"tuples={reader.tuples}: expected device='' and copy=True, since TensorFlow keeps the arrays, and "
+            "tuples=False"
         )
     return reader
 

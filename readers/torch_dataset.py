@@ -10,7 +10,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..workers.base.errors import ParameterError, PipelineClosed
 from .batch_reader import BatchReader, DatasetOverReader
-from .delivery.named_batches import NamedBatch
+from .delivery.named_batches import NamedBatch, TupleBatch
 from .keywords import ReaderArguments, names_arguments_of
 from .looped import SourceLike
 
@@ -22,6 +22,8 @@ class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
         for batch in DataLoader(dataset, batch_size=None):     # or: for batch in dataset
             train(batch["data"], batch["label"])
 
+    `tuples=True` gives tuples in the order of the tops: `for data, label in dataset`.
+
     The arguments are those of BatchReader, `reader` is the BatchReader underneath; `device` is "cpu" unless given. The
     batches are complete, so the DataLoader gets `batch_size=None`; with another one its first batch raises
     ParameterError. They are made in blobfeed's own loaders, so it keeps `num_workers=0`: a worker of its own would only
@@ -32,11 +34,16 @@ class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
 
     @names_arguments_of(BatchReader)
     def __init__(
-        self, source: SourceLike = None, *, copy: bool | None = None, **arguments: Unpack[ReaderArguments]
+        self,
+        source: SourceLike = None,
+        *,
+        copy: bool | None = None,
+        tuples: bool = False,
+        **arguments: Unpack[ReaderArguments],
     ) -> None:
         super().__init__()
         arguments.setdefault("device", "cpu")
-        self.reader = BatchReader(source, copy=copy, **arguments)
+        self.reader = BatchReader(source, copy=copy, tuples=tuples, **arguments)
 
     def __iter__(self) -> Iterator[NamedBatch]:
         if get_worker_info() is not None:
@@ -61,4 +68,6 @@ def _refuse_to_collate(*_: object, **__: object) -> NoReturn:
     )
 
 
-default_collate_fn_map[NamedBatch] = _refuse_to_collate  # torch's own place for types that it cannot stack
+default_collate_fn_map[NamedBatch] = default_collate_fn_map[TupleBatch] = (
+    _refuse_to_collate  # torch's own place for types that it cannot stack
+)

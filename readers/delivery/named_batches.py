@@ -68,6 +68,12 @@ class NamedBatch(dict[str, Any]):
         return self._batch.indices
 
 
+class TupleBatch(tuple[Any, ...]):
+    """The arrays of a batch in the order of the tops."""
+
+    __slots__ = ()
+
+
 class _Array(msgspec.Struct, dict=True):
     """A blob over an array or a tensor of its own, made by `memory` when it is needed; or shown a slot's memory."""
 

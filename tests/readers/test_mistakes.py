@@ -199,3 +199,31 @@ def test_what_cannot_be_sent_is_named_in_setup(folder: Path) -> None:
     with BatchReader(ARRAYS, batch_size=4, num_loaders=0, decode=lambda sample, _rng: (a, sample)[1]) as reader:
         assert next(iter(reader)).rows == 4
     a.files["x"][0].close()
+
+
+# ---- batches as tuples
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_tuples_have_the_arrays_in_the_order_of_the_tops(num_loaders: int) -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 1, "num_loaders": num_loaders, "tops": ["label", "data"]}
+    with BatchReader(ARRAYS, **settings, tuples=True) as reader:
+        pairs: Any = iter(reader)
+        unpacked = [(label.tolist(), data.shape) for label, data in pairs]
+    assert unpacked == [([0, 1, 2, 3], (4, 3, 4)), ([4, 5, 6, 7], (4, 3, 4))]
+
+
+def test_a_torch_dataset_gives_tuples_too() -> None:
+    torch = pytest.importorskip("torch")
+    from blobfeed import TorchDataset
+
+    settings: dict[str, Any] = {"batch_size": 4, "epochs": 1, "num_loaders": 0, "tuples": True}
+    with TorchDataset(ARRAYS, **settings) as dataset:
+        loaders: Any = dataset, torch.utils.data.DataLoader(dataset, batch_size=None)
+        for loader in loaders:
+            assert [(tuple(data.shape), label.tolist()) for data, label in loader] == [
+                ((4, 3, 4), [0, 1, 2, 3]),
+                ((4, 3, 4), [4, 5, 6, 7]),
+            ]
+        with pytest.raises(ParameterError, match="batch_size=None"):
+            next(iter(torch.utils.data.DataLoader(dataset, batch_size=2)))
