@@ -42,7 +42,7 @@ _Item = TypeVar("_Item")
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The options of `source: {stream: …}`.
 
-    make: `module:function`; see StreamSource.
+    make: `module:function`, or in Python the function itself; see StreamSource.
     shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.
     capacity: samples in each shard's shuffle buffer; 0 for no shuffling.
     min_after_dequeue: samples that stay in it until the shard ends.
@@ -114,8 +114,11 @@ class StreamSource:
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, tops: Tops, base_dir: Path) -> StreamSource:
-        """From `source: {stream: {make: module:function, …}}`; raises ParameterError, SourceError."""
+        """From `source: {stream: {make: …}}`, `module:function` or the function; raises ParameterError, SourceError."""
         del base_dir  # modules are found by Python's own search path
+        if isinstance(options, Mapping) and callable(function := options.get("make")):
+            checked = check_options({**options, "make": "a function"}, StreamOptions, "source stream")
+            return cls(**msgspec.structs.asdict(checked) | {"make": function}, names=tops)
         checked = check_options(options, StreamOptions, "source stream")
         try:
             make = pkgutil.resolve_name(checked.make)

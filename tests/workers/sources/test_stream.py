@@ -545,7 +545,15 @@ def made_of(source: Any, **given: Any) -> dict[str, list[float]]:
         return {name: values.tolist() for name, values in next(iter(reader)).items()}
 
 
-@pytest.mark.parametrize("source", [lambda: StreamSource(xyz), lambda: {"stream": {"make": f"{__name__}:xyz"}}])
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda: StreamSource(xyz),
+        lambda: {"stream": {"make": f"{__name__}:xyz"}},
+        lambda: {"stream": {"make": xyz}},
+        lambda: {"stream": {"make": xyz, "shards": 1}},
+    ],
+)
 def test_tops_and_fields_choose_among_what_a_stream_gives(source: Any) -> None:
     z, y = [0.5, 1.5, 2.5, 3.5], [0.25, 1.25, 2.25, 3.25]
     assert made_of(source(), tops=["z", "y"]) == {"z": z, "y": y}
