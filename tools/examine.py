@@ -24,6 +24,9 @@ from .recognition.found import Found, samples_of
 _BATCH = 64
 _BATCH_BYTES = 64 << 20
 _LABELS_AT_ONCE = 4096
+_RANDOM = 14
+"""Samples that are looked at beside the first ones and the last one."""
+
 _LABELS_S = 1.0
 _PACKED_BYTES = 64 << 20
 _PACKED_S = 1.0
@@ -59,7 +62,10 @@ class Labels:
 
 @dataclass
 class Facts:
-    """What `blobfeed inspect` has found out. `rates`: samples/s by the order of reading, "packed" among them."""
+    """What `blobfeed inspect` has found out.
+
+    `rates`: samples/s by the order of reading, "packed" among them. `some`: the first, the last and random samples.
+    """
 
     kind: str
     samples: int
@@ -67,6 +73,7 @@ class Facts:
     storage: Mapping[str, Storage] = field(default_factory=dict)
     labels: Mapping[str, Labels] = field(default_factory=dict)
     first: tuple[Mapping[str, AnyArray], ...] = ()
+    some: tuple[Mapping[str, AnyArray], ...] = ()
     rates: dict[str, float] = field(default_factory=dict)
     packed_samples: int = 0
     bad: Bad = field(default_factory=dict)
@@ -86,6 +93,8 @@ def examine(found: Found, *, seconds: float, shown: int) -> Facts:
         facts = Facts(found.kind, len(source), dict(source.specs))
         facts.storage = _storage(found, tuple(source.specs))
         facts.first = tuple(samples_of(source, range(min(shown, len(source))), facts.bad))
+        others = np.random.default_rng(0).integers(0, len(source), _RANDOM).tolist()
+        facts.some = (*facts.first, *samples_of(source, sorted({len(source) - 1, *others}), facts.bad))
         scalars = [top for top, spec in facts.specs.items() if not spec.shape and spec.dtype.kind in "iuf"]
         if len(facts.specs) > 1:  # else they are the data, and no classes
             facts.labels = {top: counted for top in scalars if (counted := _count(found, top, facts.bad))}

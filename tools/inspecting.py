@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from ..workers.base.specs import AnyArray
+from ..workers.base.specs import AnyArray, ArraySpec
 from .examine import Facts, examine
 from .recognition.found import Found, in_yaml
 
@@ -52,6 +52,8 @@ def print_lines(found: Found, console: Console) -> None:
     console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
         console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
+    if found.transform:
+        console.print(f"transform: {in_yaml(dict(found.transform))}", highlight=False, soft_wrap=True)
 
 
 def _tops(facts: Facts) -> Table:
@@ -135,16 +137,25 @@ def _about_reading(facts: Facts) -> Iterator[str]:
 
 
 def _about_types(facts: Facts) -> Iterator[str]:
-    for top, spec in facts.specs.items():
-        values = [sample[top] for sample in facts.first if top in sample and sample[top].size]
-        if spec.dtype.kind != "f" or not spec.shape or spec.varies or not values:
-            continue  # `pack` takes no samples that differ in size
-        whole = all((value == value.round()).all() and 0 <= value.min() <= value.max() <= 255 for value in values)
-        if whole and any(value.max() > 1 for value in values):
-            yield (
-                f"{top} is {spec.dtype.name}, and its first samples hold whole numbers from 0 to 255: `blobfeed pack "
-                f"--uint8 {top}` takes {spec.dtype.itemsize} times less space and memory traffic"
-            )
+    tops = [top for top, spec in facts.specs.items() if _fits_uint8(top, spec, facts)]
+    if tops:
+        several = len(tops) > 1
+        types = ", ".join(sorted({facts.specs[top].dtype.name for top in tops}))
+        least = min(facts.specs[top].dtype.itemsize for top in tops)
+        yield (
+            f"{', '.join(tops)} {'are' if several else 'is'} {types}, and the first, the last and some random samples "
+            f"hold whole numbers from 0 to 255: `blobfeed pack {' '.join(f'--uint8 {top}' for top in tops)}` takes "
+            f"{least} times less space and memory traffic"
+        )
+
+
+def _fits_uint8(top: str, spec: ArraySpec, facts: Facts) -> bool:
+    """Whether all values of `top` that were looked at fit uint8; no labels, which may run higher in the others."""
+    values = [sample[top] for sample in facts.some if top in sample and sample[top].size]
+    if spec.dtype.kind != "f" or spec.items < 2 or spec.varies or not values or top.startswith("label"):
+        return False  # `pack` takes no samples that differ in size
+    whole = all((value == value.round()).all() and 0 <= value.min() <= value.max() <= 255 for value in values)
+    return whole and any(value.max() > 1 for value in values)
 
 
 def _about_labels(facts: Facts) -> Iterator[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +24,14 @@ COLOR_ATTRIBUTE = "color"
 class Found:
     """What paths hold: the declaration for `source:`, the tops to name beside it (None: by default), and remarks.
 
-    `noted_bgr`: whether a packed file says so of its colours.
+    `noted_bgr`: whether a packed file says so of its colours. `transform`: what brings pictures to one size.
     """
 
     declared: Mapping[str, Any]
     tops: tuple[str, ...] | None = None
     remarks: tuple[str, ...] = ()
     noted_bgr: bool = False
+    transform: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def kind(self) -> str:

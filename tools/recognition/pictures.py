@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -55,7 +56,7 @@ def folder_of_images(path: Path, images: Sequence[Path], image_list: Path | None
     named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
     said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})
-    return Found(found.declared, None, (said, *found.remarks))
+    return replace(found, remarks=(said, *found.remarks))
 
 
 def _numbered(classes: list[str], file: Path) -> list[str]:
@@ -102,18 +103,25 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
     resizes, seen = kind in ("image_list", "tar"), f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
     if (smallest == largest).all():
         return Found({kind: options | ({"equal_sizes": True} if resizes else {})})
-    how = "shorter_side resizes them; " if resizes else ""
+    how = "shorter_side resizes them, take the same one for training and for validation; " if resizes else ""
     remark = f"{len(sizes)} of {samples:,} pictures looked at: {seen}; {how}crop_size in transform gives one size"
-    side, bounds = 0, dict[str, int]()
+    side, bounds, crop = 0, dict[str, int](), int(sizes.min())
     if resizes:
-        side = min(_USUAL_SIDE, int(np.median(sizes.min(axis=1))))
+        side = _round(min(_USUAL_SIDE, int(np.median(sizes.min(axis=1)))))
+        crop = max(1, side * 7 // 8)  # 224 of 256, as is usual
         largest = np.ceil(sizes * side / sizes.min(axis=1, keepdims=True)).astype(np.int64).max(axis=0)
         bounds = {"shorter_side": side}
     if not resizes or largest.max() > LONGEST_SIDE_RATIO * side:
         least = LONGEST_SIDE_RATIO * side  # of the others some may be long the other way
         height, width = (max(least, 1 << int(length - 1).bit_length()) for length in largest)
         bounds |= {"max_height": height, "max_width": width}
-    return Found({kind: {**options, **bounds}}, None, (remark,))
+    return Found({kind: {**options, **bounds}}, None, (remark,), transform={"crop_size": crop})
+
+
+def _round(side: int) -> int:
+    """The largest usual side up to `side`: pictures of training and of validation are to get the same one."""
+    step = next((step for step in (32, 8) if side >= step), 1)
+    return side // step * step
 
 
 def _opened_at_any_size(kind: str, options: Mapping[str, Any]) -> Source:

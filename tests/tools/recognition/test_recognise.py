@@ -353,7 +353,11 @@ def test_a_link_that_leads_nowhere_is_missed_by_its_name() -> None:
 def test_images_of_several_sizes_get_a_shorter_side() -> None:
     write_images((20, 30), (40, 30), (50, 50))
     found = source_of(["photos"], image_list=Path("all.txt"))
-    assert found.declared["image_list"]["shorter_side"] == 30
+    assert found.declared["image_list"]["shorter_side"] == 24  # a usual one, which train and val are likely to share
+    assert found.transform == {"crop_size": 21}
+    assert "take the same one for training and for validation" in found.remarks[1]
+    with BatchReader(found.declared, batch_size=2, num_loaders=0, transform=found.transform) as reader:
+        assert next(iter(reader))["data"].shape == (2, 3, 21, 21)
     assert "3 of 3 pictures looked at: 20×30 to 50×50" in found.remarks[1]
 
 
@@ -406,7 +410,7 @@ def test_shards_of_pictures_have_data_and_label_and_whatever_else_there_is() -> 
     write_tar("b.tar", 8, members)
     found = source_of(["a.tar", "b.tar"])
     named = {"data": "jpg", "label": "cls", "txt": "txt"}
-    assert found.declared == {"tar": {"path": ["a.tar", "b.tar"], "members": named, "shorter_side": 25}}
+    assert found.declared == {"tar": {"path": ["a.tar", "b.tar"], "members": named, "shorter_side": 24}}
     assert found.is_bgr
     assert "20×30 to 40×30" in found.remarks[0]
     with closing(found.open()) as source:
