@@ -16,7 +16,6 @@ from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import open_source
 
-from blobfeed import BatchReader
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import decoded, encoded, noise, picture
 
@@ -41,16 +40,6 @@ def read(source: Source, indices: list[int]) -> dict[str, list[AnyArray]]:
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     return write_lmdb(tmp_path / "raw", map(raw_datum, RAW, LABELS))
-
-
-def test_raw_records_are_read_by_their_position_among_the_keys(raw: Path) -> None:
-    source = opened(raw)
-    assert len(source) == 7
-    assert {name: str(spec) for name, spec in source.specs.items()} == {"data": "(3, 5, 4) uint8", "label": "() int64"}
-    found = read(source, [6, 0, 0, 3])
-    np.testing.assert_array_equal(found["data"], RAW[[6, 0, 0, 3]])
-    assert found["label"] == [2, 3, 3, 1]
-    assert source.where(6) == f"{raw} key '00000006'"
 
 
 def test_a_database_may_be_a_file_by_itself(tmp_path: Path) -> None:
@@ -120,12 +109,6 @@ def test_all_records_need_as_many_channels_as_the_first_one(tmp_path: Path, chan
         read(source, [0, 1])
 
 
-def test_only_the_tops_that_are_asked_for_are_read(raw: Path) -> None:
-    assert list(read(opened(raw, ("label",)), [2])) == ["label"]
-    with pytest.raises(ParameterError, match=r"unknown top 'lable' \(did you mean 'label'\?\)"):
-        opened(raw, ("lable",))
-
-
 def test_a_pickled_source_reads_on_and_two_read_the_same_database(raw: Path) -> None:
     source = opened(raw)
     copy = pickle.loads(pickle.dumps(source))
@@ -165,21 +148,6 @@ def test_a_closed_source_leaves_the_database_to_others(raw: Path) -> None:
         assert environment.stat()["entries"] == 7
     assert read(source, [0])["label"] == [3]
     assert sorted(file.name for file in raw.iterdir()) == ["data.mdb"]
-
-
-def test_the_fingerprint_follows_the_content(raw: Path) -> None:
-    before = opened(raw).fingerprint()
-    assert opened(raw).fingerprint() == before
-    write_lmdb(raw, map(raw_datum, RAW[::-1].copy(), LABELS))
-    assert opened(raw).fingerprint() != before
-
-
-def test_a_database_that_changed_meanwhile_is_not_read(raw: Path) -> None:
-    source = opened(raw)
-    source.close()
-    write_lmdb(raw, map(raw_datum, RAW[::-1].copy(), LABELS))
-    with pytest.raises(SourceError, match=r"raw/data\.mdb: it was changed since it was examined"):
-        read(source, [0])
 
 
 @pytest.mark.parametrize(
@@ -226,11 +194,3 @@ def test_a_database_cut_short_is_an_error_and_not_a_crash(raw: Path) -> None:
     (cut / "data.mdb").write_bytes(whole[:8192])
     with pytest.raises(SourceError, match=r"cut/data.mdb' is cut short: it needs \d+ bytes and has 8192"):
         opened(cut)
-
-
-def test_a_reader_delivers_every_record_once(raw: Path) -> None:
-    with BatchReader(
-        {"lmdb": {"path": str(raw)}}, batch_size=3, shuffle=True, epochs=1, last_batch="partial", num_loaders=2
-    ) as reader:
-        labels = [label for batch in reader for label in batch["label"].tolist()]
-    assert sorted(labels) == sorted(LABELS)
