@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,11 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.specs import AnyArray
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.stored import (
     MAP_BELOW_BYTES,
     assert_delivers,
-    assert_rows,
     bytes_read,
-    in_loader,
     opened,
     patterns,
     some_array,
@@ -48,12 +43,6 @@ def test_every_type_and_order_is_delivered_as_numpy_loads_it(dtype: str, order: 
         assert_delivers(source, arrays, patterns(SAMPLES))
 
 
-def test_tops_come_in_the_order_of_the_parameters_or_as_asked_for(tmp_path: Path) -> None:
-    paths = save(tmp_path, data=np.zeros((5, 2)), label=np.arange(5), weight=np.ones(5))
-    assert list(opened("npy", tmp_path, **paths).specs) == ["data", "label", "weight"]
-    assert list(opened("npy", tmp_path, ["weight", "data"], **paths).specs) == ["weight", "data"]
-
-
 def test_several_files_of_a_top_are_put_end_to_end_in_natural_order(tmp_path: Path) -> None:
     data, label = some_array((30, 3, 4), "f4"), np.arange(30)
     # Files of one top need not be those of another, nor be stored in the same order or byte order.
@@ -78,34 +67,6 @@ def test_dims_name_the_axes_as_numpy_shows_them(order: Any, tmp_path: Path) -> N
     assert_delivers(opened("npy", tmp_path, **paths, dims=dims), {"data": images, "mask": masks}, patterns(9))
     first_only = opened("npy", tmp_path, **paths, dims=dims["data"])
     assert_delivers(first_only, {"data": images, "mask": stored["mask"]}, patterns(9))
-
-
-@given(
-    indices=st.lists(st.integers(0, 19), max_size=25),
-    cuts=st.lists(st.integers(1, 19), max_size=3, unique=True),
-    order=st.sampled_from(["C", "F"]),
-)
-@settings(max_examples=40)
-def test_any_indices_over_any_files_give_their_samples(
-    indices: list[int], cuts: list[int], order: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    data = some_array((20, 3, 2), ">i4")
-    edges = [0, *sorted(cuts), 20]
-    names = [f"cut{number}.npy" for number in range(len(edges) - 1)]
-    for name, start, stop in zip(names, edges, edges[1:], strict=False):
-        np.save(folder / name, np.asarray(data[start:stop], order=order))
-    source = opened("npy", folder, data=names)
-    assert_rows(source, indices, {"data": data})
-    source.close()
-
-
-def test_the_fingerprint_changes_with_a_file(tmp_path: Path) -> None:
-    paths = save(tmp_path, data=np.zeros((5, 2)), label=np.arange(5))
-    first = opened("npy", tmp_path, **paths).fingerprint()
-    assert first == in_loader(opened("npy", tmp_path, **paths)).fingerprint()
-    os.utime(tmp_path / "label.npy", ns=(0, 0))
-    assert opened("npy", tmp_path, **paths).fingerprint() != first
 
 
 # ------------------------------------------------------------------------------------------------------------- errors
