@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, some_array
 from tests.workers.sources.hdf5.layouts import three_files, write
 
 
@@ -38,14 +38,6 @@ def test_a_list_is_known_by_what_it_holds_and_not_by_its_name(tmp_path: Path) ->
     assert_delivers(opened("hdf5", tmp_path, path="list.h5"), whole, patterns(30))
 
 
-def test_a_sample_is_named_by_its_file_and_its_number_in_it(tmp_path: Path) -> None:
-    three_files(tmp_path)
-    source = opened("hdf5", tmp_path, path="part*.h5")
-    assert source.where(0) == f"{tmp_path}/part2.h5:data[0]"
-    assert source.where(4) == f"{tmp_path}/part10.h5:data[0]"
-    assert source.where(29) == f"{tmp_path}/part11.h5:data[24]"
-
-
 def test_no_more_files_than_allowed_are_open_at_a_time(tmp_path: Path) -> None:
     whole = {"data": some_array((40, 3), "f4"), "label": np.arange(40)}
     for number in range(40):
@@ -61,16 +53,6 @@ def test_no_more_files_than_allowed_are_open_at_a_time(tmp_path: Path) -> None:
 
 def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink() and entry.exists()}
-
-
-@pytest.mark.parametrize("limit", [1, 4, 5, 30, 1000])
-def test_a_limit_takes_the_first_samples(limit: int, tmp_path: Path) -> None:
-    whole = three_files(tmp_path)
-    source = opened("hdf5", tmp_path, path="part*.h5", limit=limit)
-    assert len(source) == min(limit, 30)
-    assert_delivers(source, {name: array[:limit] for name, array in whole.items()}, patterns(len(source))[:3])
-    with pytest.raises(IndexError, match=str(len(source))):
-        rows_of(source, [len(source)])
 
 
 def test_strings_are_as_long_as_the_longest_of_all_files(tmp_path: Path) -> None:
