@@ -100,14 +100,16 @@ class Tasks:
 
 
 def _messages(tasks: Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
-    """Tasks as they come; what has come early is announced to the source before the work that it waits behind."""
+    """Tasks as they come. Each one that arrives behind another is announced, once, before the other one is done."""
     waiting: list[ToLoader] = []
     while True:
         if not waiting:
             status.write(Activity.WAITING)
             tasks.wait()
-        waiting.extend(tasks.arrived())
-        for early in waiting[1:]:
+        arrived = list(tasks.arrived())
+        behind = arrived if waiting else arrived[1:]
+        waiting += arrived
+        for early in behind:
             if isinstance(early, Fill):
                 worker.announce(early)
         if waiting:

@@ -396,6 +396,27 @@ def test_a_source_that_cannot_say_where_a_sample_is_does_not_hide_what_was_wrong
         assert pipeline.statistics().loader_deaths == 0
 
 
+class Noting(Numbered):
+    """Waits for a network, so that its loader has several tasks; notes the first sample of each one announced."""
+
+    rows_at_once = 4
+
+    def __init__(self, notes: Path) -> None:
+        super().__init__()
+        self._notes = notes
+
+    def will_need(self, indices: IndexArray) -> None:
+        with self._notes.open("a") as file:
+            print(indices[0], file=file)
+
+
+def test_a_task_that_arrives_behind_others_is_announced_once(tmp_path: Path) -> None:
+    with Pipeline(parameters(num_loaders=1, epochs=1), source=Noting(tmp_path / "notes")) as pipeline:
+        list(deliver(pipeline))
+    announced = (tmp_path / "notes").read_text().split()
+    assert sorted(announced) == sorted({*announced})
+
+
 # ---- whole batches
 
 
