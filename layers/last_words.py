@@ -1,6 +1,8 @@
 """Errors that leave a hook inside a program that embeds Python.
 
-The `caffe train` binary aborts on an exception and prints nothing of it: the layer has to say it itself, before.
+Many builds of the `caffe train` binary abort on an exception and print nothing of it: the layer has to say it itself,
+before. Newer ones catch it and call PyErr_Print, which leaves the printing to `sys.excepthook`. That is still to come
+when the layer speaks, and cannot be foreseen. So the layer always speaks, and the hook passes over what was said.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import functools
 import sys
 import traceback
 from collections.abc import Callable
+from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 _Given = ParamSpec("_Given")
@@ -45,6 +48,7 @@ def _say(error: BaseException) -> None:
     if error is _said:
         return
     _said = error
+    _pass_over_what_is_said()
     # What was printed before goes first: an abort throws away what Python still holds back.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
@@ -52,3 +56,15 @@ def _say(error: BaseException) -> None:
     traceback.print_exception(error)
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()
+
+
+@functools.cache
+def _pass_over_what_is_said() -> None:
+    """Put a hook before `sys.excepthook`, once, that leaves out the error said last."""
+    print_error = sys.excepthook
+
+    def call(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if error is not _said:
+            print_error(kind, error, trace)
+
+    sys.excepthook = call

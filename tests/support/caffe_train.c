@@ -5,7 +5,8 @@
  * It makes the layer and calls setup, reshape, and at every iteration reshape and forward, then "computes" for
  * COMPUTE_MS while it holds the GIL. SIGINT and SIGHUP have handlers of its own, installed before Python's: after SIGINT
  * the iteration is finished, then it stops and exits 0; after SIGHUP it says that it takes a snapshot, and goes on. It
- * ends without running any exit handler. Where a hook raises it aborts, and prints nothing of the exception.
+ * ends without running any exit handler. Where a hook raises it aborts, and prints nothing of the exception; with
+ * -DPRINTS_ERRORS it prints the exception and exits with 1, as newer builds of Caffe do.
  *
  * With PREFIX it writes PREFIX_iter_N.solverstate EVERY so many iterations and at the end, and counts on from the number
  * in FILE; like Caffe's own, these files know nothing of the data.
@@ -56,9 +57,13 @@ static void install_handlers(void) {
     sigaction(SIGHUP, &action, NULL);
 }
 
-/* An uncaught C++ exception is what Caffe makes of a Python one. */
+/* An uncaught C++ exception is what Caffe makes of a Python one; newer builds catch it in main. */
 static PyObject *must(PyObject *object) {
     if (object == NULL) {
+#ifdef PRINTS_ERRORS
+        PyErr_Print();
+        exit(1);
+#endif
         abort();
     }
     return object;
