@@ -9,7 +9,6 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg  # type: ignore[import-untyped]
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.sources.images import decode as image_decode
 from hypothesis import given, settings
@@ -49,14 +48,6 @@ def test_a_pfm_file_with_colours_is_gray_if_gray_is_asked_for(tmp_path: Path) ->
     source = opened(write_list(tmp_path, {"a.pfm": bytes(content)}), max_height=100, is_color=False)
     expected = cv2.cvtColor(decoded(bytes(content)), cv2.COLOR_BGR2GRAY)
     np.testing.assert_array_equal(samples(source)["data"][0][0], expected)
-
-
-def test_samples_come_in_any_order_and_as_often_as_asked_for(two_photographs: Path) -> None:
-    source = opened(two_photographs, **SIZE)
-    assert samples(source, [1, 0, 1, 1])["label"] == [1, 0, 1, 1]
-    first, other, *rest = samples(source, [1, 0, 1, 1])["data"]
-    assert not np.array_equal(first, other)
-    assert all(np.array_equal(first, image) for image in rest)
 
 
 def test_the_shorter_side_is_resized_and_the_other_keeps_the_ratio(two_photographs: Path) -> None:
@@ -117,10 +108,3 @@ def test_jpegs_of_unusual_subsampling_are_left_to_opencv(tmp_path: Path) -> None
         simplejpeg.decode_jpeg_header(odd, strict=False)
     source = opened(write_list(tmp_path, {"a.jpg": odd}), max_height=64)
     np.testing.assert_array_equal(samples(source)["data"][0], planes(decoded(odd)))
-
-
-def test_tops_choose_and_order_what_is_read(two_photographs: Path) -> None:
-    assert list(opened(two_photographs, ("label", "data"), **SIZE).specs) == ["label", "data"]
-    assert samples(opened(two_photographs, ("label",), **SIZE)) == {"label": [0, 1]}
-    with pytest.raises(ParameterError, match=r"unknown top 'labels' \(did you mean 'label'\?\)"):
-        opened(two_photographs, ("labels",), **SIZE)

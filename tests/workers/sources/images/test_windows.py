@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
+from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.images.windows import WindowSource
@@ -173,15 +173,3 @@ def test_a_window_beyond_its_picture_and_a_missing_picture_are_named(folder: Pat
         (folder / "windows.txt").write_text(text.replace(*change))
         with pytest.raises(SampleError, match=message):
             everything(opened(folder, crop_size=8))
-
-
-def test_a_picture_that_has_changed_is_another_content(folder: Path) -> None:
-    before = opened(folder, crop_size=8).fingerprint()
-    assert opened(folder, crop_size=8).fingerprint() == before
-    (folder / "1.png").write_bytes(encoded(noise(*SIZES[1], 7), ".png"))
-    assert opened(folder, crop_size=8).fingerprint() != before
-
-
-def test_an_unknown_top_is_refused(folder: Path) -> None:
-    with pytest.raises(BlobfeedError, match="did you mean 'label'"):
-        open_source({"windows": {"path": "windows.txt", "crop_size": 8}}, tops=("lable",), base_dir=folder)
