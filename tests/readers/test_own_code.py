@@ -351,6 +351,18 @@ def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) 
     assert calls.T.tolist() == [list(range(1, SAMPLES + 1))] * 3
 
 
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_an_exception_of_the_script_is_caught_by_its_class_in_setup(num_loaders: int) -> None:
+    class Unfit(ValueError):
+        pass
+
+    def decode(sample: Sample, _: np.random.Generator) -> Any:
+        raise Unfit("no picture fits")
+
+    with pytest.raises(Unfit, match="no picture fits"):
+        BatchReader(Pictures(), decode=decode, batch_size=8, num_loaders=num_loaders)
+
+
 @pytest.mark.parametrize("hook", ["decode", "postprocess"])
 def test_without_loaders_a_hook_may_hold_what_cannot_be_copied(hook: str) -> None:
     lock = threading.Lock()

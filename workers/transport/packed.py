@@ -132,13 +132,23 @@ def trial_copy(value: _T) -> _T:
 
 
 class _Copier(Unpickler):
-    """Makes new classes of those that are pickled by value; cloudpickle would overwrite the methods of the user's."""
+    """Makes new classes of those that are pickled by value; cloudpickle would overwrite the methods of the user's.
+
+    Exceptions keep their class, or the user's `except` would not catch what a hook raises in the trial.
+    """
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
-        if module.startswith("cloudpickle") and name in ("_make_skeleton_class", "_make_skeleton_enum"):
-            return lambda *given: found(*given[:-2], None, given[-1])  # the last but one names the class to overwrite
-        return found
+        if not module.startswith("cloudpickle") or name not in ("_make_skeleton_class", "_make_skeleton_enum"):
+            return found
+
+        def make(*given: Any) -> Any:
+            bases = given[2] if name == "_make_skeleton_class" else ()
+            if any(issubclass(base, BaseException) for base in bases):
+                return found(*given)
+            return found(*given[:-2], None, given[-1])  # the last but one names the class to overwrite
+
+        return make
 
 
 def _warn_of_edited(modules: Iterable[str]) -> None:
