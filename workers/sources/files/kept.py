@@ -1,65 +1,157 @@
-"""Indices of files that cost some time to make: kept below the user's cache folder for the next run."""
+"""Indices of files that take time to make: kept for the next run, in a file of the user's choice or a cache folder.
+
+A file holds a line `blobfeed NAME index VERSION KEY`, a checksum, and the index as msgpack. A file of the user's choice
+may be something else, so it is refused rather than replaced unless its line says that it is such an index. The folder
+(~/.cache/blobfeed) belongs to blobfeed: damage there is a warning, and the files used longest ago are removed.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
+import re
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 import msgspec
 import numpy as np
 
-from ...base.files import in_folder, read_whole, write_whole
+from ...base.errors import SourceError
+from ...base.files import check_replaceable, in_folder, read_whole, write_whole, writing
 from ...base.keys import blake2b, text_digest
 
-_VERSION = 3
+_VERSION = 7
 _CHECKSUM_BYTES = 16
+_FOLDER_BYTES = 1 << 30
+_OURS = re.compile(r"[0-9a-f]{64}\.index|\.[0-9a-f]{64}\.index\.[0-9a-f]{16}")
+"""Names in the folder: indices, and the temporary files of `write_whole`, which a writer that is killed leaves."""
 
 _Index = TypeVar("_Index")
 _Made = TypeVar("_Made")
 _log = logging.getLogger("blobfeed")
 
 
-def kept(made_from: object, kind: type[_Index], make: Callable[[], _Made]) -> _Index | _Made:
-    """What `make` gives, or what an earlier process kept under the same `made_from`, by its `repr`.
+def kept(
+    name: str,
+    made_from: object,
+    kind: type[_Index],
+    make: Callable[[], _Made],
+    path: Path | None = None,
+    still: Callable[[_Index], _Index | None] | None = None,
+) -> _Index | _Made:
+    """Return the index that an earlier process kept under the same `name` and `made_from`, else that of `make`.
 
-    A None is not kept. `made_from` should name files, their sizes and versions, and all options that count. Nothing
-    depends on the folder: if it cannot be written or what lies there is damaged, `make` is asked.
+    `made_from`, by its `repr`: files, their sizes and versions, and all options that count. A None is not kept.
+    `path`: the user's `index_cache`, instead of the folder. `still`: returns the kept index brought up to date, or None
+    if it no longer holds.
+
+    With `path`, raises SourceError if the file is damaged or no index of this name, and ParameterError if it cannot be
+    written; a file that cannot be replaced is refused before `make` is called. Without it both are warnings.
     """
-    name = text_digest(repr((_VERSION, kind.__qualname__, made_from)))
-    path = in_folder(Path(), os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "blobfeed" / f"{name}.index"
-    if path.parts[0] == "~":  # the user has no home
+    title = f"blobfeed {name} index ".encode()
+    header = b"%s%d %s\n" % (title, _VERSION, text_digest(repr(made_from)).encode())
+    file = path or _in_cache_folder(header)
+    if file is None:
         return make()
+    found: _Index | None = None
     try:
-        return unpacked(memoryview(read_whole(path)), kind)
-    except FileNotFoundError:
+        found = _read(file, title, header, kind)
+    except (FileNotFoundError, NotADirectoryError):
         pass
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
-        _log.warning("the index %s cannot be read and is made again: %s", path, error)
+    except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
+        if path:
+            raise SourceError(
+                f"source {name}: index_cache {str(path)!r} exists and is no index written by this source ({error}); "
+                "remove it or name another path"
+            ) from error
+        _log.warning("the index %s cannot be read and is made again: %s", file, error)
+    if found is not None and still is not None:
+        found = still(found)
+    if found is not None:
+        if not path:
+            with suppress(OSError):  # a folder that is not ours to write to: its indices serve, and nothing is removed
+                os.utime(file)
+        return found
+    if path:
+        return _made_for_user(f"source {name}: index_cache {str(path)!r}", path, header, make)
     index = make()
-    if index is None:
-        return index
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, packed(index))
-    except OSError as error:
-        _log.warning("the index %s cannot be kept: %s", path, error.strerror)
+    if index is not None:
+        _keep(file, header + _packed(index))
     return index
 
 
-def packed(index: object) -> bytes:
-    """`index` behind its checksum: damage on the disk must not become other samples."""
-    stored = msgspec.msgpack.encode(index, enc_hook=_plain)
-    return _checksum(stored) + stored
+def _made_for_user(what: str, path: Path, header: bytes, make: Callable[[], _Made]) -> _Made:
+    """Make an index, which may take minutes, and write it to `path`; raises ParameterError."""
+    with writing(what):
+        check_replaceable(path)
+    index = make()
+    with writing(what):
+        write_whole(path, header + _packed(index))
+    return index
 
 
-def unpacked(content: memoryview, kind: type[_Index]) -> _Index:
-    """The index that was `packed`; raises ValueError or MsgspecError."""
+def _keep(file: Path, content: bytes) -> None:
+    """Write `content` to `file` in the cache folder, and make room for it there; failures are a warning."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, content)
+        _remove_oldest(file.parent)
+    except OSError as error:
+        _log.warning("the index %s cannot be kept: %s", file, error.strerror)
+
+
+def _in_cache_folder(header: bytes) -> Path | None:
+    """The file for the index of this header, None if the user has no home."""
+    folder = in_folder(Path(), os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    if folder.parts[0] == "~":
+        return None
+    return folder / "blobfeed" / f"{text_digest(header.decode())}.index"
+
+
+def _remove_oldest(folder: Path) -> None:
+    """Remove the files used longest ago until the rest have at most `_FOLDER_BYTES`; the latest one stays in any case.
+
+    Raises OSError.
+    """
+    found: list[tuple[int, int, Path]] = []
+    for path in folder.iterdir():
+        if _OURS.fullmatch(path.name):
+            with suppress(FileNotFoundError):  # another process removes it, or gives it its final name
+                status = path.lstat()
+                if stat.S_ISREG(status.st_mode):
+                    found.append((status.st_mtime_ns, status.st_size, path))
+    found.sort()
+    total = sum(size for _, size, _ in found)
+    for _, size, path in found[:-1]:
+        if total <= _FOLDER_BYTES:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def _read(path: Path, title: bytes, header: bytes, kind: type[_Index]) -> _Index | None:
+    """The index at `path`, None if it was made from something else or by another version.
+
+    Raises OSError, ValueError, TypeError or MsgspecError.
+    """
+    content = memoryview(read_whole(path))
+    if content[: len(title)] != title:
+        raise ValueError("it does not name itself as one")
+    if content[: len(header)] != header:
+        return None
+    content = content[len(header) :]
     if _checksum(content[_CHECKSUM_BYTES:]) != content[:_CHECKSUM_BYTES]:
         raise ValueError("it is damaged, its checksum is another")
     return msgspec.msgpack.decode(content[_CHECKSUM_BYTES:], type=kind, dec_hook=_as_was)
+
+
+def _packed(index: object) -> bytes:
+    """`index` behind its checksum: damage on the disk must not become other samples."""
+    stored = msgspec.msgpack.encode(index, enc_hook=_plain)
+    return _checksum(stored) + stored
 
 
 def _checksum(stored: bytes | memoryview) -> bytes:

@@ -105,7 +105,7 @@ def _examined(
         }
         return _Arrays(plain) if len(plain) == len(found) else None
 
-    index = kept(("hdf5", stamp, options), _Arrays, make)
+    index = kept("hdf5", (stamp, options), _Arrays, make)
     if found or index is None:
         return found
     return {

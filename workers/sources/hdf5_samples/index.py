@@ -1,28 +1,16 @@
-"""The index of HDF5 files with one data set per sample: what is looked for, where each sample was found.
-
-The index of a large archive is kept in a file of its own: it is made once, as long as the archive stays as it is.
-"""
+"""The index of HDF5 files with one data set per sample: what is looked for, where each sample was found."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import SourceError
-from ...base.files import check_replaceable, read_whole, write_whole, writing
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import FileStamp
-from ..files.kept import packed, unpacked
 from ..files.paths import PackedNames
-
-_NAME = b"blobfeed hdf5_samples index"
-_VERSION = b"6"
-_NAMED_WITHIN = 1024  # bytes: also those of version 1, a zip archive
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,40 +94,3 @@ class SamplesIndex:
 
     def name(self, index: int) -> str:
         return self.names[index].decode(errors="surrogateescape")
-
-
-def save_index(index: SamplesIndex, path: Path, key: str) -> None:
-    """Write `index` to `path`, whole or not at all; `key` says what it was made from. Raises ParameterError."""
-    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
-        write_whole(path, _header(key) + packed(index))
-
-
-def check_writable(path: Path) -> None:
-    """Raises ParameterError if `save_index` would refuse what lies at `path`; before a scan that may take minutes."""
-    with writing(f"source hdf5_samples: index_cache {str(path)!r}"):
-        check_replaceable(path)
-
-
-def load_index(path: Path, key: str) -> SamplesIndex | None:
-    """The index in the file at `path`, or None if there is none or it was made under another `key`.
-
-    Raises SourceError if the file is damaged, or no index at all: it is not ours to write over.
-    """
-    if not path.exists():
-        return None
-    try:
-        content = read_whole(path)
-        if _NAME not in content[:_NAMED_WITHIN]:
-            raise ValueError("it does not name itself as one")
-        if not content.startswith(_header(key)):
-            return None
-        return unpacked(memoryview(content)[len(_header(key)) :], SamplesIndex)
-    except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
-        raise SourceError(
-            f"source hdf5_samples: index_cache {str(path)!r} exists and is no index written by this source ({error}); "
-            "remove it or name another path"
-        ) from error
-
-
-def _header(key: str) -> bytes:
-    return b"%s %s %s\n" % (_NAME, _VERSION, key.encode())

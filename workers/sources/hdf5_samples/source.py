@@ -21,7 +21,7 @@ from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.source import LIBRARY_MODULE, FilesSource, OpenFile, OpenFiles, Reading
-from .index import IndexedData, SamplesIndex, Wanted, check_writable, load_index, save_index
+from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
 _WHAT = "source hdf5_samples"
@@ -182,12 +182,6 @@ def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
 def _make_index(
     stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
 ) -> SamplesIndex:
-    loaded = load_index(cache, key) if cache else None
-    if loaded is not None and (others := _if_unchanged(loaded.others)):
-        return replace(loaded, others=others)
-    if cache:
-        check_writable(cache)
-
     def scanned() -> SamplesIndex:
         from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
@@ -198,19 +192,18 @@ def _make_index(
         return scan.index()
 
     is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
-    index = kept(("hdf5_samples", key), SamplesIndex, scanned) if is_remote and not cache else scanned()
-    if cache:
-        save_index(index, cache, key)
-    return index
+    if cache or is_remote:
+        return kept("hdf5_samples", key, SamplesIndex, scanned, cache, _if_unchanged)
+    return scanned()
 
 
-def _if_unchanged(others: tuple[tuple[FileStamp, ...], ...]) -> tuple[tuple[FileStamp, ...], ...] | None:
-    """The files as they are now, None if one of them was changed since it was scanned."""
+def _if_unchanged(index: SamplesIndex) -> SamplesIndex | None:
+    """The index with the other files as they are now, None if one of them was changed since it was scanned."""
     try:
-        now = tuple(tuple(FileStamp.of(stamp.path) for stamp in stamps) for stamps in others)
+        now = tuple(tuple(FileStamp.of(stamp.path) for stamp in stamps) for stamps in index.others)
     except OSError:
         return None  # a scan says what is missing
-    return now if repr(now) == repr(others) else None
+    return replace(index, others=now) if repr(now) == repr(index.others) else None
 
 
 def _read_ragged(

@@ -83,7 +83,7 @@ class TarSource(FilesSource):
         self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
         if not self._stamps:
             raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
-        indices = [kept(("tar read to its end", each), TarIndex, partial(make_index, each)) for each in self._stamps]
+        indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in self._stamps]
         self._keys = [index.keys for index in indices]
         self._starts = np.cumsum([0, *map(len, self._keys)], dtype=np.int64)
         self._samples = min(checked.limit or int(self._starts[-1]), int(self._starts[-1]))

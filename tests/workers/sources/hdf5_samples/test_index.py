@@ -113,13 +113,12 @@ def test_a_sample_of_another_shape_or_type_than_was_scanned_is_an_error(changed:
         rows_of(source, [0])
 
 
-@pytest.mark.parametrize("before", [b"", b"PK an archive whose first entry says: "])
-def test_an_index_of_another_version_is_made_anew(before: bytes, tmp_path: Path) -> None:
+def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    (tmp_path / "a.index").write_bytes(before + b"blobfeed hdf5_samples index 1, and what only that version knows")
+    (tmp_path / "a.index").write_bytes(b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 6 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 7 ")
 
 
 @pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
@@ -135,6 +134,33 @@ def test_a_file_that_is_no_index_is_not_written_over(content: Any, tmp_path: Pat
     with pytest.raises(SourceError, match=r"index_cache '.*a\.index' exists and is no index .*; remove it or name"):
         opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
     assert kept.read_bytes() == before
+
+
+def test_a_damaged_index_is_not_written_over(tmp_path: Path) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
+    whole = (tmp_path / "a.index").read_bytes()
+    header = whole.index(b"\n") + 1
+    for damaged in (whole[:-1], whole[:header], whole[:header] + b"?" + whole[header + 1 :], whole + b"?"):
+        (tmp_path / "a.index").write_bytes(damaged)
+        with pytest.raises(SourceError, match=r"index_cache '.*a\.index' exists and is no index .*; remove it or name"):
+            opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
+        assert (tmp_path / "a.index").read_bytes() == damaged
+
+
+@pytest.mark.parametrize("target", ["nothing", "old.index"])
+def test_an_index_that_cannot_be_replaced_is_an_error_before_the_scan(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+    opened(KIND, tmp_path, path="a.h5", limit=2, index_cache="old.index")
+    before = (tmp_path / "old.index").read_bytes()
+    (tmp_path / "a.index").symlink_to(target)
+    scans = count_scans(monkeypatch)
+    with pytest.raises(ParameterError, match=r"index_cache '.*a\.index' cannot be written: it is a link"):
+        opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
+    assert scans == []
+    assert (tmp_path / "old.index").read_bytes() == before
 
 
 def test_an_index_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
