@@ -846,12 +846,12 @@ def test_a_limit_that_a_hook_sets_holds_in_its_loaders_and_not_in_the_trainer() 
     before = resource.getrlimit(files)
 
     def decode(_sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
-        resource.setrlimit(files, (20, before[1]))
+        resource.setrlimit(files, (before[0] - 1, before[1]))
         return {"label": resource.getrlimit(files)[0]}
 
     with BatchReader(Pictures(), batch_size=8, decode=decode, num_loaders=1, epochs=1) as reader:
         assert resource.getrlimit(files) == before
-        assert {limit for batch in reader for limit in batch["label"].tolist()} == {20}
+        assert {limit for batch in reader for limit in batch["label"].tolist()} == {before[0] - 1}
     assert resource.getrlimit(files) == before
 
 
