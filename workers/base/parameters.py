@@ -107,7 +107,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mix: instead of source: several sources, each with a weight (else 1); see order.md.
     fields: which arrays of the source are read, if a hook makes the tops from others; without it the tops.
     tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
-        of the source; of HDF5 files data and label. What pad and concatenate make comes behind them by itself.
+        of the source; of HDF5 files data and label, or, without data, all arrays. What pad and concatenate make comes
+        behind them by itself.
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
         waiting; see layer.md.

@@ -6,6 +6,7 @@ Raises SourceError if a file or a data set is damaged, or does not fit the other
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,6 +26,10 @@ from ..stored.library_rows import errors_named, find_dataset, longest_element, o
 
 _SCAN_ROWS = 4096
 _ZSTD = 32015
+_MOST_TOPS = 16
+"""With more arrays it is rather a file in which each is a sample."""
+
+_log = logging.getLogger("blobfeed")
 
 
 def examine_file(
@@ -58,6 +63,45 @@ def examine_file(
             "name those of one length in 'tops'"
         )
     return arrays
+
+
+def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
+    """Return "data" and "label"; for a file without "data" all arrays, the one with the largest samples first.
+
+    The log names them then.
+    Raises SourceError where their lengths differ, or where there are so many that each is rather a sample.
+    """
+    where = f"source hdf5: {stamp.path!r} has no data set 'data'"
+    with open_file(stamp, locking) as file, errors_named(f"source hdf5: {stamp.path!r}"):
+        if file.get("data", getlink=True) is not None:
+            return "data", "label"
+        shapes: dict[str, tuple[int, ...]] = {}
+        others: list[str] = []
+
+        def visit(name: str, entry: object) -> bool | None:
+            moving(f"looking for data sets in {stamp.path}")
+            if isinstance(entry, h5py.Dataset) and entry.shape and holds_values(entry):
+                shapes[name] = entry.shape
+            elif isinstance(entry, h5py.Dataset):
+                others.append(name)
+            return True if len(shapes) > _MOST_TOPS else None
+
+        file.visititems(visit)
+    held = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+    if len(shapes) > _MOST_TOPS:
+        raise SourceError(
+            f"{where}, and more than {_MOST_TOPS} others: name the ones to read in 'tops'; if each is a sample, use "
+            "the source hdf5_samples (`blobfeed inspect FILE` says how)"
+        )
+    if len({shape[0] for shape in shapes.values()}) != 1:
+        raise SourceError(
+            f"{where}, and its arrays are not of one length; it holds {held or 'no arrays of numbers or strings'}; "
+            "name the ones to read in 'tops'"
+        )
+    tops = tuple(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name != "label", name)))
+    left_out = f"; left out, since they count no samples: {', '.join(others)}" if others else ""
+    _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), left_out)
+    return tops
 
 
 def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> StoredArray:

@@ -57,14 +57,14 @@ class HDF5Source(StoredSource):
     kind = "hdf5"
 
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: the fields of HDF5Options. `tops`: names of data sets; None for "data" and "label"."""
+        """`options`: the fields of HDF5Options. `tops`: names of data sets; None as `default_tops` says."""
         # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
-        from .examine import examine_file
+        from .examine import default_tops, examine_file
 
         checked = check_options(options, HDF5Options, "source hdf5")
-        wanted = tuple(tops or ("data", "label"))
-        dims = dims_by_top(checked.dims, wanted, "source hdf5")
         paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
+        wanted = tuple(tops or _default_tops(stamp_of(paths[0]), partial(default_tops, locking=checked.locking)))
+        dims = dims_by_top(checked.dims, wanted, "source hdf5")
         examine = partial(
             examine_file,
             tops=wanted,
@@ -86,6 +86,13 @@ class _Arrays(msgspec.Struct):
     """The arrays of one object: StoredArray without its file."""
 
     arrays: dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
+
+
+def _default_tops(stamp: Stamp, find: Callable[[Stamp], tuple[str, ...]]) -> tuple[str, ...]:
+    """The tops that `find` gives for the file; kept for an object."""
+    if not isinstance(stamp, RemoteStamp):
+        return find(stamp)
+    return kept(("hdf5 tops", stamp), tuple[str, ...], lambda: find(stamp))
 
 
 def _examined(

@@ -98,6 +98,17 @@ def virtual_with_a_gap(folder: Path) -> None:
         file.create_virtual_dataset("data", layout)
 
 
+def lengths_differ(folder: Path) -> None:
+    with h5py.File(folder / "xy.h5", "w") as file:
+        file["X"], file["y"] = np.zeros((6, 2)), np.zeros(5)
+
+
+def many_samples(folder: Path) -> None:
+    with h5py.File(folder / "many.h5", "w") as file:
+        for number in range(40):
+            file[f"picture{number}"] = np.zeros((3, 4, 4))
+
+
 @pytest.mark.parametrize(
     ("make", "tops", "path", "message"),
     [
@@ -123,6 +134,13 @@ def virtual_with_a_gap(folder: Path) -> None:
             "kinds.h5",
             r"kinds\.h5' has no data set 'label' \(did you mean 'labels'\?\); it holds data",
         ),
+        (
+            lengths_differ,
+            None,
+            "xy.h5",
+            r"no data set 'data', and its arrays are not of one length; it holds X \(6, 2\), y",
+        ),
+        (many_samples, None, "many.h5", r"no data set 'data', and more than 16 others: .* source hdf5_samples"),
         (several_kinds, ["group"], "kinds.h5", r"kinds\.h5':group is a group, not a data set"),
         (several_kinds, ["dangling"], "kinds.h5", r"no data set 'dangling'.*; there is a link of that name"),
         (several_kinds, ["elsewhere"], "kinds.h5", r"no data set 'elsewhere'.*; there is a link of that name"),

@@ -88,3 +88,16 @@ def test_files_are_locked_or_not_as_wished(locking: bool | str, tmp_path: Path) 
     values = some_array((9, 3), "f4")
     write(tmp_path / "a.h5", {"data": values}, chunks=(4, 3), compression="lzf")
     assert_delivers(opened("hdf5", tmp_path, ["data"], path="a.h5", locking=locking), {"data": values}, patterns(9))
+
+
+def test_a_file_without_data_gives_all_its_arrays_and_the_log_names_them_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = some_array((6, 3, 2), "f4"), np.arange(6)
+    with h5py.File(tmp_path / "xy.h5", "w") as file:
+        file["a_label"], file["X"], file["version"] = y, x, 3
+    source = opened("hdf5", tmp_path, path="xy.h5")
+    assert list(source.specs) == ["X", "a_label"]  # the largest samples first
+    assert_rows(source, [5, 0], {"X": x, "a_label": y})
+    (record,) = caplog.records
+    assert "tops=[X, a_label]; left out, since they count no samples: version" in record.getMessage()
