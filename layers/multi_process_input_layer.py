@@ -61,7 +61,7 @@ class MultiProcessInputLayer(CaffeLayer):
 
     A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, `sampler` or
     `batch_sampler`, which say which samples an epoch has, and declare parameters of its own in `extra_parameters`. No
-    process is started before the first batch is needed.
+    process is started before the first batch is needed, but with `start: at_setup`.
 
     Every error that blobfeed raises can come out of `setup` (what is wrong with the parameters, the source, the decode
     hook) or out of `reshape` and `forward` (what went wrong since); see workers/base/errors.py.
@@ -99,7 +99,10 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     @shortens_tracebacks
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        """Check everything, decode one sample, give the tops their first shapes; starts no process."""
+        """Check everything, decode one sample, give the tops their first shapes.
+
+        Starts no process, unless `start: at_setup` says so.
+        """
         if self._input is not None:  # a subclass's close() may need what its setup has not made yet
             self.close()
         what = f"layer {type(self).__name__}"
@@ -127,6 +130,8 @@ class MultiProcessInputLayer(CaffeLayer):
                 self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
+        if parameters.start == "at_setup":
+            pipeline.start(ahead=True)
 
     @says_its_errors
     @shortens_tracebacks

@@ -45,7 +45,7 @@ class BatchReader(Closing):
     for `for data, label in reader`, in place of NamedBatches, which are dicts and so unpack to their names.
 
     Raises ParameterError, SourceError, and whatever `decode` raises on its first sample; processes are started by the
-    first step of the first loop.
+    first step of the first loop, or by `start`.
     """
 
     @names_parameters
@@ -174,7 +174,17 @@ class BatchReader(Closing):
         span.batches = batches
         self._begun = span
 
-    # ---- states, counts, the end
+    # ---- the start, states, counts, the end
+
+    def start(self) -> None:
+        """Start the loaders now, so that the first batches lie ready by the time they are asked for.
+
+        It returns while they start. Call it behind `load_state_dict`, and before the model is built or restored. With
+        `num_loaders: 0`, or where the trainer's process makes all batches, there is nothing to start. May be repeated.
+        Raises RingAllocationError, DescriptorLimitError and the like.
+        """
+        self._check_open()
+        self._feed.pipeline.start(ahead=True)
 
     def state_dict(self) -> State:
         """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
@@ -235,6 +245,9 @@ class DatasetOverReader(Closing):
 
     def __bool__(self) -> bool:
         return True  # as of the reader
+
+    def start(self) -> None:
+        self.reader.start()
 
     def state_dict(self) -> State:
         return self.reader.state_dict()

@@ -213,4 +213,8 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
             f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, which nobody tells of a "
             "snapshot; keep the reader's state_dict() beside your checkpoint"
         )
+    if parameters.start != "at_first_batch":
+        raise ParameterError(
+            f"{what}: parameter 'start' is {parameters.start!r}: it is for layers; call the reader's start() instead"
+        )
     return with_shard(parameters)

@@ -31,6 +31,7 @@ from blobfeed.workers.base.specs import AnyArray
 
 from tests.support.interrupting import interrupts_in
 from tests.support.standin_files import images, write_hdf5, write_images
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -75,6 +76,26 @@ def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(wit
         assert _children() == before
         harness.reshape()
         assert _children() > before
+
+
+def test_a_layer_that_starts_at_setup_has_its_batch_ready_and_goes_on_from_a_state_that_comes_later(
+    with_loader: dict[str, Any],
+) -> None:
+    given = {**with_loader, "start": "at_setup"}
+    with LayerHarness(MultiProcessInputLayer, given) as harness:
+        pipeline = harness.layer._opened().pipeline
+        wait_until(pipeline.is_ready, "the first batch has come")
+        np.testing.assert_array_equal(harness.forward()["label"], np.arange(8))
+        state = harness.layer.state_dict()
+        with pytest.raises(ParameterError, match="the pipeline has started"):
+            harness.layer.load_state_dict(state)
+        assert harness.layer.statistics().stalls == 0
+    before = _children()
+    with LayerHarness(MultiProcessInputLayer, given) as harness:
+        harness.reshape()  # the batch that a state replaces has been looked at
+        harness.layer.load_state_dict(state)
+        assert len(_children() - before) == 1  # one assembler
+        np.testing.assert_array_equal(harness.forward()["label"], np.arange(8, 16))
 
 
 def test_a_layer_that_is_let_go_without_close_ends_its_processes(with_loader: dict[str, Any]) -> None:

@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 import weakref
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -196,6 +198,35 @@ def test_a_bad_sample_in_what_is_left_out_is_nobody_s_business(
     with read(source, epochs=1, last_batch="partial", decode=decode, num_loaders=1) as reader:
         next(iter(reader))
         assert all_labels(list(reader)) == list(range(SAMPLES))
+
+
+@pytest.mark.parametrize("num_loaders", [1, "auto"])
+@pytest.mark.parametrize("position", [0, 8])
+def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
+    source: dict[str, Any], num_loaders: Any, position: int
+) -> None:
+    with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
+        plain = all_labels(list(islice(reader, 6)))
+    with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
+        reader.load_state_dict({**reader.state_dict(), "position": position, "batches": position // 4})
+        reader.start()
+        wait_until(reader._feed.pipeline.is_ready, "the first batch has come")
+        assert reader.statistics().loaders >= 1
+        reader.start()
+        begun = time.perf_counter()
+        batch = next(iter(reader))
+        assert time.perf_counter() - begun < 0.2  # 1 ms on an idle machine; processes take that long to start
+        assert reader.statistics().stalls == 0
+        assert all_labels([batch]) == plain[position : position + 4]
+
+
+def test_a_reader_is_started_by_its_method_and_not_by_a_parameter(source: dict[str, Any]) -> None:
+    with pytest.raises(ParameterError, match=r"'start' is 'at_setup': it is for layers; call the reader's start\(\)"):
+        read(source, batch_size=4, start="at_setup")
+    reader = read(source, batch_size=4)
+    reader.close()
+    with pytest.raises(PipelineClosed):
+        reader.start()
 
 
 def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:

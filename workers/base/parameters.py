@@ -113,6 +113,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
         waiting; see layer.md.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
+    start: of a layer: "at_first_batch", or "at_setup", so that batches lie ready while the net is made or restored.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
@@ -156,6 +157,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     batch_size: Positive
     num_loaders: NotNegative | Literal["auto"] = "auto"
     remote_loaders: RemoteLoaders | None = None
+    start: Literal["at_first_batch", "at_setup"] = "at_first_batch"
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
@@ -207,6 +209,7 @@ class ReaderParameters(SharedParameters, total=False):
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
     remote_loaders: Mapping[str, Any] | None
+    start: Literal["at_first_batch", "at_setup"]
     prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int

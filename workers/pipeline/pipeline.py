@@ -115,15 +115,18 @@ class Pipeline(Closing):
 
     # ---- batches
 
-    def start(self) -> None:
-        """Start the processes, unless they run already. Raises RingAllocationError and the like."""
+    def start(self, *, ahead: bool = False) -> None:
+        """Start the processes, unless they run already. Raises RingAllocationError and the like.
+
+        `ahead`: no batch is needed yet, so that "auto" has loaders make the first ones, too.
+        """
         self.check_usable()
         if self._feed is None:
-            self._feed = self._started()
+            self._feed = self._started(ahead)
             if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
                 self.close()
 
-    def _started(self) -> AnyFeed:
+    def _started(self, ahead: bool) -> AnyFeed:
         plan, loaders = self._plan, self.parameters.num_loaders
         if self.parameters.remote_loaders is not None:
             return Feed(plan)
@@ -133,6 +136,8 @@ class Pipeline(Closing):
         if loaders == "auto" and self._into_host and not watched and may_be_local(plan):
             if copies_memory(plan):
                 return LocalFeed(plan, promises=self._promises)
+            if ahead:
+                return Feed(plan)
             return AutoFeed(plan, promises=self._promises, forget=self._open.clear)
         return Feed(plan)
 
@@ -275,10 +280,17 @@ class Pipeline(Closing):
         behind, the rest of the epoch is dealt anew. Raises ParameterError.
         """
         self.check_usable()
-        if self._feed is not None:
+        if self._at.progress.taken:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
-        self._plan = self._plan.resumed(state)
-        self._at = At(self._plan.begin())
+        plan = self._plan.resumed(state)
+        with interrupts_deferred():
+            feed, self._feed = self._feed, None
+            self._open.clear()
+            self._plan, self._at = plan, At(plan.begin())
+            if feed is not None:  # it was started ahead, for batches from another position on
+                feed.close()
+        if feed is not None:
+            self.start(ahead=True)
 
     def set_weights(self, weights: object, *, received: Progress | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.

@@ -264,8 +264,8 @@ def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(mo
     pipeline, start = Pipeline(parameters(), source=Numbered()), Pipeline._started
     before, processes = psutil.Process().children(), set[psutil.Process]()
 
-    def started_and_closed(starting: Pipeline) -> object:
-        made = start(starting)
+    def started_and_closed(starting: Pipeline, ahead: bool) -> object:
+        made = start(starting, ahead)
         processes.update(set(psutil.Process().children()) - set(before))
         with ThreadPoolExecutor(1) as another:
             another.submit(pipeline.close).result(DEADLINE_S)

@@ -88,11 +88,15 @@ class _Arrays(msgspec.Struct):
     arrays: dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
 
 
+class _Names(msgspec.Struct):
+    names: tuple[str, ...]
+
+
 def _default_tops(stamp: Stamp, find: Callable[[Stamp], tuple[str, ...]]) -> tuple[str, ...]:
     """The tops that `find` gives for the file; kept for an object."""
     if not isinstance(stamp, RemoteStamp):
         return find(stamp)
-    return kept(("hdf5 tops", stamp), tuple[str, ...], lambda: find(stamp))
+    return kept("hdf5 tops", stamp, _Names, lambda: _Names(find(stamp))).names
 
 
 def _examined(
