@@ -29,7 +29,7 @@ RUNTIME = (
 )
 
 EXTRAS = {
-    "torch": ("torch>=2.3",),
+    "torch": ("torch>=2.8",),
     "images": ("opencv-python-headless>=4.8", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.13"),

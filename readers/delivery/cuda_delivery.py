@@ -38,22 +38,25 @@ from .tops import EvenTop, Shape, Top
 
 
 class _Sent(NamedTuple):
-    """A batch that has been sent into a buffer. `done`: the event of its last copy."""
+    """A batch that has been sent into a buffer."""
 
     upcoming: Upcoming
     values: dict[str, torch.Tensor]
-    done: torch.cuda.Event
 
 
 class _Buffer:
-    """Memory on the device for one batch, and page-locked memory for what is staged. `largest`: bytes of each."""
+    """Memory on the device for one batch, and page-locked memory for what is staged. `largest`: bytes of each.
+
+    `done`: the event of the last copy into it. `used`: that of the caller's work that read it last. One that has not
+    been recorded counts as done.
+    """
 
     def __init__(self, device: CudaDevice, largest: Mapping[str, int]) -> None:
         self._device, self._largest = device, largest
         self._memory: dict[str, torch.Tensor] = {}
         self._staging: dict[str, NDArray[np.uint8]] = {}
         self.sent: _Sent | None = None
-        self.used: torch.cuda.Event | None = None
+        self.done, self.used = device.event(), device.event()
 
     def stage(self, name: str, shape: Shape, dtype: np.dtype[Any]) -> AnyArray:
         """Page-locked memory of `shape`, the same one for each batch."""
@@ -99,9 +102,13 @@ class CudaDelivery(Delivery):
     def close(self) -> None:
         self._at_end, self._looked_at = self.progress, None
         self._given = self._sent
+        with self._device.current():  # the buffers' events are freed
+            self._close_buffers()
+
+    def _close_buffers(self) -> None:
         # torch gives freed memory to the next one who asks on the stream that it was taken on, the copy stream: kernels
         # on the caller's stream may still be reading there.
-        waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers if buffer.used is not None]
+        waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers]
         releases = [partial(self._release_slot, buffer) for buffer in self._buffers]
         close_all(*waits, self._device.unlock, *releases, self._buffers.clear)
 
@@ -152,11 +159,9 @@ class CudaDelivery(Delivery):
     def _send(self, upcoming: Upcoming, like: Sequence[torch.Tensor]) -> None:
         """Start the copies of the pipeline's next batch into the next buffer, and take it; `like`: the blobs' data."""
         buffer = self._turn(self._sent)
-        if buffer.sent is not None:
-            buffer.sent.done.synchronize()  # long done; its host memory is about to be written to
+        self._device.wait_for(buffer.done)  # long done; its host memory is about to be written to
         self._release_slots()
-        if buffer.used is not None:
-            self._device.send_after(buffer.used)
+        self._device.send_after(buffer.used)
         hosts: dict[str, AnyArray] = {}
         for top, shape, tensor in zip(self.tops, upcoming.shapes, like, strict=True):
             hosts[top.name] = self._host_array(top, shape, upcoming.batch, buffer)
@@ -166,10 +171,10 @@ class CudaDelivery(Delivery):
                 hosts[CROPS] = buffer.stage(CROPS, corners.shape, corners.dtype)
                 np.copyto(hosts[CROPS], corners)
         values = {name: buffer.send(name, host) for name, host in hosts.items()}
-        sent = _Sent(upcoming, values, self._device.sent())
+        self._device.sent(buffer.done)
         with interrupts_deferred():  # the pipeline's position and the buffers' belong together
             self.pipeline.take()
-            buffer.sent = sent
+            buffer.sent = _Sent(upcoming, values)
             self._sent += 1
             if not self._locked:
                 self._release_slot(buffer)
@@ -202,8 +207,8 @@ class CudaDelivery(Delivery):
         for buffer in self._buffers if self._locked else ():
             if buffer.sent is not None:
                 if wait:
-                    buffer.sent.done.synchronize()
-                if buffer.sent.done.query():  # type: ignore[no-untyped-call]
+                    self._device.wait_for(buffer.done)
+                if buffer.done.query():
                     self._release_slot(buffer)
 
     def _release_slot(self, buffer: _Buffer) -> None:
@@ -214,15 +219,15 @@ class CudaDelivery(Delivery):
 
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
         assert buffer.sent is not None
-        _, values, done = buffer.sent
+        values = buffer.sent.values
         # Ctrl-C waits: behind kernels that no event follows, `close` would free memory that they still read.
         with interrupts_deferred():
-            self._device.use_after(done)
+            self._device.use_after(buffer.done)
             try:
                 for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
                     conversion.put(values[top.name], out, values.get(CROPS))
             finally:
-                buffer.used = self._device.used()
+                self._device.used(buffer.used)
 
 
 def _tensors(blobs: Sequence[Blob]) -> list[torch.Tensor]:

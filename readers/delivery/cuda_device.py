@@ -1,12 +1,17 @@
 """What the delivery asks of a CUDA device: page-locked host memory, device memory, a copy stream, and events.
 
-Everything names its device: nothing here makes a context on another one, GPU 0 least of all.
+Streams, events and the current device are those of torch.Stream, torch.Event and torch.accelerator. Page-locking the
+ring and seeing a capture are not in there, and stay torch.cuda's.
+
+Everything names its device, and is done while that is the current one: nothing here makes a context on another one, GPU
+0 least of all.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -27,6 +32,9 @@ _UNKNOWN = 64
 event when it is freed, which CUDA refuses once any kernel of the program's has failed, and torch then ends the process
 before the error has been shown. `unlock` waits for the copies, so there is no need of that event."""
 
+_LOOK_S = 0.0001
+"""Between two looks at an event that is waited for."""
+
 
 class CudaDevice:
     """One device and the stream on which batches travel to it.
@@ -35,12 +43,20 @@ class CudaDevice:
     """
 
     def __init__(self, device: str) -> None:
-        named = torch.device(device)
-        # "cuda" is the device that is current now, also if another one is made the current one later.
-        self.device = named if named.index is not None else torch.device("cuda", torch.cuda.current_device())
+        self.device = torch.device(device)
+        if self.device.index is None:  # the one that is current now, also if another one is made the current one later
+            self.device = torch.device("cuda", torch.accelerator.current_device_index())
         self._locked: NDArray[np.uint8] | None = None
-        with torch.cuda.device(self.device):
-            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+        with self.current():
+            self._stream = torch.Stream(self.device)
+
+    def current(self) -> torch.accelerator.device_index:
+        """A context in which this is the current device.
+
+        torch goes back to the one that was current when it has waited for an event, recorded or freed one: out of this
+        context that makes a context of CUDA's there.
+        """
+        return torch.accelerator.device_index(self.device.index)
 
     def refuse_capture(self) -> None:
         """Raise RuntimeError if the caller's stream captures a graph.
@@ -48,7 +64,7 @@ class CudaDevice:
         A delivery waits for events of other streams and looks at their state, and a graph would repeat one batch for
         ever.
         """
-        with torch.cuda.device(self.device):
+        with self.current():
             capturing = torch.cuda.is_current_stream_capturing()
         if capturing:
             raise RuntimeError(
@@ -62,7 +78,7 @@ class CudaDevice:
         """Page-lock `memory`, so that copies from it run by themselves; warns and returns False where it is refused."""
         if self._locked is memory:  # Ctrl-C fell behind the call
             return True
-        with interrupts_deferred(), torch.cuda.device(self.device):
+        with interrupts_deferred(), self.current():
             error = _runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
             if int(error) == 0:
                 self._locked = memory
@@ -85,7 +101,7 @@ class CudaDevice:
         finally:
             locked, self._locked = self._locked, None
             if locked is not None:
-                with torch.cuda.device(self.device):
+                with self.current():
                     if int(_runtime().cudaHostUnregister(locked.ctypes.data)):
                         self._forget_error()
 
@@ -104,14 +120,14 @@ class CudaDevice:
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
         """Uninitialised page-locked memory, shape (nbytes,)."""
-        with torch.cuda.device(self.device):
+        with self.current():
             # Named: else torch.set_default_device decides.
             memory = torch.empty(_UNKNOWN + nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
         return memory.numpy()[_UNKNOWN:]
 
     def constant(self, array: AnyArray) -> torch.Tensor:
         """A copy of `array` on the device; waits until it is there."""
-        with torch.cuda.device(self.device):
+        with self.current():
             return torch.from_numpy(array).pin_memory().to(self.device)
 
     # ---- copies and the order of things
@@ -128,34 +144,43 @@ class CudaDevice:
     def _streaming(self) -> Iterator[None]:
         """The copy stream is the current one.
 
-        The device is current, too: else torch.cuda.stream, at its end, makes a context on the one that was. Ctrl-C
-        waits: inside of torch's own steps it would leave the copy stream to the caller's kernels.
+        Ctrl-C waits: inside of torch's own steps it would leave the copy stream to the caller's kernels.
         """
-        with interrupts_deferred(), torch.cuda.device(self.device), torch.cuda.stream(self._stream):
+        with interrupts_deferred(), self.current(), self._stream:
             yield
 
-    def sent(self) -> torch.cuda.Event:
-        """Done when the copies queued so far are."""
-        return self._recorded(self._stream)
+    def event(self) -> torch.Event:
+        """A new event, to be recorded again and again; free it in `current`."""
+        return torch.Event(self.device)
 
-    def send_after(self, event: torch.cuda.Event) -> None:
+    def sent(self, event: torch.Event) -> None:
+        """Record `event`: done when the copies queued so far are."""
+        with self.current():
+            event.record(self._stream)
+
+    def send_after(self, event: torch.Event) -> None:
         """What is sent from now on is copied once `event` is done."""
-        self._stream.wait_event(event)
+        with self.current():
+            self._stream.wait_event(event)
 
-    def used(self) -> torch.cuda.Event:
-        """Done when the work that the caller's stream has queued so far is."""
-        return self._recorded(torch.cuda.current_stream(self.device))
+    def used(self, event: torch.Event) -> None:
+        """Record `event`: done when the work that the caller's stream has queued so far is."""
+        with self.current():
+            event.record(torch.accelerator.current_stream(self.device))
 
-    def use_after(self, event: torch.cuda.Event) -> None:
+    def use_after(self, event: torch.Event) -> None:
         """What the caller's stream queues from now on runs once `event` is done."""
-        torch.cuda.current_stream(self.device).wait_event(event)
+        with self.current():
+            torch.accelerator.current_stream(self.device).wait_event(event)
 
-    def _recorded(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        with torch.cuda.device(self.device):
-            # Whoever waits for a blocking event sleeps, and leaves the core to a loader.
-            event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            event.record(stream)
-        return event
+    def wait_for(self, event: torch.Event) -> None:
+        """Wait until `event` is done, asleep: `synchronize` alone would spin, on a core that a loader needs.
+
+        torch.Event takes `blocking=True` and makes no use of it.
+        """
+        while not event.query():
+            time.sleep(_LOOK_S)
+        event.synchronize()  # torch's race detector listens to this one
 
 
 def _runtime() -> Any:

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,6 +32,8 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.still_pipeline import SLOTS, Shape, StillPipeline
+
+from .played_torch import PlayedTorch
 
 _SHAPE = Shape(2, (3, 64, 64))
 """A batch of bytes has six pages."""
@@ -51,13 +54,30 @@ def _protect(address: int, nbytes: int, rights: int) -> None:
 
 
 class _Event:
+    """One that has not been recorded is done."""
+
     def __init__(self) -> None:
         self._done = threading.Event()
-        self.query, self.set = self._done.is_set, self._done.set
+        self._done.set()
+
+    def record(self, stream: _Stream) -> None:
+        self._done = done = threading.Event()
+        stream.put(done.set)
+
+    def query(self) -> bool:
+        return self._done.is_set()
 
     def synchronize(self) -> None:
-        if not self._done.wait(_PATIENCE_S):
-            raise TimeoutError("an event is never done")
+        _wait(self._done)
+
+    def waiting(self) -> Callable[[], None]:
+        """A step that waits for what was recorded last, whatever is recorded later."""
+        return partial(_wait, self._done)
+
+
+def _wait(done: threading.Event) -> None:
+    if not done.wait(_PATIENCE_S):
+        raise TimeoutError("an event is never done")
 
 
 class _Stream:
@@ -75,10 +95,13 @@ class _Stream:
             except Exception as error:
                 self._wrong.append(repr(error))
 
-    def recorded(self) -> _Event:
+    def wait_event(self, event: _Event) -> None:
+        self.put(event.waiting())
+
+    def synchronize(self) -> None:
         event = _Event()
-        self.put(event.set)
-        return event
+        event.record(self)
+        event.synchronize()
 
     def end(self) -> None:
         self.put(None)
@@ -101,18 +124,17 @@ class _Kernels(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return args[0]
 
 
-class AsyncDevice:
+class AsyncDevice(PlayedTorch):
     """A device with two streams. `delays`, `work`: seconds, of which `seed` chooses one.
 
     The former pass before each piece of a copy, the latter with each batch on the caller's stream.
     """
 
-    device = torch.device("cpu")
-    constant = staticmethod(torch.from_numpy)
-
     def __init__(self, delays: Sequence[float], work: Sequence[float], seed: int) -> None:
-        self.wrong: list[str] = []
-        self.copies, self.caller = _Stream(self.wrong), _Stream(self.wrong)
+        wrong: list[str] = []
+        self.copies, self.caller = _Stream(wrong), _Stream(wrong)
+        super().__init__()
+        self.wrong = wrong
         self.kernels = _Kernels(self.caller, self._unowned)
         self.delays, self.work, self._random = delays, work, random.Random(seed)
         self._behind: dict[int, tuple[mmap.mmap, mmap.mmap, NDArray[np.uint8]]] = {}
@@ -132,9 +154,6 @@ class AsyncDevice:
 
     def lock(self, memory: NDArray[np.uint8]) -> bool:
         return True
-
-    def unlock(self) -> None:
-        self.copies.recorded().synchronize()
 
     def memory(self, nbytes: int) -> torch.Tensor:
         descriptor = os.memfd_create("device")
@@ -166,17 +185,14 @@ class AsyncDevice:
         _protect(memory.data_ptr(), source.nbytes, _READ | _WRITE)
         _protect(source.ctypes.data, source.nbytes, _READ | _WRITE)
 
-    def sent(self) -> _Event:
-        return self.copies.recorded()
+    def make_event(self) -> _Event:
+        return _Event()
 
-    def send_after(self, event: _Event) -> None:
-        self.copies.put(event.synchronize)
+    def copy_stream(self) -> _Stream:
+        return self.copies
 
-    def used(self) -> _Event:
-        return self.caller.recorded()
-
-    def use_after(self, event: _Event) -> None:
-        self.caller.put(event.synchronize)
+    def callers_stream(self) -> _Stream:
+        return self.caller
 
     def end(self) -> None:
         self.caller.end()
@@ -236,32 +252,27 @@ def deliver_batches(
     `mistake`: a step that is left out.
     """
     devices = [AsyncDevice(delays, work, seed + number) for number in range(2)]
-    feeds = [_Feed(device, _Rewritten(count // 2, page_lock, buffers)) for device in devices]
-    for feed in feeds:
-        feed.spoil(mistake)
+    feeds = [_Feed(device, _Rewritten(count // 2, page_lock, buffers), mistake) for device in devices]
     for number in range(count):
         feeds[number % 2].deliver()
     for feed in feeds:
-        feed.close(mistake)
+        feed.close()
     return [text for device in devices for text in device.wrong]
 
 
 class _Feed:
-    def __init__(self, device: AsyncDevice, pipeline: _Rewritten) -> None:
-        self.device, self._pipeline = device, pipeline
+    def __init__(self, device: AsyncDevice, pipeline: _Rewritten, mistake: str) -> None:
+        self.device, self._pipeline, self._mistake = device, pipeline, mistake
+        if mistake in ("send_after", "use_after"):
+            setattr(device, mistake, lambda event: None)
+        elif mistake == "synchronize":
+            device.make_event = _NeverWaitedFor  # type: ignore[method-assign]
         tops = make_tops(self._pipeline.specs, self._pipeline.parameters, Path())
         self._delivery = CudaDelivery(cast(Any, self._pipeline), tops, cast(Any, self.device))
         self._blob = Blob(torch.device("cpu"))
         self._blob.reshape(_SHAPE.rows, *_SHAPE.sample)
         self._data = self._blob.data
         self._given = 0
-
-    def spoil(self, mistake: str) -> None:
-        if mistake in ("send_after", "use_after"):
-            setattr(self.device, mistake, lambda event: None)
-        elif mistake == "synchronize":
-            sent: Any = self.device.sent
-            setattr(self.device, "sent", lambda: _NeverWaitedFor(sent()))  # noqa: B010
 
     def deliver(self) -> None:
         with self.device.kernels:
@@ -275,26 +286,21 @@ class _Feed:
         if not bool((self._data == wanted).all()):
             self.device.wrong.append(f"a batch of {wanted} has {np.unique(self._data.numpy())}")
 
-    def close(self, mistake: str) -> None:
-        if mistake == "close":
+    def close(self) -> None:
+        if self._mistake == "close":
             self.device.send_after = lambda event: None  # type: ignore[method-assign]
         self._delivery.close()
         self.device.end()
         self._pipeline.ring.close()
 
 
-class _NeverWaitedFor:
+class _NeverWaitedFor(_Event):
     """An event that the host takes for done; streams do wait for it."""
-
-    def __init__(self, event: _Event) -> None:
-        self._event = event
 
     def query(self) -> bool:
         return True
 
-    def synchronize(self) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            self._event.synchronize()
+    def synchronize(self) -> None: ...
 
 
 if __name__ == "__main__":

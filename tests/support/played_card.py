@@ -61,7 +61,7 @@ class PlayedCard(Card, Closing):
         self._ran.append((begun, time.perf_counter()))
 
     def wait_for_step(self) -> None:
-        self.played.caller.recorded().synchronize()
+        self.played.caller.synchronize()
 
     def traced(self, work: Callable[[], object]) -> Spans:
         self.played.spans.clear()

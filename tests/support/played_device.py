@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from blobfeed.readers.delivery.cuda_device import view_as
 from blobfeed.workers.base.specs import AnyArray
 from numpy.typing import NDArray
 
+from .played_torch import PlayedTorch
 from .race_detector import RaceDetector
 
 COPY_STREAM = 1
@@ -38,43 +38,85 @@ class _Copy:
 
 
 class _Event:
-    def __init__(self, copies: list[_Copy], patience: int, judge: RaceDetector, stream: int) -> None:
-        self.copies, self._asked, self._patience, self._judge = copies, 0, patience, judge
-        self.number = judge.recorded(stream)
+    """`number`: what the judge calls it since it was recorded."""
+
+    def __init__(self, device: PlayedDevice) -> None:
+        self._device = device
+        self.copies: list[_Copy] = []
+        self._asked = 0
+        self.number: int | None = None
+
+    def record(self, stream: _Stream) -> None:
+        self._device.require_current("an event was recorded")
+        self.copies = list(self._device.copies) if stream.number == COPY_STREAM else []
+        self._asked = 0
+        self.number = self._device.judge.recorded(stream.number)
 
     def query(self) -> bool:
         self._asked += 1
-        if self._asked > self._patience:
-            self.synchronize()
+        if self._asked > self._device.patience:
+            self._do()
         return all(copy.done for copy in self.copies)
 
     def synchronize(self) -> None:
+        self._do()
+
+    def _do(self) -> None:
         for copy in self.copies:
             copy.do()
-        self._judge.host_waits(self.number)
+        if self.number is not None:
+            self._device.judge.host_waits(self.number)
+
+    def __del__(self) -> None:
+        self._device.freed.append(self._device.is_current())
 
 
-class PlayedDevice:
+class _Stream:
+    def __init__(self, device: PlayedDevice, number: int) -> None:
+        self._device, self.number = device, number
+
+    def wait_event(self, event: _Event) -> None:
+        self._device.require_current("a stream was made to wait")
+        for copy in event.copies:
+            copy.arrive()
+        if event.number is not None:
+            self._device.judge.waits(event.number, self.number)
+
+    def synchronize(self) -> None:
+        for copy in self._device.copies:
+            copy.do()
+        self._device.judge.host_waits_for_stream(self.number)
+
+
+class PlayedDevice(PlayedTorch):
     """A device in main memory. Copies are done when somebody waits for them, or asked `patience` times.
 
-    `wrong`: what a real device would have answered with spoilt data. `judge`: torch's race detector, which hears of
-    every step; enter it around deliveries, so that it sees what they read. `at`: called with the name of each step,
-    before it and after it; it may raise.
+    `judge`: torch's race detector, which hears of every step; enter it around deliveries, so that it sees what they
+    read. `freed`: of each event that was freed, whether the device was the current one.
     """
 
-    device = torch.device("cpu")
-    constant = staticmethod(torch.from_numpy)
-
     def __init__(self, patience: int, locks: bool = True) -> None:
+        super().__init__()
         self.patience, self.locks = patience, locks
         self.captures = False
         self.locked: NDArray[np.uint8] | None = None
         self.unlocked = 0
-        self.wrong: list[str] = []
-        self.at: Callable[[str], None] = lambda step: None
         self.copies: list[_Copy] = []
         self.staging: list[NDArray[np.uint8]] = []
         self.judge = RaceDetector()
+        self.freed: list[bool] = []
+
+    def make_event(self) -> _Event:
+        return _Event(self)
+
+    def copy_stream(self) -> _Stream:
+        return _Stream(self, COPY_STREAM)
+
+    def callers_stream(self) -> _Stream:
+        return _Stream(self, self.judge.stream)
+
+    def wait_for(self, event: Any) -> None:
+        event.synchronize()  # a copy that takes as long as it likes is not waited for by asking
 
     def refuse_capture(self) -> None:
         if self.captures:
@@ -87,9 +129,7 @@ class PlayedDevice:
         return self.locks
 
     def unlock(self) -> None:
-        for copy in self.copies:
-            copy.do()
-        self.judge.host_waits_for_stream(COPY_STREAM)
+        super().unlock()
         self.unlocked += 1
 
     def memory(self, nbytes: int) -> Any:
@@ -125,27 +165,3 @@ class PlayedDevice:
         staged = any(np.may_share_memory(host, memory) for memory in self.staging)
         before = [copy.as_sent for copy in self.copies if copy.host.ctypes.data == host.ctypes.data]
         return staged and not (before and np.array_equal(before[-1], host))
-
-    def sent(self) -> _Event:
-        self.at("before sent")
-        event = _Event(list(self.copies), self.patience, self.judge, COPY_STREAM)
-        self.at("after sent")
-        return event
-
-    def send_after(self, event: Any) -> None:
-        self.at("before send_after")
-        self.judge.waits(event.number, COPY_STREAM)
-        self.at("after send_after")
-
-    def used(self) -> _Event:
-        self.at("before used")
-        event = _Event([], 0, self.judge, self.judge.stream)
-        self.at("after used")
-        return event
-
-    def use_after(self, event: Any) -> None:
-        self.at("before use_after")
-        for copy in event.copies:
-            copy.arrive()
-        self.judge.waits(event.number, self.judge.stream)
-        self.at("after use_after")

@@ -493,14 +493,18 @@ def _uses_at_once(feed: Any) -> None:
     feed.device.use_after = lambda event: [copy.arrive() for copy in event.copies]
 
 
+def _records_once(feed: Any, step: str) -> None:
+    for buffer in feed.delivery._buffers:
+        getattr(feed.device, step)(buffer.used if step == "used" else buffer.done)
+    setattr(feed.device, step, lambda event: None)
+
+
 def _notes_use_before_the_work(feed: Any) -> None:
-    used = feed.device.used()
-    feed.device.used = lambda: used
+    _records_once(feed, "used")
 
 
 def _notes_sent_before_the_copy(feed: Any) -> None:
-    sent = feed.device.sent()
-    feed.device.sent = lambda: sent
+    _records_once(feed, "sent")
 
 
 def _never_waits_for_copies(feed: Any) -> None:
@@ -552,6 +556,16 @@ def test_the_callers_stream_may_be_another_one_each_time(feeding: Any) -> None:
         np.testing.assert_array_equal(feed.next()[1], np.arange(4 * number, 4 * number + 4) % 20)
 
 
+def test_every_event_is_freed_while_its_device_is_the_current_one(feeding: Any) -> None:
+    """torch goes back to the device that was current, and makes a context there."""
+    feed = feeding(PlayedDevice(1), device_prefetch=3)
+    for _ in range(5):
+        feed.next()
+    assert feed.device.freed == []
+    feed.delivery.close()
+    assert feed.device.freed == [True] * 6
+
+
 # ---- what is asked of CUDA, without a device
 
 
@@ -559,9 +573,9 @@ def test_the_callers_stream_may_be_another_one_each_time(feeding: Any) -> None:
 def runtime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """CUDA's runtime, of which a test says what it answers."""
     made = SimpleNamespace(current=1)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: made.current)
-    monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
-    monkeypatch.setattr(torch.cuda, "Stream", lambda _: None)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: made.current)
+    monkeypatch.setattr(torch.accelerator, "device_index", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(torch, "Stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.captures)
     monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
     monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
@@ -602,6 +616,14 @@ def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamesp
         assert not CudaDevice("cuda:0").lock(np.zeros(16, np.uint8))
 
 
+def test_a_wait_looks_until_the_event_is_done(runtime: SimpleNamespace) -> None:
+    looks, steps = iter([False, False, True]), []
+    event: Any = SimpleNamespace(query=lambda: next(looks), synchronize=lambda: steps.append("synchronize"))
+    CudaDevice("cuda").wait_for(event)
+    assert list(looks) == []
+    assert steps == ["synchronize"]
+
+
 def test_a_capturing_stream_is_told_what_to_do(runtime: SimpleNamespace) -> None:
     runtime.captures = False
     CudaDevice("cuda").refuse_capture()
@@ -620,14 +642,14 @@ def test_cuda_gets_every_batch_while_the_users_stream_still_computes(feeding: An
     feed = feeding(CudaDevice(device), device_prefetch=buffers, transform={"scale": 0.5, "mean_value": [1, 2, 3]})
     mean = np.array([1, 2, 3], np.float32)[:, None, None]
     kept = []
-    with torch.cuda.stream(torch.cuda.Stream(device)):
+    with torch.Stream(device):
         for _ in range(15):
             for target, shape in zip(feed.targets, feed.delivery.next_shapes(), strict=True):
                 target.reshape(*shape)
             feed.delivery.deliver(feed.targets)
             torch.cuda._sleep(5_000_000)
             kept.append([target.data.clone() for target in feed.targets])
-        torch.cuda.synchronize(device)
+        torch.accelerator.synchronize(device)
     for number, (data, label) in enumerate(kept):
         wanted = np.arange(4 * number, 4 * number + 4) % 20
         np.testing.assert_array_equal(label.cpu().numpy(), wanted)
@@ -668,10 +690,16 @@ device = CudaDevice("cuda:1")
 memory = np.zeros(1 << 20, np.uint8)
 assert device.lock(memory)
 device.send(memory, device.memory(memory.nbytes))
-device.send_after(device.used())
-device.use_after(device.sent())
+event = device.event()
+device.used(event)
+device.send_after(event)
+device.sent(event)
+device.use_after(event)
+device.wait_for(event)
 device.host_memory(8)
 device.unlock()
+with device.current():
+    del event
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))
 """
 
