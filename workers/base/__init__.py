@@ -1,1 +1,1 @@
-"""The common words: errors, shapes and types, parameters and their checks, the hooks."""
+"""The vocabulary of all other rooms: errors, shapes and types, parameters and their checks, hooks."""

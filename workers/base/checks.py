@@ -1,4 +1,4 @@
-"""Checking a mapping of options into a typed, frozen object, with one message that helps."""
+"""Converts a mapping of options into a typed, frozen object; an error names the key, its value and what is allowed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LISTED = 5
 
 
 class _Shown(reprlib.Repr):
-    """What a message shows of a value: enough to recognise it by, and never the numbers of a whole array."""
+    """A short form of a value for messages: enough to recognise it, without the numbers of a whole array."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class _Shown(reprlib.Repr):
 
 
 def shown(value: object) -> str:
-    """`repr(value)`, shortened; an array or a tensor by its shape and type."""
+    """Return `repr(value)`, shortened; an array or a tensor is shown by shape and type."""
     text = _Shown().repr(value)
     return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 40]}…{text[-40:]}"
 
 
 def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
-    """` (did you mean 'x'?)`, or nothing if no known word is near."""
+    """Return ` (did you mean 'x'?)`, or "" if no known word is similar."""
     import difflib  # a quarter of a megabyte, for mistakes alone
 
     close = difflib.get_close_matches(word, list(known), 1, likeness)
@@ -63,23 +63,23 @@ _CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "worker_init_fn": ("num_loaders", "not needed: loaders are seeded for each sample; make what a hook needs in it"),
     "pin_memory": ("page_lock", "not needed: a CUDA device gets its batches from page-locked memory; see page_lock"),
 }
-"""What a user of Caffe or of torch's DataLoader may write: the known name that the hint goes with, and the hint."""
+"""Names from Caffe and torch's DataLoader: for each the parameter that replaces it here, and a hint."""
 
 
 def meant(word: str, known: Collection[str]) -> str:
-    """As `nearest`; names that others use for something that is known here are explained."""
+    """Return a hint like `nearest`; a name from Caffe or torch is explained instead."""
     goes_with, hint = _CALLED_ELSEWHERE.get(word, ("", ""))
     return f" ({hint})" if goes_with in known else nearest(word, known)
 
 
 def nothing_there(name: object, there: Iterable[str], what: str) -> KeyError:
-    """The error of looking up `name` in `what`, which has the names `there`."""
+    """Return the KeyError for a lookup of `name` in `what`, which has the names `there`."""
     names = list(there)
     return KeyError(f"{name!r}{nearest(str(name), names)}: the {what} has {', '.join(names) or 'nothing'}")
 
 
 def listed(word: str, known: Iterable[str]) -> str:
-    """`the known ones are …`; of more than five, the nearest ones alone if `word` is near to one of them."""
+    """Return `the known ones are …`. If more than five are known and `word` resembles one, lists only the nearest."""
     import difflib
 
     names = list(known)
@@ -89,7 +89,7 @@ def listed(word: str, known: Iterable[str]) -> str:
 
 
 def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) -> Mapping[str, _Spec]:
-    """Those of the tops that are wanted, in that order, None meaning all; raises ParameterError for one unknown."""
+    """Select `tops` from `known`, in order; None selects all. Raises ParameterError for an unknown top."""
     for name in tops or ():
         if name not in known:
             raise ParameterError(f"{what}: unknown top {name!r}{nearest(name, known)}; {listed(name, known)}")
@@ -97,7 +97,7 @@ def chosen(known: Mapping[str, _Spec], tops: Iterable[str] | None, what: str) ->
 
 
 def check_names(names: Iterable[object], known: Iterable[str], what: str) -> None:
-    """Raises ParameterError for the first of `names` that is none of `known`, with what was meant."""
+    """Raises ParameterError for the first of `names` that is not in `known`, with a hint at the name meant."""
     allowed = tuple(known)
     for name in names:
         if name not in allowed:
@@ -107,10 +107,11 @@ def check_names(names: Iterable[object], known: Iterable[str], what: str) -> Non
 
 
 def check_options(options: object, into: type[_Options], what: str) -> _Options:
-    """`options` as a `msgspec.Struct` of type `into`; raises ParameterError naming key, value and what is allowed.
+    """Convert `options` to the `msgspec.Struct` type `into`.
 
-    `what` says whose options they are: "source hdf5". Field names of the struct are the keys; `Annotated[int,
-    msgspec.Meta(ge=1)]` and `Literal[...]` state what is allowed.
+    Raises ParameterError naming key, value and allowed values. `what` names the owner of the options in that message:
+    "source hdf5". The struct's field names are the keys; `Annotated[int, msgspec.Meta(ge=1)]` and `Literal[...]`
+    declare the allowed values.
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
@@ -124,9 +125,9 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
 
 
 def _plain(value: Any, kind: inspect.Type | None) -> Any:
-    """NumPy's numbers and lists of them, and a torch.device, as the plain values that `kind` asks for.
+    """Convert NumPy numbers, their lists and a torch.device to the plain values that `kind` expects.
 
-    Where it allows anything they stay: arrays of samples are given there, and weights.
+    A field of type Any keeps its value: it may hold arrays of samples or of weights.
     """
     if kind is None or isinstance(kind, inspect.AnyType):
         return value
@@ -146,7 +147,7 @@ def _plain(value: Any, kind: inspect.Type | None) -> Any:
 
 
 def paths_as_text(value: object) -> object:
-    """Path objects, alone or in lists and mappings, as text; anything else as it is. Lists of OmegaConf's are lists."""
+    """Convert path objects to text, also inside lists and mappings; OmegaConf's lists count as lists."""
     if isinstance(value, PurePath):
         return os.fspath(value)
     if isinstance(value, MutableSequence) and not isinstance(value, bytearray | array):
@@ -159,7 +160,7 @@ def paths_as_text(value: object) -> object:
 
 
 def _check_keys(options: Mapping[object, object], kind: inspect.Type, what: str, parent: str = "") -> None:
-    """The keys of `options` and of every mapping of options inside it: all known, none missing."""
+    """Raises ParameterError for an unknown or missing key in `options` or in any mapping inside it."""
     struct = _member(kind, inspect.StructType)
     if struct is None:
         return
@@ -175,9 +176,9 @@ def _check_keys(options: Mapping[object, object], kind: inspect.Type, what: str,
 
 
 def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type, what: str) -> str:
-    """The name, value and allowed values of what msgspec complains about at the path that ends its message.
+    """Return a message with the name, value and allowed values of the option that msgspec rejects.
 
-    "… - at `$.transform.mean_value[1]`" leads to transform, mean_value, 1.
+    msgspec's message ends with a path: "… - at `$.transform.mean_value[1]`" leads to transform, mean_value, 1.
     """
     name, value = "", options
     for key, position in re.findall(r"\.([^.\[`]+)|\[(\d+)\]", str(error).rpartition("`$")[2]):
@@ -192,7 +193,7 @@ def _explain(error: msgspec.ValidationError, options: object, kind: inspect.Type
 
 
 def _as_number(value: object) -> str:
-    """A hint for a fraction that is written as text, as in {scale: 1/255}."""
+    """Return a hint for a fraction written as text, such as {scale: 1/255}."""
     fraction = re.fullmatch(r"\s*(\d+\.?\d*)\s*/\s*(\d*\.?\d*[1-9]\d*)\s*", value) if isinstance(value, str) else None
     return f"; write {value} as {float(fraction[1]) / float(fraction[2])!r}" if fraction else ""
 
@@ -210,13 +211,13 @@ _Kind = TypeVar("_Kind", bound=inspect.Type)
 
 
 def _member(kind: inspect.Type, wanted: type[_Kind]) -> _Kind | None:
-    """`kind` itself, or the one of a union's members, that is a `wanted`."""
+    """Return `kind`, or a member of the union `kind`, if it is an instance of `wanted`."""
     members = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     return next((member for member in members if isinstance(member, wanted)), None)
 
 
 def allowed(kind: inspect.Type) -> str:
-    """What a type allows, in words: "a whole number >= 1 or 'auto'"."""
+    """Return in words which values a type allows: "a whole number >= 1 or 'auto'"."""
     match kind:
         case inspect.UnionType():
             # Leaving a parameter out says None; a message that offers it as a value only gets longer.
@@ -251,5 +252,5 @@ _IN_WORDS: Mapping[type[inspect.Type], str] = {
 
 def _bounds(kind: inspect.IntType | inspect.FloatType) -> str:
     signs = ((">=", kind.ge), (">", kind.gt), ("<=", kind.le), ("<", kind.lt))
-    told = " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
-    return f" {told}" if told else ""
+    text = " and ".join(f"{sign} {bound:g}" for sign, bound in signs if bound is not None)
+    return f" {text}" if text else ""

@@ -6,17 +6,17 @@ import math
 import time
 
 LONGEST_WAIT_S = 0.5
-"""Between two looks at the clock a wait may take so long; a look every second would be taken for a suspension."""
+"""The longest wait between two looks at the clock. A wait of a second or more would count as a suspension."""
 
 _LONGEST_STEP_S = 1.0
 
 
 class AwakeClock:
-    """Monotonic seconds without those in which this process was suspended: nothing could be done in them.
+    """A monotonic clock in seconds that does not count the time in which this process was suspended.
 
-    It advances at most a second a look. Over a longer gap between two looks it does not advance at all, for a task
-    may have been about to end when the job was suspended. Between two looks it stands still: if the job is suspended
-    behind a look, a task that begins then has its whole time.
+    It advances at most one second per look. A longer gap between two looks counts as a suspension and adds nothing: a
+    task may have been about to end when it began. Between two looks the clock stands still. So a task that starts just
+    before a suspension still has its full time.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class AwakeClock:
         return self._looked_at - self._lost_s
 
     def look(self) -> float:
-        """Let it advance; returns `now`."""
+        """Advance the clock and return `now`."""
         before, self._looked_at = self._looked_at, time.monotonic()
         if (gap_s := self._looked_at - before) > _LONGEST_STEP_S:
             self._lost_s += gap_s
@@ -38,5 +38,5 @@ class AwakeClock:
         return self.now
 
     def time_of(self, moment: float) -> float:
-        """This clock's time of a `moment` by time.monotonic; of one before the last suspension, that of its end."""
+        """Convert a `moment` of time.monotonic; one before the last suspension becomes the end of that suspension."""
         return max(moment, self._woke_at) - self._lost_s

@@ -1,4 +1,4 @@
-"""Closing: when a `with` block is left, and of several things, whichever of them fail."""
+"""Closing at the end of a `with` block, and closing several things although some of them raise."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Self
 
 
 class Closing:
-    """`with Thing() as thing:` closes the thing, however the block ends. What the block raises goes on: a device that a
-    kernel of the block has broken cannot be closed without an error either."""
+    """A context manager that closes itself.
+
+    An exception of the block takes precedence over one of `close`, which becomes its note: after a broken kernel, for
+    example, closing the device fails too, and the kernel is the cause.
+    """
 
     @abstractmethod
     def close(self) -> None: ...
@@ -33,9 +36,9 @@ class Closing:
 
 
 def close_all(*steps: Callable[[], object]) -> None:
-    """Take every step, in order, even if others raise; then raise the first error.
+    """Run every step in order, even if some raise; then raise the first error.
 
-    An ExitStack would raise the last one, which is often only a consequence of the first.
+    An ExitStack would raise the last error, which is often only a consequence of the first.
     """
     first: BaseException | None = None
     for step in steps:

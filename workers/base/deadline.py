@@ -1,13 +1,13 @@
-"""A deadline for what the trainer's own thread does in setup: it opens files, and runs hooks of the user's on trial.
+"""A deadline for setup in the trainer's main thread, which opens files and runs user hooks on trial.
 
-A named pipe, a device, a lock that is never released, a decode hook that loops: without a deadline the trainer would
-hang without a word. Its process may start no Python thread, and SIGALRM, alarm() and setitimer() belong to the program.
-So this is a POSIX timer of its own: when it is over, this very thread gets a real-time signal for which nobody had a
-handler. If nothing hangs, no signal is ever sent.
+A named pipe, a device, a lock that is never released or a decode hook that loops would hang the trainer in silence. The
+trainer's process may start no Python thread, and SIGALRM, alarm() and setitimer() belong to the user's program. So the
+deadline is a POSIX timer of its own. It expires with a real-time signal, sent to this thread, that had no handler
+before. Without a hang no signal is sent.
 
-It breaks into what a signal interrupts: waiting for a file, a socket or a lock, sleeping, and Python code. It cannot
-break into a loop in C, nor into the wait for a network file system whose server is gone (see sources/mounts.py). Only
-the main thread can have it, since Python runs handlers there and nowhere else.
+A signal interrupts waits for a file, a socket or a lock, sleeps, and Python code. It cannot interrupt a loop in C, nor
+a wait for a network file system whose server is gone (see sources/mounts.py). Only the main thread can have a deadline,
+since Python runs signal handlers only there.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from .errors import PipelineStalled
 _SIGEV_THREAD_ID = 4
 _SIGNALS = range(signal.SIGRTMAX, signal.SIGRTMIN, -1)
 _FOR_EVER_S = 1e9
-"""Thirty years: instead of infinity, which a timer does not know."""
+"""Thirty years. A timer knows no infinity."""
 
 _AGAIN_S = 1.0
-"""A hook may catch the exception and go on: then it is raised anew."""
+"""The period of further signals: a hook may catch the exception and continue, so it is raised again."""
 
 _DEBUGGERS = ("bdb", "pydevd")
-"""The modules whose functions wait for the user: that of pdb and ipdb, and that of VS Code and PyCharm."""
+"""The modules of debuggers that wait for the user: of pdb and ipdb, and of VS Code and PyCharm."""
 
 
 class _Event(ctypes.Structure):
@@ -56,7 +56,7 @@ class _Times(ctypes.Structure):
 
 
 class _Deadline:
-    """Runs from `restart` on; raises OSError if the system gives no timer."""
+    """A running timer, started by `restart`; raises OSError if the system has no timer left."""
 
     def __init__(self, seconds: float, number: int) -> None:
         self.doing = ""
@@ -79,7 +79,7 @@ class _Deadline:
     def _raise(self, number: int, frame: FrameType | None) -> None:
         if _running is not self:  # the signal came a moment before the end, and its handler runs now
             return
-        if _is_in_debugger(frame):  # somebody sits there, for as long as it takes
+        if _is_in_debugger(frame):  # the user is at its prompt, for as long as it takes
             self.restart()
             return
         raise PipelineStalled(
@@ -94,7 +94,7 @@ class _Deadline:
 
 
 def _is_in_debugger(frame: FrameType | None) -> bool:
-    """Whether code of a debugger runs: coverage sets a trace function, too, and nobody sits there."""
+    """Return true inside a debugger's code. A trace function is no sign of one: coverage sets one, too."""
     while frame is not None and frame.f_globals.get("__name__") not in _DEBUGGERS:
         frame = frame.f_back
     return frame is not None
@@ -113,10 +113,10 @@ def _function(name: str) -> Callable[..., int]:
 
 @contextlib.contextmanager
 def deadline(seconds: float) -> Iterator[None]:
-    """What runs in here and does not move for `seconds` is broken off by PipelineStalled; see `moving`.
+    """Raises PipelineStalled inside the block when `moving` was not called for `seconds`.
 
-    Nothing is broken off in other threads than the main one, nor if the system has no timer or no signal left. Within
-    another deadline that one counts.
+    The block runs without a deadline in a thread that is not the main one, and if the system has no timer or signal
+    left. Inside another deadline only the outer one applies.
     """
     global _running  # noqa: PLW0603 - there is one main thread
     number = next((number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL), None)
@@ -137,7 +137,7 @@ def deadline(seconds: float) -> Iterator[None]:
 
 
 def moving(doing: str = "") -> None:
-    """Start the clock of the deadline anew, if there is one; `doing`: what is done now, as in "opening x.h5"."""
+    """Restart the current deadline, if there is one; `doing`: the step that begins, such as "opening x.h5"."""
     if _running is not None:
         _running.doing = doing
         _running.restart()

@@ -1,7 +1,7 @@
-"""One exception class per cause: catching one tells what happened, without reading the text.
+"""One exception class per cause, so that a program can distinguish causes without parsing messages.
 
-Every message names the thing, its value, what was expected and what to do. Classes whose cause has parts that a
-program may want (the sample's index, the exit codes) carry them as attributes.
+Every message names the thing, its value, what was expected and what to do. Facts that a program may need, such as a
+sample's index or exit codes, are attributes.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class BlobfeedError(Exception):
-    """Everything that blobfeed raises on purpose."""
+    """The base class of all exceptions that blobfeed raises on purpose."""
 
     def __str__(self) -> str:
         # A file's name that is no UTF-8 has lone surrogates, at which print and most logs fail.
@@ -22,7 +22,7 @@ class ParameterError(BlobfeedError, ValueError):
 
 
 class SourceError(BlobfeedError):
-    """A source cannot be opened, or what it holds contradicts itself: seen in setup, before training starts."""
+    """A source cannot be opened or contradicts itself. Raised in setup, before training starts."""
 
 
 class SampleError(BlobfeedError):
@@ -52,7 +52,7 @@ class TooManyBadSamples(BlobfeedError):
 
 
 class LoaderDied(BlobfeedError):
-    """Loaders died so often in a short time that starting more of them is no use."""
+    """Loaders died so often in a short time that no more are started."""
 
     def __init__(self, message: str, exits: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class PipelineClosed(BlobfeedError):
 
 
 class ConcurrentUseError(BlobfeedError, RuntimeError):
-    """Two threads asked one reader for a batch at the same time. The reader itself is unharmed."""
+    """Two threads asked one reader for a batch at the same time. The reader remains usable."""
 
 
 class EndOfData(BlobfeedError):
@@ -88,7 +88,7 @@ class DescriptorLimitError(BlobfeedError, OSError):
 
 
 class SocketPathError(BlobfeedError):
-    """No directory for the sockets whose path fits into a socket address."""
+    """No directory was found for the sockets whose path fits into a socket address."""
 
 
 class InterpreterError(BlobfeedError):
@@ -100,12 +100,12 @@ class InexactValueError(BlobfeedError, ValueError):
 
 
 class UnequalShapesError(BlobfeedError, ValueError):
-    """Samples of different shapes lie in one batch, and nothing says how to bring them to one shape."""
+    """A batch has samples of different shapes, and neither `pad` nor `concatenate` says how to combine them."""
 
 
 class ExtraMissing(BlobfeedError, ImportError):
-    """A library is not installed, which one of blobfeed's extras would bring."""
+    """A library is not installed that belongs to one of blobfeed's extras."""
 
 
 class FetchOrderError(BlobfeedError, RuntimeError):
-    """An AsyncReader was asked for a batch that nobody fetched, or for more fetches at a time than its `njob`."""
+    """An AsyncReader was asked for a batch that was never fetched, or for more fetches at a time than its `njob`."""

@@ -1,4 +1,4 @@
-"""Libraries that not everybody needs: which of blobfeed's extras brings each."""
+"""Optional libraries, and the extra of blobfeed that installs each."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ EXTRAS = {
     "torch": ("torch", "training Caffe nets, readers for torch, delivery to CUDA"),
     "zarr": ("zarr", "zarr arrays"),
 }
-"""By library, the extra that brings it, and what it is for."""
+"""The extra that installs each library, and the use of the library."""
 
 
 def is_installed(library: str) -> bool:
-    """Whether `library` can be found; it is not imported."""
+    """Return true if `library` can be found; does not import it."""
     return find_spec(library) is not None
 
 
 def need(library: str, what: str) -> None:
-    """Raises ExtraMissing unless `library` is installed, which `what` cannot do without."""
+    """Raises ExtraMissing if `library`, which `what` needs, is not installed."""
     if not is_installed(library):
         raise ExtraMissing(
             f"{what} needs {library}, which is not installed: pip install 'blobfeed[{EXTRAS[library][0]}]'"

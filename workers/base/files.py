@@ -1,6 +1,6 @@
-"""Paths as users write them, and as another host has them; files that are read or written at once.
+"""Paths of users and of other hosts; reading and writing of whole files.
 
-Nothing waits for a named pipe, and no file takes the place of anything else, such as a link or a device.
+Reading never waits for a named pipe. Writing replaces only regular files, never a link or a device.
 """
 
 from __future__ import annotations
@@ -21,22 +21,25 @@ _ALLOCATED_AT_ONCE = 2 << 20
 
 
 def allocate(descriptor: int, size: int) -> None:
-    """Give the first `size` bytes of the file their memory or disk space; raises OSError.
+    """Allocate memory or disk space for the first `size` bytes of the file; raises OSError.
 
-    In steps of a millisecond: before Linux 6.10, a signal undoes what a call has allocated in memory so far, and Python
-    begins it again. A program with a timer, such as a profiler's, would do that for ever.
+    Allocates in steps of a millisecond. Before Linux 6.10 a signal undoes what the interrupted call has allocated in
+    memory, and Python repeats the call: with a timer, such as a profiler's, one large call would never end.
     """
     for offset in range(0, size, _ALLOCATED_AT_ONCE):
         os.posix_fallocate(descriptor, offset, min(_ALLOCATED_AT_ONCE, size - offset))
 
 
 def in_folder(folder: Path, path: str | Path) -> Path:
-    """`path`, a relative one taken from `folder`, `~` and `~user` being home directories."""
+    """Resolve a relative `path` against `folder`, and `~` and `~user` to home directories."""
     return folder / os.path.expanduser(path)  # noqa: PTH111 - Path.expanduser raises for a user that is not there
 
 
 def absolute(folder: Path | str | None) -> Path:
-    """`folder`, else the working directory. If that was removed, what is relative stays so: nothing else needs it."""
+    """Return `folder`, or the working directory, as an absolute path.
+
+    If the working directory was removed, a relative path stays relative: only such paths need the directory.
+    """
     try:
         return Path(folder or "").absolute()
     except FileNotFoundError:
@@ -44,19 +47,19 @@ def absolute(folder: Path | str | None) -> Path:
 
 
 def is_url(path: str | Path) -> bool:
-    """Whether it names something in object storage (s3://…), and not a file: a scheme of two letters or more.
+    """Return true if `path` names an object in storage (s3://…): its scheme has two letters or more.
 
-    So does a chain of fsspec's, simplecache::s3://…, or with an absolute path behind the two colons.
+    A chain of fsspec counts, too: simplecache::s3://…, or an absolute path after the two colons.
     """
     return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::(/|.*://))", path) is not None
 
 
 @dataclass(frozen=True)
 class AnotherHost:
-    """What a process that is not on the trainer's host has to know of the trainer's files.
+    """The files of the trainer's host, for a process on another host.
 
-    `shipped`: a folder of the trainer's host that was brought here as `copy`; all other paths are the same there and
-    here. `memory`: for each memory file's descriptor there, that of its copy here.
+    `shipped`: a folder of the trainer's host, copied to `copy` here; all other paths are equal on both hosts.
+    `memory`: maps the descriptor of each memory file there to that of its copy here.
     """
 
     shipped: str = ""
@@ -64,7 +67,7 @@ class AnotherHost:
     memory: Mapping[int, int] = field(default_factory=dict)
 
     def path(self, there: str) -> str:
-        """Where a file of the trainer's host is here."""
+        """Return the path here of the file `there` on the trainer's host."""
         if there.startswith(_MEMORY):
             return f"{_MEMORY}{self.memory[int(there.removeprefix(_MEMORY))]}"
         if not self.was_shipped(there):
@@ -79,20 +82,20 @@ _another_host: AnotherHost | None = None
 
 
 def be_another_host(known: AnotherHost) -> None:
-    """From now on sources that are unpickled in this process look for their files as `known` says."""
+    """Make sources that are unpickled in this process resolve their paths by `known`."""
     global _another_host  # noqa: PLW0603 - a process is on one host
     _another_host = known
 
 
 def another_host() -> AnotherHost | None:
-    """None on the trainer's own host."""
+    """Return the mapping of the trainer's files; None on the trainer's own host."""
     return _another_host
 
 
 def read_whole(path: bytes | Path) -> bytes:
-    """All bytes of the regular file at `path`; raises OSError, also for anything else that lies there."""
-    # Without waiting: a named pipe opens only when somebody writes to it, and perhaps nobody ever does. And without a
-    # file object: that took 41 µs for a JPEG of 40 kB, and this takes 37.
+    """Return all bytes of the regular file at `path`; raises OSError, also for a pipe, a device or a folder."""
+    # Without blocking, since opening a named pipe would wait for a writer that may never come. And without a file
+    # object, which takes 41 µs for a JPEG of 40 kB instead of 37.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         status = os.fstat(descriptor)
@@ -114,12 +117,12 @@ def check_replaceable(path: Path) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A new file beside `path`, which takes its place when the block has ended, and goes if that raises.
+    """Yield a new file beside `path`, which replaces `path` when the block ends, and is removed if the block raises.
 
-    Raises OSError, also what the block raises, and if something other than a regular file lies at `path`.
+    Raises OSError if something other than a regular file lies at `path`; exceptions of the block pass through.
     """
     check_replaceable(path)
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")  # a name that nobody can guess
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}")  # a name that cannot be guessed
     temporary.touch(exist_ok=False)  # a file that is new: else a link that lies there would be written through
     try:
         yield temporary
@@ -136,9 +139,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def require_ending(path: Path, endings: Sequence[str], what: str) -> None:
-    """Raises ParameterError, which begins with `what`, if `path` has an ending, and it is none of these.
+    """Raises ParameterError, beginning with `what`, if `path` has an ending that is not in `endings`.
 
-    No viewer would show an SVG called net.png, and a file that was meant for another argument would be written over.
+    No viewer would show an SVG called net.png, and a file meant for another argument would be overwritten.
     """
     if path.suffix.lower() not in ("", *endings):
         raise ParameterError(f"{what}: name a file that ends in {endings[0]}")
@@ -146,10 +149,10 @@ def require_ending(path: Path, endings: Sequence[str], what: str) -> None:
 
 @contextmanager
 def writing(what: object) -> Iterator[None]:
-    """Have an OSError of the block, such as that of a full disk, name `what` was written; raises ParameterError."""
+    """Turns an OSError of the block, such as of a full disk, into a ParameterError that names the file `what`."""
     try:
         yield
     except OSError as error:
         raise ParameterError(
-            f"{what} cannot be written: {error.strerror or error}: name another file, or mend that"
+            f"{what} cannot be written: {error.strerror or error}: remove the cause, or name another file"
         ) from None

@@ -1,4 +1,4 @@
-"""User code that runs in loaders, and what it is given."""
+"""User code that runs in loaders, and its arguments."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .errors import ParameterError, SampleShapeError
 from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24
-"""Up to here float32 holds every whole number."""
+"""The largest number up to which float32 holds every whole number."""
 
 
 class Sample(dict[str, AnyArray]):
-    """One raw sample as a decode hook gets it: arrays by name, `index` in the source, `epoch`.
+    """One raw sample, the argument of a decode hook: arrays by name, `index` in the source, `epoch`.
 
     The arrays are views on memory that the next sample reuses: return them or what you compute from them, keep copies.
-    A hook may put others in their place, or beside them, and return the sample itself.
-    `number`: tells the sample from all others of the epoch; its random numbers depend on it. It is `index`,
-    but of a stream, whose `index` counts within a shard, and of what a sampler draws once more.
+    A hook may replace or add arrays and return the sample itself.
+    `number`: unique among the samples of the epoch; the sample's random numbers depend on it. It equals `index` except
+    in a stream, whose `index` counts within a shard, and for repeated draws of a sampler.
     """
 
     __slots__ = ("epoch", "index", "number")
@@ -40,14 +40,14 @@ class Sample(dict[str, AnyArray]):
         raise nothing_there(name, self, "sample")
 
     def __setitem__(self, name: str, value: Any) -> None:
-        """Also numbers and texts, of which decode's caller makes arrays."""
+        """Accepts numbers and texts, too; the caller of decode converts them to arrays."""
         super().__setitem__(name, value)
 
 
 class HookBatch(dict[str, NDArray[Any]]):
-    """A whole batch as a postprocess hook gets it: arrays of shape (rows, ...) by name.
+    """A whole batch, the argument of a postprocess hook: arrays of shape (rows, ...) by name.
 
-    `indices`: the sample of each row, shape (rows,) int64.  `epoch`: of the first row.
+    `indices`: the sample index of each row, shape (rows,) int64.  `epoch`: the epoch of the first row.
     """
 
     def __init__(self, arrays: Mapping[str, AnyArray], indices: IndexArray, epoch: int) -> None:
@@ -60,7 +60,7 @@ class HookBatch(dict[str, NDArray[Any]]):
 
 
 class NamedRngHook(Protocol):
-    """A postprocess hook that takes its generator by name alone."""
+    """A postprocess hook that takes its generator only by name."""
 
     def __call__(self, batch: HookBatch, /, *, rng: np.random.Generator) -> Mapping[str, AnyArray] | None: ...
 
@@ -117,8 +117,10 @@ def check_decode(decode: Callable[..., object]) -> None:
 
 
 def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", "by name"]:
-    """Whether and how a postprocess hook takes a generator beside its batch: what has a default is the hook's own,
-    unless it is called rng."""
+    """Return whether and how a postprocess hook takes a generator besides its batch.
+
+    A parameter with a default belongs to the hook itself, unless it is called rng.
+    """
     for each in list(inspect.signature(postprocess).parameters.values())[1:]:
         if each.name == "rng" and each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY):
             return "by name"
@@ -128,7 +130,7 @@ def takes_rng(postprocess: Callable[..., object]) -> Literal["", "by position", 
 
 
 def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyArray]:
-    """A mapping, a tuple in the order of `names` or a single array, as arrays by name, in that order.
+    """Convert a mapping, a tuple in the order of `names` or a single array to arrays by name, in that order.
 
     Raises SampleShapeError, beginning with `what`, if it is not one array for each name.
     """
@@ -149,11 +151,11 @@ def by_name(result: object, names: tuple[str, ...], what: str) -> dict[str, AnyA
 
 
 def as_array(value: object, name: str, what: str) -> AnyArray:
-    """Arrays as they are, in this machine's byte order; a Python float becomes float32, the type of Caffe's blobs, an
-    int int64.
+    """Convert `value` to an array in this machine's byte order.
 
-    Raises SampleShapeError, beginning with `what`, for objects, what `plain_array` refuses, and for a float beyond
-    2**24 that float32 does not hold: from there on it has no fractions, and rounds whole numbers.
+    A Python float becomes float32, the type of Caffe's blobs, an int int64. Raises SampleShapeError, beginning with
+    `what`, for objects, for values that `plain_array` refuses, and for a float above 2**24 that float32 cannot hold:
+    from there on it has no fractions and rounds whole numbers.
     """
     if isinstance(value, float) and not isinstance(value, np.generic):
         if abs(value) > FLOAT32_WHOLE and not _is_float32(value):
@@ -172,9 +174,10 @@ def as_array(value: object, name: str, what: str) -> AnyArray:
 
 
 def plain_array(value: object, name: str, what: str) -> AnyArray:
-    """`value` as NumPy makes an array of it.
+    """Convert `value` to an array by NumPy's rules.
 
-    Raises SampleShapeError, beginning with `what`, if it cannot, if some are masked, or if numbers would become text.
+    Raises SampleShapeError, beginning with `what`, if NumPy cannot, for a masked array, and if numbers would become
+    text.
     """
     if isinstance(value, np.ndarray) and hasattr(value, "mask"):  # not np.ma: that would import it
         raise SampleShapeError(
@@ -205,16 +208,16 @@ def _is_float32(value: float) -> bool:
 
 
 class exceptions_only:  # noqa: N801 - as contextlib's are named
-    """Turn what user code raises beside the classes of Exception into a HookError.
+    """Turns an exception of user code that is no Exception into a HookError.
 
-    A KeyboardInterrupt there comes from the code itself, since no Ctrl-C reaches that process. It would end the process
-    and leave nothing but an exit code. A SystemExit stays, for it asks for that end.
+    A KeyboardInterrupt comes from the hook itself here, since Ctrl-C does not reach a loader. It would end the process
+    with nothing but an exit code. A SystemExit passes through, since it asks for that end.
     """
 
     __slots__ = ()
 
     def __enter__(self) -> None:
-        """Begin."""
+        """Enter the block; nothing to prepare."""
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None and not isinstance(error, Exception | SystemExit):
@@ -223,4 +226,4 @@ class exceptions_only:  # noqa: N801 - as contextlib's are named
 
 
 class HookError(Exception):
-    """User code has raised what is no Exception; that is the cause, and its name begins the text."""
+    """User code raised an exception that is no Exception. It is the cause, and the message begins with its name."""

@@ -1,7 +1,7 @@
-"""Keys, from which all random numbers are made, and digests of texts. Equal seeds and purposes give equal keys.
+"""Keys for random number generators, and digests of texts. Equal seeds and purposes give equal keys.
 
-A cryptographic hash, since its cost (about a microsecond, once per epoch) does not matter, and since keys of
-neighbouring seeds or epochs then have nothing in common, which sums and products of seeds do not give.
+A cryptographic hash makes the keys of neighbouring seeds or epochs unrelated; sums and products of seeds would not. Its
+cost, about a microsecond per epoch, does not matter.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["blake2b", "derive_key", "text_digest"]
 
 
 def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
-    """A uniform number of `bits` bits (a multiple of 8, at most 512), the same on every machine.
+    """Return a uniform number of `bits` bits (a multiple of 8, at most 512), equal on every machine.
 
     `seed`, `numbers`: integers of any size. Different purposes give unrelated keys for the same seed.
     """
@@ -26,5 +26,5 @@ def derive_key(seed: int, purpose: str, *numbers: int, bits: int = 64) -> int:
 
 
 def text_digest(text: str) -> str:
-    """What stands for `text` in the names and keys of caches: 64 hexadecimal digits."""
+    """Return the digest of `text` for names and keys of caches: 64 hexadecimal digits."""
     return blake2b(text.encode(), digest_size=32).hexdigest()

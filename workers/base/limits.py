@@ -1,4 +1,4 @@
-"""The limits of this process, such as the number of open files, while user code is tried in it."""
+"""Protects the resource limits of this process, such as the number of open files, while user code is tried in it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from .errors import ParameterError
 
 @contextmanager
 def limits_kept() -> Iterator[None]:
-    """Put the limits back that user code changes: it means its own process, and the trainer only tries it.
+    """Restore the limits that user code changes in the block: it means to change a loader's, and this is the trainer.
 
-    Raises ParameterError if the kernel refuses that, for a hard limit that was lowered.
+    Raises ParameterError if the kernel refuses to restore a hard limit that was lowered.
     """
     limits = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
     before = {name: resource.getrlimit(number) for name, number in limits.items()}

@@ -1,6 +1,7 @@
-"""A layer's `param_str` as a mapping; apart from parameters.py because only layers and commands need it.
+"""Parses a layer's `param_str`.
 
-Every process imports that one, and importing PyYAML takes 10 ms, a twentieth of the time to the first batch.
+Only layers and commands need this, so it is apart from parameters.py, which every process imports: importing PyYAML
+takes 10 ms, a twentieth of the time to the first batch.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from .errors import ParameterError
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that also reads what JSON and Python write: PyYAML takes 1e-3 for text, and None for a word; and it
-    takes the last of two values with the same key."""
+    """Safe YAML that also accepts the numbers and None of JSON and Python, and rejects a repeated key.
+
+    PyYAML itself reads 1e-3 and None as text, and keeps the last of two values with the same key.
+    """
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -38,9 +41,9 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:null", re.compile("None$"), ["N
 
 
 def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> dict[str, Any]:
-    """The mapping that a layer's `param_str` holds: YAML, hence also JSON, or a Python dict of plain values.
+    """Parse a layer's `param_str`: YAML, hence also JSON, or a Python dict of plain values.
 
-    The harness may give the mapping itself. Raises ParameterError if it is none of them; `what`: its name in the error.
+    The harness may pass the mapping itself. Raises ParameterError for anything else; `what`: its name in the message.
     """
     if isinstance(text, Mapping):
         return dict(text)
@@ -58,8 +61,8 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
 
 
 def _json_or_python(text: str) -> object:
-    # Tried first: YAML reads the tuple in {'mean_value': (104, 117)} as two keys, and says nothing. It takes no
-    # tabs, and Python reads some of JSON's escapes otherwise.
+    # Before YAML, which reads the tuple in {'mean_value': (104, 117)} as two keys without an error, and accepts no
+    # tabs. JSON before Python, which reads some of JSON's escapes differently.
     if not text.lstrip().startswith("{"):
         return None
     with suppress(ValueError, RecursionError):
@@ -80,6 +83,6 @@ def _dict_of(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_once(keys: Sequence[str]) -> None:
-    """Raises ValueError."""
+    """Raises ValueError for a key that occurs twice."""
     if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
         raise ValueError(f"the key {twice[0]!r} is given twice: leave out all but one")

@@ -28,7 +28,7 @@ _MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
 
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What Caffe's own data layers call transform_param.
+    """The transformation of samples, called transform_param in Caffe's own data layers.
 
     scale: what values are multiplied by, after the mean is subtracted; one number, or one for each channel.
     mean_value: what is subtracted: one number, or one for each channel.
@@ -50,7 +50,7 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How samples of unequal size are brought to the size of the batch's largest.
+    """The padding of samples of unequal size to the size of the batch's largest.
 
     value: what fills the rest: a number, or numbers by top; {mask: 255} fills all other tops with 0.
     to_multiple_of: round the size up to a multiple of this: height and width of images (channels, height, width), of
@@ -78,7 +78,7 @@ class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Loaders that run as actors of a Ray cluster.
 
-    count: how many; "auto" follows the cluster: as many as it has room for.
+    count: number of loaders; "auto" starts as many as the cluster can run.
     limit: the most that "auto" starts.
     address: the cluster's address, such as "host:port" or "[fd00::1]:port"; "auto" asks RAY_ADDRESS, then this machine.
     num_cpus: processors that each of them takes there.
@@ -99,7 +99,7 @@ class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that one pipeline is told. Times are in seconds; None means: chosen at start.
+    """The parameters of one pipeline. Times are in seconds; None means: chosen at start.
 
     The one place that says what each parameter means: `blobfeed params` and docs/parameters.md are made from it.
 
@@ -193,7 +193,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class SharedParameters(TypedDict, total=False):
-    """What `AsyncReader` takes, too."""
+    """The parameters that `AsyncReader` accepts, too."""
 
     seed: int
     last_batch: LastBatch
@@ -201,7 +201,7 @@ class SharedParameters(TypedDict, total=False):
 
 
 class ReaderParameters(SharedParameters, total=False):
-    """What a reader takes beside its source; docs/parameters.md says what each does."""
+    """The parameters of a reader besides its source; docs/parameters.md explains each."""
 
     mix: Sequence[Mapping[str, Any] | Source | str | PurePath]
     fields: str | Sequence[str] | None
@@ -239,7 +239,7 @@ class ReaderParameters(SharedParameters, total=False):
 
 
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
-    """`values` as Parameters; raises ParameterError naming the key, its value, what is allowed and the nearest key."""
+    """Convert `values` to Parameters; raises ParameterError naming the key, its value and what is allowed."""
     parameters = check_options(_written_out(values, what), Parameters, what)
     if (parameters.source is None) == (not parameters.mix):
         raise ParameterError(f"{what}: exactly one of 'source' and 'mix' is needed, got {sorted(map(str, values))}")
@@ -249,20 +249,23 @@ def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Par
 
 
 def without_source(parameters: Parameters) -> Parameters:
-    """For other processes: what source and sampler were made from may hold anything, such as arrays, or objects of
-    classes of the script, and only the open source is needed there.
+    """Return the parameters without their sources and samplers, to be sent to other processes.
+
+    These may hold anything, such as arrays or objects of the script's own classes. Other processes need only the
+    open source.
     """
     return msgspec.structs.replace(parameters, source=None, mix=(), sampler=None, batch_sampler=None)
 
 
 def hdf5_if_path(source: object) -> object:
-    """A bare path is an HDF5 file, or a text file that lists some, as Caffe's HDF5Data takes it."""
+    """Turn a bare path into options of source hdf5: an HDF5 file, or a list of such files as in Caffe's HDF5Data."""
     return {"hdf5": {"path": source}} if isinstance(source, str | PurePath) else source
 
 
 def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
-    """One field, one top, or one mean for all channels, may be written without the list around it, and a source as in
-    `hdf5_if_path`. Source objects stand for what a mapping declares. Raises ParameterError if `source` is none of them.
+    """Expand the short forms of parameters: a single field, top or mean without a list, a path or object as a source.
+
+    Raises ParameterError if `source` is neither a mapping, a path nor a Source.
     """
     changed = dict(values)
     source = changed.get("source")

@@ -1,4 +1,4 @@
-"""Protobuf message classes made at run time: generated code would work with one version of the library only."""
+"""Builds protobuf message classes at run time: generated code works with one version of the library only."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _SCALARS = {
 
 
 def message_classes(table: str, enums: Mapping[str, type[IntEnum]]) -> dict[str, type[Any]]:
-    """The classes of Caffe's messages in `table`, by name, such that each can be put into the others.
+    """Return the classes of Caffe's messages in `table`, by name; they may refer to each other.
 
     A row of the table is `Name: number field type, …`; a type is a scalar, one of `enums` or another message, with `*`
-    if the field is repeated, and ` = …` if it has a default. The classes live in a pool of their own: in the default
-    pool, a real Caffe in the same process has messages of the same names.
+    if the field is repeated, and ` = …` if it has a default. The classes have a descriptor pool of their own, since a
+    real Caffe in the same process registers messages of the same names in the default pool.
     """
     file = descriptor_pb2.FileDescriptorProto(name="blobfeed/caffe.proto", package=_PACKAGE)
     rows = dict(row.split(": ") for row in table.strip().replace("\n    ", " ").splitlines())
-    placed: dict[str, str] = {}
+    enum_paths: dict[str, str] = {}
     for name, fields in rows.items():
         message = file.message_type.add(name=name)
         for text in fields.split(", "):
             found = re.fullmatch(r"(\d+) (\w+) (\w+)(\*?)(?: = (\S+))?", text)
             assert found, f"a field in the row of {name}: {text!r}"
-            _add_field(message, enums, placed, found)
+            _add_field(message, enums, enum_paths, found)
     pool = descriptor_pool.DescriptorPool()
     pool.AddSerializedFile(file.SerializeToString())
     return {name: _class_of(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")) for name in rows}
@@ -47,7 +47,7 @@ def message_classes(table: str, enums: Mapping[str, type[IntEnum]]) -> dict[str,
 def _add_field(
     message: descriptor_pb2.DescriptorProto,
     enums: Mapping[str, type[IntEnum]],
-    placed: dict[str, str],
+    enum_paths: dict[str, str],
     found: re.Match[str],
 ) -> None:
     number, name, kind, star, default = found.groups()
@@ -58,14 +58,14 @@ def _add_field(
         if kind == "int64" and star:
             field.options.packed = True  # as in Caffe's BlobShape, the only such field
     elif kind in enums:
-        if kind not in placed:
+        if kind not in enum_paths:
             # Inside the message that first uses it: the values of an enum are named in the scope around it, and two
             # enums of one file may both have a MAX.
-            placed[kind] = f".{_PACKAGE}.{message.name}.{kind}"
+            enum_paths[kind] = f".{_PACKAGE}.{message.name}.{kind}"
             enum = message.enum_type.add(name=kind)
             for member in enums[kind]:
                 enum.value.add(name=member.name, number=member.value)
-        field.type, field.type_name = _Field.TYPE_ENUM, placed[kind]
+        field.type, field.type_name = _Field.TYPE_ENUM, enum_paths[kind]
     else:
         field.type, field.type_name = _Field.TYPE_MESSAGE, f".{_PACKAGE}.{kind}"
 

@@ -1,4 +1,4 @@
-"""Shapes and types: what one sample has under a name, and rows of samples whose shapes vary."""
+"""Shapes and types of a sample's arrays, and rows for samples whose shapes vary."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from .errors import SampleTooLargeError
 
 AnyArray = NDArray[Any]
-"""Not of np.generic: to a type checker such an array has no arithmetic, and users compute with what they get."""
+"""An array of any type. Not of np.generic: to a type checker such an array has no arithmetic."""
 
 IndexArray = NDArray[np.int64]
 
@@ -23,10 +23,10 @@ _MOST_CHANNELS = 4
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What each sample has under one name; there is no batch axis in `shape`.
+    """The shape and type of one array of a sample; `shape` has no batch axis.
 
-    If `varies` is true, samples may differ in size: `shape` is then the largest that fits a slot, the number
-    of axes is the same for all, and each extent of a sample is at most the one declared.
+    If `varies` is true, samples may differ in size. `shape` is then the largest that fits a slot: all samples have its
+    number of axes, and no extent is larger.
     """
 
     shape: tuple[int, ...]
@@ -62,7 +62,7 @@ class ArraySpec:
 
 
 def channels_first_hint(shape: Sequence[int]) -> str:
-    """What to do about an image whose channels seem to come last; empty if they do not."""
+    """Return a hint for an image whose channels seem to come last; "" if they do not."""
     if len(shape) != 3 or shape[0] <= _MOST_CHANNELS or shape[2] not in (1, 3, _MOST_CHANNELS):
         return ""
     return (
@@ -72,12 +72,12 @@ def channels_first_hint(shape: Sequence[int]) -> str:
 
 
 def exact_up_to(dtype: np.dtype[np.generic]) -> int:
-    """Up to which number a floating-point type holds all whole numbers: 2 to the power of its digits (IEEE 754)."""
+    """Return the number up to which a float type holds all whole numbers: 2 to the power of its digits (IEEE 754)."""
     return 1 << (int(np.finfo(dtype.name).nmant) + 1)
 
 
 def rounded_integer(values: AnyArray, into: np.dtype[np.generic]) -> int | None:
-    """The integer of `values` farthest from 0, if the floating-point type `into` has no room for all its digits."""
+    """Return the integer of `values` farthest from 0 if the float type `into` cannot hold it exactly, else None."""
     if values.dtype.kind not in "iu" or into.kind not in "fc" or not values.size:
         return None
     farthest = max(int(values.max()), int(values.min()), key=abs)
@@ -86,10 +86,10 @@ def rounded_integer(values: AnyArray, into: np.dtype[np.generic]) -> int | None:
 
 @dataclass(slots=True, eq=False)
 class RaggedRows:
-    """Rows for samples of varying shape: each row can hold the largest, and has its real shape beside it.
+    """Rows for samples of varying shape. Each row can hold the largest sample and stores its real shape.
 
     `memory`: shape (rows, spec.items), C-contiguous.  `shapes`: shape (rows, number of axes) int32.
-    A reader of the rows finds row i's sample, C-contiguous, at the start of memory[i].
+    The sample of row i lies, C-contiguous, at the start of memory[i].
     """
 
     spec: ArraySpec
@@ -107,11 +107,11 @@ class RaggedRows:
         return RaggedRows(self.spec, self.memory[rows], self.shapes[rows])
 
     def __iter__(self) -> Iterator[AnyArray]:
-        """A view of each sample in turn, in its own shape."""
+        """Yield a view of each sample, in its own shape."""
         return map(self.get, range(len(self)))
 
     def reserve(self, row: int, shape: Sequence[int]) -> AnyArray:
-        """A writable view of `shape` on the memory of `row`, to decode into; raises SampleTooLargeError."""
+        """Return a writable view of `shape` on the memory of `row`; raises SampleTooLargeError."""
         self.spec.require_fits(shape)
         self.shapes[row] = shape
         return self.memory[row, : math.prod(shape)].reshape(tuple(shape))
@@ -121,20 +121,20 @@ class RaggedRows:
         self.reserve(row, sample.shape)[...] = sample
 
     def get(self, row: int) -> AnyArray:
-        """A view of the sample in `row`, in its own shape."""
+        """Return a view of the sample in `row`, in its own shape."""
         shape = tuple(int(extent) for extent in self.shapes[row])
         return self.memory[row, : math.prod(shape)].reshape(shape)
 
 
 Gather = Callable[[AnyArray, IndexArray, IndexArray], None]
-"""Of (values, begins, positions): takes the sample that begins at values[begins[i]] to row positions[i], for all i."""
+"""A function of (values, begins, positions): copies the sample at values[begins[i]] to row positions[i], for all i."""
 
 
 @dataclass(slots=True, eq=False)
 class ConvertedRows:
-    """Rows that get their samples' bytes converted, straight out of the file's map: read once, and written once.
+    """Rows that are filled from a mapped file with a conversion of type: each value is read once and written once.
 
-    `out`: the rows, shape (rows, *sample shape). `gather` takes samples of bytes there.
+    `out`: the rows, shape (rows, *sample shape). `gather` converts samples of bytes into them.
     """
 
     out: AnyArray
@@ -145,12 +145,12 @@ class ConvertedRows:
         return ConvertedRows(self.out, self.gather, self.first + (rows.start or 0))
 
     def take(self, file: AnyArray, offsets: IndexArray, positions: IndexArray) -> None:
-        """Put the sample at file[offsets[i]] into row positions[i]; `file`: its bytes, shape (bytes,)."""
+        """Convert the sample at file[offsets[i]] into row positions[i]; `file`: the mapped bytes, shape (bytes,)."""
         self.gather(file, offsets, positions + self.first)
 
 
 Straight = Mapping[str, AnyArray | ConvertedRows]
-"""Rows of the trainer's own memory that samples are read right into, by name."""
+"""Rows of the trainer's own memory into which samples are read without a slot between, by name."""
 
 Rows = AnyArray | RaggedRows
 """The rows of one name: an array of shape (rows, *spec.shape), or ragged rows if the spec varies."""
@@ -159,7 +159,7 @@ NamedRows = Mapping[str, Rows]
 
 
 def allocate_rows(specs: Mapping[str, ArraySpec], rows: int) -> dict[str, Rows]:
-    """Fresh memory for `rows` samples, by name: what a source's `read` fills."""
+    """Allocate rows for `rows` samples, by name, for a source's `read` to fill."""
     return {
         name: RaggedRows.empty(spec, rows) if spec.varies else np.zeros((rows, *spec.shape), spec.dtype)
         for name, spec in specs.items()

@@ -1,4 +1,4 @@
-"""What a pipeline counts."""
+"""The counts of a pipeline."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from .source import CacheCounts
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """A moment's counts, since the pipeline was made."""
+    """The counts at one moment, since the pipeline started."""
 
     batches: int
     """taken by the trainer"""
     stalls: int
-    """batches that the trainer had to wait for"""
+    """batches for which the trainer had to wait"""
     stall_s: float
-    """seconds that it waited"""
+    """seconds that the trainer waited"""
     start_s: float
     """seconds of these before the first batch, which no prefetching can avoid"""
     loaders: int
-    """that run now"""
+    """loaders that run now"""
     loader_deaths: int
-    """that died"""
+    """loaders that died"""
     replaced: int
     """rows into which another sample was put, also by loaders that work ahead; each time a bad one comes"""
     dropped_messages: int
@@ -36,10 +36,10 @@ class Statistics:
     damaged_in_cache: int = 0
     """samples of the decoded cache whose checksum was wrong: they were made anew from the source"""
     diagnosis: str = ""
-    """What limits the speed, and why, in a sentence"""
+    """one sentence: the part that limits the speed, and the reason"""
 
     def with_cache(self, counts: CacheCounts) -> Statistics:
-        """These, and the counts of one more process."""
+        """Return these counts with the cache counts of one more process added."""
         return replace(
             self,
             cache_hits=self.cache_hits + counts.hits,
@@ -48,7 +48,7 @@ class Statistics:
         )
 
     def __repr__(self) -> str:
-        """What is not zero, seconds to the millisecond, and the sentence last."""
+        """Show the counts that are not zero, seconds to the millisecond, and the diagnosis last."""
         counts = {
             name: value if isinstance(value, str) else round(value, 3) for name, value in asdict(self).items() if value
         }

@@ -1,4 +1,4 @@
-"""Tracebacks of what users see: their own lines and the message, without the frames of this package between."""
+"""Shortens the tracebacks that users see to their own lines and the message, without this package's frames."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _PACKAGE = __name__.partition(".")[0]
 
 
 def shortened(error: _Error) -> _Error:
-    """`error` without the frames of this package that led to it; to be raised again where the user has called.
+    """Remove this package's frames from `error`, which the public function then raises again.
 
-    The text of a BlobfeedError says what happened, so it keeps no frame, and of other exceptions only a cause that was
-    set on purpose. Another exception keeps its frames from the first one on that is not this package's, such as a
-    hook's; if all are this package's, it is a fault here, and keeps them.
+    A BlobfeedError keeps no frame, since its text says what happened, and only a cause that was set on purpose. Any
+    other exception keeps its frames from the first one outside this package, such as a hook's. If all frames are this
+    package's, the fault is here, and they stay.
     """
     if isinstance(error, BlobfeedError):
         error.with_traceback(None)
@@ -35,7 +35,7 @@ def shortened(error: _Error) -> _Error:
 
 
 def shortens_tracebacks(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Wraps a public function: what it raises is `shortened`."""
+    """Wraps a public function and shortens the traceback of its exceptions."""
 
     @functools.wraps(function)
     def call(*args: _Given.args, **kwargs: _Given.kwargs) -> _Result:
@@ -49,7 +49,7 @@ def shortens_tracebacks(function: Callable[_Given, _Result]) -> Callable[_Given,
 
 
 def _from_outside(traceback: TracebackType | None) -> TracebackType | None:
-    """The frames from the first one on that lies outside this package."""
+    """Return the traceback from the first frame outside this package on."""
     while traceback is not None and _is_ours(traceback):
         traceback = traceback.tb_next
     return traceback
