@@ -1,1 +1,1 @@
-"""Which sample comes when: permutations, epochs, mixing, batches. Pure arithmetic, no I/O."""
+"""The order of samples: permutations, epochs, mixing, batches. Pure arithmetic, no I/O."""

@@ -1,10 +1,10 @@
-"""Which global positions each batch of each rank takes, and which batches share a slot: arithmetic, O(1) for any batch.
+"""Cuts the order into batches for each rank, and groups batches that share a slot: arithmetic, O(1) for any batch.
 
-A *round* is what all ranks take together: batch k of every rank is round k. Positions are global (see epoch_order).
+A *round* is one batch for each rank: batch k of every rank is round k. Positions are global (see epoch_order).
 
-A *group* is what one slot holds: one batch, or several consecutive ones if batches are so small that a message for each
-would cost more than their samples. Row r of a group is row r % batch_size of its batch r // batch_size; a short last
-batch leaves the rest of its rows unused. The ledger counts groups, and the trainer gets their batches one by one.
+A *group* is the content of one slot: one batch, or several consecutive batches if they are so small that a message for
+each would cost more than their samples. Row r of a group is row r % batch_size of its batch r // batch_size; a short
+last batch leaves the rest of its rows unused. The ledger counts groups; the trainer receives their batches one by one.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from ..base.parameters import Parameters, without_source
 
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.004
-"""Half of it would do, but the trial of a row takes twice as long beside other work."""
+"""Twice the useful time, because the trial of a row takes twice as long beside other work."""
 _MOST_BATCHES = 64
 
 
 class BatchRange(msgspec.Struct, frozen=True):
-    """The rows of one batch: global positions start … start+rows-1."""
+    """The range of one batch: global positions start … start+rows-1."""
 
     start: int
     rows: int
@@ -34,18 +34,19 @@ class BatchRange(msgspec.Struct, frozen=True):
 class Batches:
     """The batches of one rank; every rank has the same number of them.
 
-    `last_batch` says what happens if an epoch is not a multiple of batch_size × world_size:
+    `last_batch` applies when an epoch is not a multiple of batch_size × world_size:
 
-    - wrap: the endless sequence of epochs is cut into full batches. With `epochs`, the last round is filled up from the
-      epoch that would come next.
-    - drop: each epoch has as many full rounds as fit; the samples behind them are left out.
-    - partial: the last round of an epoch deals what is left to the ranks, in parts whose sizes differ by one at most.
+    - wrap: the endless sequence of epochs is cut into full batches. With `epochs`, samples of one more epoch fill the
+      last round.
+    - drop: each epoch has as many full rounds as fit; the samples behind them are skipped.
+    - partial: the last round of an epoch splits the remaining samples among the ranks, in parts whose sizes differ by
+      one at most.
 
     `start`: the global position of the first round, to resume or to skip. Batches with `start=other.round_start(k)` and
-    otherwise the same arguments are exactly those of `other` from k on; batch_size, world_size and last_batch may
-    differ too, and still no sample of the epoch comes twice. `epochs` are counted from epoch 0, whatever `start` is.
+    otherwise equal arguments are exactly those of `other` from k on. batch_size, world_size and last_batch may differ,
+    too, and still no sample of the epoch comes twice. `epochs` counts from epoch 0 for any `start`.
 
-    Raises ParameterError if a rank would get nothing.
+    Raises ParameterError if a rank would receive no samples.
     """
 
     def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
@@ -56,14 +57,14 @@ class Batches:
         self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)
         self.batches_per_epoch = self._rounds_in(samples)
-        """Batches of this rank in a whole epoch; for wrap, whose epochs may end within a batch, rounded up."""
+        """The number of this rank's batches in a whole epoch, rounded up for wrap: an epoch may end within a batch."""
         self._first_rounds = self._rounds_in(samples - skipped)
         self._check_every_rank_gets_some(samples - skipped)
         self.total = self._total()
-        """Batches of this rank from `start` to the end of the last epoch; None if there is no end."""
+        """The number of this rank's batches from `start` to the end of the last epoch; None without an end."""
 
     def begun_at(self, start: int, epochs: int | None) -> Batches:
-        """The same from the global position `start` to the end of so many epochs."""
+        """Return these batches from the global position `start` to the end of `epochs` epochs."""
         return Batches(self.samples, msgspec.structs.replace(self.parameters, epochs=epochs), start)
 
     def _total(self) -> int | None:
@@ -77,7 +78,7 @@ class Batches:
         return self._first_rounds + (epochs - self._first_epoch - 1) * self.batches_per_epoch
 
     def batch(self, k: int) -> BatchRange:
-        """The k-th batch of this rank; raises IndexError if there is no such batch."""
+        """Return the k-th batch of this rank; raises IndexError if there is no such batch."""
         total = self.total
         if k < 0 or (total is not None and k >= total):
             raise IndexError(f"batch {k} of {total} batches")
@@ -90,14 +91,14 @@ class Batches:
         return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
 
     def round_start(self, k: int) -> int:
-        """The global position where round k begins: what a state holds when k batches have been taken."""
+        """Return the global position where round k begins: the position to store after k batches."""
         if self.parameters.last_batch == "wrap" or k < self._first_rounds:
             return self.start + k * self.round_rows
         epochs, number = divmod(k - self._first_rounds, self.batches_per_epoch)
         return (self._first_epoch + 1 + epochs) * self.samples + number * self.round_rows
 
     def ends_epoch(self, k: int) -> bool:
-        """Whether an epoch ends with round k or within it; the same for all ranks."""
+        """Return true if an epoch ends with round k or within it; the same for all ranks."""
         return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def _rounds_in(self, rows: int) -> int:
@@ -122,7 +123,7 @@ class Batches:
 
 
 def rand_skip_of(seed: int, rand_skip: int) -> int:
-    """Samples to skip once at the start: uniform below `rand_skip`, the same for all ranks; 0 if rand_skip is 0."""
+    """Return the number of samples to skip at the start: uniform below `rand_skip`, equal for all ranks, or 0 for 0."""
     return derive_key(seed, "rand_skip") * rand_skip >> 64
 
 
@@ -130,9 +131,9 @@ def rand_skip_of(seed: int, rand_skip: int) -> int:
 
 
 def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
-    """How many batches share a slot: more than one only if they are small and quickly made.
+    """Return the number of batches that share a slot: more than one only if they are small and quickly made.
 
-    `ahead`: batches that may be made ahead of the trainer, if that has a bound: two slots at least shall share them.
+    `ahead`: the bound on prefetched batches, or None. At least two slots share that many.
     """
     by_size = _GROUP_BYTES // max(1, batch_bytes)
     by_time = int(_GROUP_S / max(1e-9, seconds_per_row * batch_size))
@@ -169,12 +170,12 @@ class Groups:
         return len(self.numbers(group)) * self.batches.parameters.batch_size
 
     def position_of(self, group: int, row: int) -> int:
-        """The global position that stands in `row` of `group`, or would if its batch were full."""
+        """Return the global position in `row` of `group`, counting as if its batch were full."""
         number, within = divmod(row, self.batches.parameters.batch_size)
         return self.batches.batch(group * self.batches_per_slot + number).start + within
 
     def segments(self, group: int, first_row: int, rows: int) -> Iterator[Segment]:
-        """What lies in rows first_row … first_row+rows-1, adjoining positions together."""
+        """Yield the segments in rows first_row … first_row+rows-1; adjoining positions are merged."""
         if (whole := self._in_one_piece(group, first_row, rows)) is not None:
             yield whole
             return
@@ -198,14 +199,17 @@ class Groups:
             yield pending
 
     def _in_one_piece(self, group: int, first_row: int, rows: int) -> Segment | None:
-        """These rows, if they follow each other: nearly always, and known from the first batch and the last."""
+        """Return the rows as one segment if their positions are consecutive, else None.
+
+        They nearly always are; the first and the last batch suffice to decide it.
+        """
         size, number = self.batches.parameters.batch_size, group * self.batches_per_slot
         first, last = first_row // size, (first_row + rows - 1) // size
         if self.batches.world_size > 1 or first >= last:
             return None
         begin, end = self.batches.batch(number + first), self.batches.batch(number + last)
-        # From batch to batch it is a batch's size, but at the end of an epoch: never less with drop, never more with
-        # partial. So if it is as far as it should be from the first to the last, it is everywhere.
+        # Batches start batch_size apart, except at the end of an epoch: there never closer with drop, and never further
+        # apart with partial. So if the distance from the first to the last is right, every distance is.
         if end.start - begin.start != (last - first) * size:
             return None
         count = min(rows, last * size + end.rows - first_row)

@@ -1,13 +1,13 @@
-"""`shuffle: chunk`: each storage chunk is read about once, and the samples are well mixed nevertheless.
+"""`shuffle: chunk`: reads each storage chunk about once and still mixes the samples well.
 
-The chunks of `chunk_samples` consecutive samples (the last may be short) stand in a random order; runs of up to
-`window_chunks` of them in that order form the windows, and within each the samples are shuffled uniformly. A reader
-that keeps the chunks of one window reads every chunk once per epoch. How well that mixes is measured in docs/order.md.
-The windows are as equal as can be: a last window of whatever is left could be a single chunk, not mixed with anything.
+A chunk is `chunk_samples` consecutive samples (the last chunk may be short). The chunks are put in a random order. Runs
+of up to `window_chunks` chunks in that order form windows, and the samples of each window are shuffled uniformly. A
+reader that keeps the chunks of one window reads every chunk once per epoch. docs/order.md measures how well that mixes.
+The windows have sizes as equal as possible: otherwise the last one could be a single chunk, mixed with nothing.
 
-The arithmetic works in *slots*: what positions would be if the short chunk had its full length. Chunks and windows
-start at multiples of a chunk there, and sample slots are all but the `gap` that the short chunk lacks, which lies
-behind its last sample. In positions, everything behind its window comes `gap` earlier.
+The arithmetic works in *slots*: the positions if the short chunk had its full length. There chunks and windows start at
+multiples of a chunk. The `gap` that the short chunk lacks lies behind its last sample. All other slots hold samples. In
+positions, everything behind the short chunk's window comes `gap` earlier.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from .epoch_order import (
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """What one epoch's order depends on. Ranks number the chunks in the epoch's random order."""
+    """The random choices of one epoch. A rank is a chunk's place in the epoch's random order."""
 
     number: int
     short_rank: int
@@ -49,7 +49,7 @@ class ChunkOrder(EpochOrder):
     def __init__(
         self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
     ) -> None:
-        """`chunks_are_decoded`: one sample of a chunk costs as much to read as all of them, and not only its bytes."""
+        """Prepare the order. `chunks_are_decoded`: reading one sample of a chunk costs as much as reading all."""
         super().__init__(samples)
         self._key = partial(derive_key, seed)
         self.has_windows = chunks_are_decoded
@@ -84,8 +84,8 @@ class ChunkOrder(EpochOrder):
     def _of_epoch(self, number: int) -> _Epoch:
         epoch = self._epoch
         if epoch is None or epoch.number != number:
-            # The short chunk's rank is drawn by itself, and the others are permuted around it: it is known without
-            # inverting a permutation, and all orders of the chunks are still equally likely.
+            # The short chunk's rank is drawn separately, and the other chunks are permuted around it. So the rank is
+            # known without inverting a permutation, and all orders of the chunks are still equally likely.
             short_rank = self._key("short chunk", number) * self._chunks >> 64
             self._epoch = epoch = _Epoch(
                 number,
@@ -97,7 +97,7 @@ class ChunkOrder(EpochOrder):
         return epoch
 
     def _whole_windows(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
-        """As many whole windows as a block holds, the one at position `within` among them, all shuffled by one sort."""
+        """Return as many whole windows as fit a block, with the one at position `within`, all shuffled by one sort."""
         together = max(1, BLOCK // ((self._window_chunks + 1) * self._chunk))
         first = self._window_at(epoch, within) // together * together
         borders = np.arange(first, min(first + together, self._windows) + 1, dtype=np.int64)
@@ -108,7 +108,7 @@ class ChunkOrder(EpochOrder):
         return int(starts[0]), shuffled[np.arange(shuffled.shape[1]) < sizes[:, np.newaxis]]
 
     def _part_of_window(self, epoch: _Epoch, within: int) -> tuple[int, IndexArray]:
-        """A block of the window at position `within`, which is too long to be shuffled as a whole."""
+        """Return a block of the window at position `within`, which is too long to be shuffled as a whole."""
         borders = self._window_at(epoch, within) + np.arange(2, dtype=np.int64)
         start, end = self._starts(epoch, borders).tolist()
         first = (within - start) // BLOCK * BLOCK
@@ -129,14 +129,14 @@ class ChunkOrder(EpochOrder):
         return slots
 
     def _starts(self, epoch: _Epoch, windows: IndexArray) -> IndexArray:
-        """The positions in the epoch where windows start; that of the window behind the last is the epoch's end."""
+        """Return the positions in the epoch where windows start; the window behind the last one starts at its end."""
         return self._start_slots(windows) - self._gap * (windows > epoch.short_window)
 
     def _short_window_end(self, epoch: _Epoch) -> int:
         return int(self._start_slots(np.array([epoch.short_window + 1], np.int64))[0])
 
     def _samples_at(self, epoch: _Epoch, slots: IndexArray) -> IndexArray:
-        """The samples at slots that count, within the short chunk's window, as if there were no gap."""
+        """Return the samples at `slots`. Inside the short chunk's window, slots are counted without the gap."""
         gap_start = (epoch.short_rank + 1) * self._chunk - self._gap
         slots += self._gap * ((slots >= gap_start) & (slots < self._short_window_end(epoch)))
         ranks = slots // self._chunk

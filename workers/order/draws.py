@@ -1,7 +1,7 @@
-"""What a sampler has drawn, as it lies in memory: a sample, and how often it came before in the epoch, in one int64.
+"""The memory format of a sampler's draws: one int64 holds a sample index and the count of its earlier draws.
 
-Random numbers belong to the draw: else all copies of a rare class would be augmented in the same way. A sample's first
-draw is its index.
+Each draw has its own random numbers: otherwise all copies of a rare class would be augmented in the same way. A
+sample's first draw equals its index.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ _INDEX_BITS = 48
 MOST_SAMPLES = 1 << _INDEX_BITS
 
 _MOST_TIMES = (1 << 63 - _INDEX_BITS) - 1
-"""Later draws of one sample get the same random numbers."""
+"""The largest count of earlier draws. Draws beyond it share their random numbers."""
 
 
 def draws_of(indices: IndexArray) -> IndexArray:
-    """The draws of an epoch that has these samples, in order, both of shape (samples,)."""
+    """Return the draws of an epoch with these sample indices, in order; both have the shape (samples,)."""
     order = np.argsort(indices, kind="stable")
     is_first = np.diff(indices[order], prepend=-1) != 0
     if is_first.all():
@@ -33,5 +33,5 @@ def draws_of(indices: IndexArray) -> IndexArray:
 
 
 def samples_in(draws: IndexArray) -> IndexArray:
-    """The samples' indices, of the shape of `draws`."""
+    """Return the sample indices of `draws`, in the same shape."""
     return draws & (MOST_SAMPLES - 1)

@@ -1,20 +1,20 @@
-"""The epoch order: which sample stands at which position, as a function of (seed, epoch, position).
+"""The epoch order: the sample index at each position, as a function of (seed, epoch, position).
 
 Global position g counts samples since the start of epoch 0: epoch = g // samples, position = g % samples. No order
-keeps a list: memory does not grow with the number of samples, and position 10**12 costs what position 0 does.
+stores a list: memory does not grow with the number of samples, and position 10**12 costs the same as position 0.
 
-An epoch is shuffled by a keyed permutation of [0, n). Two ways, by size:
+An epoch is shuffled by a keyed permutation of [0, n). The method depends on n:
 
-- Up to SORTED_LIMIT: each position draws a 64-bit lot from the key, and the lots are sorted. Every one of the n!
-  permutations is equally likely, which no cipher on so few values gives.
-- Above: a Feistel network. A position is written as a pair (left, right) below sides a × b; each round adds to one
-  half, modulo its side, a hash of the other, so each round, and hence the whole, can be undone: it is a bijection of
-  [0, a·b). If it leaves [0, n) it is applied again until it is back inside ("cycle walking": Black and Rogaway,
-  Ciphers with Arbitrary Finite Domains, CT-RSA 2002, who describe this very a × b network).
+- Up to SORTED_LIMIT: the key gives each position a random 64-bit number, and these are sorted. All n! permutations are
+  equally likely. A cipher on so few values would not achieve that.
+- Above: a Feistel network. A position is written as a pair (left, right) below sides a × b. Each round adds a hash of
+  one half to the other half, modulo its side. Each round can be inverted, hence the whole is a bijection of [0, a·b).
+  A result outside [0, n) is permuted again until it lies inside ("cycle walking": Black and Rogaway, Ciphers with
+  Arbitrary Finite Domains, CT-RSA 2002, who describe this very a × b network).
 
-The sides are near the square root of n, so a·b exceeds n by less than one side and a walk is rare (1 in √n). A network
-over the next power of two was the other choice: up to half of the positions would walk, and on short arrays each of
-the many passes of that walk costs as much as the first.
+The sides are near the square root of n, so a·b exceeds n by less than one side, and a walk is rare (1 in √n). A network
+over the next power of two would let up to half of the positions walk, and on short arrays each of the many steps of
+that walk costs as much as the first.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from ..base.specs import IndexArray
 Words = NDArray[np.uint64]
 
 BLOCK = 8192
-"""Positions computed together: enough to hide NumPy's cost per call, few enough to stay in the processor's cache."""
+"""Positions computed together: enough to amortise NumPy's cost per call, few enough for the processor's cache."""
 
 SORTED_LIMIT = 8192
-"""The largest n that is permuted by sorting; a part of the order's definition: changing it changes every order."""
+"""The largest n that is permuted by sorting. It is a part of the order's definition: changing it changes orders."""
 
 _ROUNDS = 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -52,7 +52,7 @@ _HALF_WORD = np.uint64(32)
 class Block(NamedTuple):
     """The samples at consecutive global positions, shape (positions,).
 
-    `epochs`: in which epoch each comes, where the position alone does not say it; shape (positions,), or None.
+    `epochs`: the epoch of each sample if it does not follow from the position, shape (positions,); else None.
     """
 
     start: int
@@ -64,20 +64,20 @@ _NOTHING = Block(0, np.empty(0, np.int64))
 
 
 class EpochOrder(ABC):
-    """Sample indices by global position; the same for equal arguments, whatever was asked before.
+    """Sample indices by global position. Results depend on the arguments alone, not on earlier calls.
 
-    Several threads may ask at the same time: one iterates, another reads `Batch.indices`. So what an order keeps from
-    one call to the next is one object, assigned once, and each call works with the one that it has taken.
+    Threads may call concurrently: one iterates, another reads `Batch.indices`. So an order caches one immutable object,
+    replaced by a single assignment, and each call uses the object that it read first.
     """
 
     samples: int
-    """Positions in one epoch."""
+    """The number of positions in one epoch."""
 
     has_windows: bool = False
-    """Whether `window_at` says anything."""
+    """True if `window_at` returns windows."""
 
     declared: str = ""
-    """What the order depends on beside samples, seed and `shuffle`: in another one a state would go on wrongly."""
+    """The facts that define the order beyond samples, seed and `shuffle`. A state resumes only if they are equal."""
 
     def __init__(self, samples: int) -> None:
         if samples < 1:
@@ -86,9 +86,9 @@ class EpochOrder(ABC):
         self._block = _NOTHING
 
     def indices(self, start: int, count: int) -> IndexArray:
-        """The samples at global positions start … start+count-1; shape (count,), the caller's own.
+        """Return the samples at global positions start … start+count-1 in a new array of shape (count,).
 
-        May cross the borders of epochs. Successive small ranges are cut from one computed block.
+        The range may cross the ends of epochs. Successive small ranges are cut from one computed block.
         """
         out = np.empty(count, np.int64)
         done = 0
@@ -101,7 +101,7 @@ class EpochOrder(ABC):
         return out
 
     def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
-        """The samples at these positions, and in which epoch each comes; no sample comes twice in one."""
+        """Return the samples at these positions and the epoch of each; no sample comes twice in one epoch."""
         epoch, first = divmod(start, self.samples)
         if first + count <= self.samples:
             epochs = np.empty(count, np.int64)
@@ -110,15 +110,15 @@ class EpochOrder(ABC):
         return self.indices(start, count), np.arange(start, start + count, dtype=np.int64) // self.samples
 
     def window_at(self, position: int) -> int | None:
-        """The window that holds a global position, numbered through all epochs; None if that need not be known.
+        """Return the window of a global position, numbered through all epochs; None if windows do not matter.
 
-        Only positions of one window have storage chunks in common: given to one loader, they are decoded once, and
-        given to several, once by each. Without chunks that are decoded as a whole it is all the same.
+        Only positions of the same window share storage chunks. One loader decodes such a chunk once; several loaders
+        would each decode it. Without chunks that are decoded as a whole, the choice of loader does not matter.
         """
         return None
 
     def _block_at(self, position: int) -> Block:
-        """The block that holds a global position."""
+        """Return the block that holds a global position."""
         block = self._block
         if not 0 <= position - block.start < len(block.samples):
             self._block = block = self._compute_block(position)
@@ -126,7 +126,7 @@ class EpochOrder(ABC):
 
     @abstractmethod
     def _compute_block(self, position: int) -> Block:
-        """Some range of global positions around `position`."""
+        """Compute a block of global positions around `position`."""
 
     def __getstate__(self) -> dict[str, object]:
         return self.__dict__ | {"_block": _NOTHING}
@@ -163,7 +163,7 @@ class ShuffledOrder(EpochOrder):
 
 
 def block_around(position: int, samples: int) -> tuple[int, int, int]:
-    """(global position of its start, first, end) of the block within one epoch that holds a global position."""
+    """Return the block that holds a global position, as (global position of its start, first, end) within one epoch."""
     within = position % samples
     first = within - within % BLOCK
     return position - within + first, first, min(first + BLOCK, samples)
@@ -173,11 +173,11 @@ def block_around(position: int, samples: int) -> tuple[int, int, int]:
 
 
 Permutation = Callable[[IndexArray], IndexArray]
-"""A bijection of [0, n): positions in, the numbers that stand there out, both of the same shape (count,)."""
+"""A bijection of [0, n) that maps positions to the numbers there, both of the same shape (count,)."""
 
 
 def keyed_permutation(n: int, key: int) -> Permutation:
-    """The permutation of [0, n) that belongs to the 64-bit `key`; 1 <= n <= 2**62."""
+    """Return the permutation of [0, n) for the 64-bit `key`; 1 <= n <= 2**62."""
     if n > SORTED_LIMIT:
         return _FeistelPermutation(n, key)
     return shuffled_rows(np.array([key], np.uint64), np.array([n], np.int64)).take  # from its only row
@@ -194,14 +194,14 @@ def mix64(words: Words) -> Words:
 
 
 def numbered_keys(key: int, numbers: IndexArray) -> Words:
-    """A key for each number, all from one 64-bit key: calling derive_key for each would take too long."""
+    """Derive a key for each number from one 64-bit key; calling derive_key for each would take too long."""
     return mix64(numbers.astype(np.uint64) * _GOLDEN + np.uint64(key))
 
 
 def shuffled_rows(keys: Words, sizes: IndexArray) -> IndexArray:
-    """For each key a permutation of [0, size), in a row of its own; at most SORTED_LIMIT a row.
+    """Return a row with a permutation of [0, size) for each key; a size is at most SORTED_LIMIT.
 
-    `keys`, `sizes`: shape (rows,). Returns shape (rows, largest size); behind its own size a row holds what is left.
+    `keys`, `sizes`: shape (rows,). Returns shape (rows, largest size); the columns behind a row's own size are unused.
     """
     columns = np.arange(int(sizes.max()), dtype=np.uint64)
     lots = mix64(keys[:, np.newaxis] + columns * _GOLDEN)
@@ -237,7 +237,7 @@ class _FeistelPermutation:
 
 
 def _add_hash(half: Words, side: np.uint64, other: Words, key: np.uint64, hashed: Words, shifted: Words) -> None:
-    """half = (half + hash(other, key)) mod side, without a division; `hashed`, `shifted`: memory to work in."""
+    """Compute half = (half + hash(other, key)) mod side without a division; `hashed`, `shifted`: scratch memory."""
     np.add(other, key, out=hashed)
     np.multiply(hashed, _MULTIPLIER_1, out=hashed)
     np.right_shift(hashed, _HALF_WORD, out=shifted)
@@ -248,6 +248,6 @@ def _add_hash(half: Words, side: np.uint64, other: Words, key: np.uint64, hashed
     np.multiply(hashed, side, out=hashed)
     np.right_shift(hashed, _HALF_WORD, out=hashed)
     np.add(half, hashed, out=half)
-    # Below 2·side now: minus the side it is either right or, wrapped around below zero, huge.
+    # half is below 2·side now. Subtracting the side gives the result, or wraps around to a huge number.
     np.subtract(half, side, out=hashed)
     np.minimum(half, hashed, out=half)

@@ -1,4 +1,4 @@
-"""What a Philox generator by key lacks: the seed sequence that `Generator.spawn` asks for more generators."""
+"""The seed sequence of a keyed Philox generator, which `Generator.spawn` needs to derive more generators."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _WORD = 2**64 - 1
 
 
 class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
-    """Philox(KeyedSeed(key)) gives the numbers of Philox(key=key), 128 bits.
+    """A seed sequence for which Philox(KeyedSeed(key)) gives the same numbers as Philox(key=key), 128 bits.
 
-    `numbers`: with the key, what other generators depend on; whoever changes them sets `spawned` to 0.
+    `numbers`: spawned generators depend on them and on the key. A caller that changes them sets `spawned` to 0.
     """
 
     def __init__(self, key: int, numbers: Sequence[int] = ()) -> None:
@@ -26,7 +26,7 @@ class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> Any:
         if n_words == 2 and np.dtype(dtype) == np.uint64 and not self._numbers:  # what Philox asks for
             return np.array([self._key & _WORD, self._key >> 64], np.uint64)
-        # NumPy's other generators read as many words as they have asked for, and do not look how many there are.
+        # NumPy's other generators read the number of words that they requested without checking the length.
         return np.random.SeedSequence(derive_key(self._key, "state", *self._numbers)).generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Self]:
@@ -36,6 +36,6 @@ class KeyedSeed(np.random.bit_generator.ISpawnableSeedSequence):
 
 
 def keyed_generator(key: int) -> np.random.Generator:
-    """The generator of the 128-bit `key`, at its start."""
+    """Return a new generator for the 128-bit `key`."""
     seed: Any = KeyedSeed(key)  # NumPy's stubs allow its own seed sequences alone
     return np.random.Generator(np.random.Philox(seed))

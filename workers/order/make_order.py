@@ -1,4 +1,4 @@
-"""Which order the parameter `shuffle` asks for."""
+"""Makes the order that the parameter `shuffle` selects."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from .epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
 Shuffle = bool | Literal["chunk"]
 
 DEFAULT_CHUNK_SAMPLES = 64
-"""Samples taken for a chunk by `shuffle: chunk` if the source has no chunks of its own."""
+"""The size of a chunk for `shuffle: chunk` if the source has no chunks of its own."""
 
 
 def make_order(
     samples: int, *, shuffle: Shuffle, seed: int, chunk_samples: int | None = None, window_chunks: int = 16
 ) -> EpochOrder:
-    """The order that the parameter `shuffle` asks for.
+    """Make the order that the parameter `shuffle` selects.
 
-    `chunk_samples`: consecutive samples that cost as much to read as one of them, or None if there are no such
-    chunks. `window_chunks`: chunks whose samples are shuffled among each other. Both count for `shuffle: chunk` alone.
+    `chunk_samples`: consecutive samples that together cost as much to read as one of them, or None without such chunks.
+    `window_chunks`: chunks whose samples are shuffled together. Both apply only to `shuffle: chunk`.
     Raises ParameterError.
     """
     if shuffle == "chunk":

@@ -1,12 +1,12 @@
-"""`mix`: several sources drawn from in proportion to their weights, as a function of the position.
+"""`mix`: draws from several sources in proportion to their weights, as a function of the position.
 
-The sources stand one behind the other in one space of indices (`offsets`). Which source is drawn from is decided in
-*patterns*: runs of some thousand positions in each of which every source has exactly its share, in another random
-order each time. So the n-th draw of a source is known for any position without counting from the start, and each
-source simply walks through its own epoch order: no sample of it comes again before all of it has come.
+The sources share one space of indices, one behind the other (`offsets`). *Patterns* choose the source of each position.
+A pattern is a run of some thousand positions in which every source has exactly its share, in a random order of its own.
+So the number of a source's earlier draws is known at any position without counting from the start. Each source follows
+its own epoch order: none of its samples comes again before all of them have come.
 
-Drawing the source of each position independently was the other choice: its proportions are right only on average,
-and how often a source came before position 10**9 could be found by counting alone.
+Drawing the source of each position independently would give right proportions only on average, and the draws of a
+source before position 10**9 could only be found by counting.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _LEAST_PATTERN = 1000
 
 
 class MixedOrder(EpochOrder):
-    """An epoch of a mix is as many draws as the sources have samples together.
+    """The order of a mix. An epoch has as many draws as the sources have samples together.
 
-    In it a source of a large weight comes more than once, and one of a small weight not entirely: what is left comes
-    first in the mix's next epoch, since a source's own epochs follow each other without regard to those of the mix.
-    With `shuffle` false the sources are interleaved evenly, each as stored; the seed does not matter then.
+    An epoch reads a source of large weight more than once, and only part of a source of small weight; the next epoch
+    starts with the rest, since a source's own epochs run independently of the mix's. With `shuffle` false the sources
+    are interleaved evenly, each as stored, and the seed has no effect.
 
-    `sizes`, `weights`: one for each source; weights need not sum to 1. `chunk_samples`: as for make_order, one for
-    each source, or None. Raises ParameterError.
+    `sizes`, `weights`: one for each source; weights need not sum to 1. `chunk_samples`: see make_order; one for each
+    source, or None. Raises ParameterError.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MixedOrder(EpochOrder):
         self._pattern = even_pattern(self.draws)
 
     def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
-        """The epochs are those of each sample's own source."""
+        """Return samples and epochs; each sample's epoch is that of its own source."""
         indices, epochs = np.empty(count, np.int64), np.empty(count, np.int64)
         done = 0
         while done < count:
@@ -90,7 +90,7 @@ class MixedOrder(EpochOrder):
         return Block(first * length, samples, epochs)
 
     def _sources(self, numbers: IndexArray) -> IndexArray:
-        """The sources drawn from in the patterns of these numbers, one pattern behind the other."""
+        """Return the source of each draw in the patterns `numbers`, one pattern behind the other."""
         if self._key is None:
             return np.tile(self._pattern, len(numbers))
         sizes = np.full(len(numbers), len(self._pattern), np.int64)
@@ -99,11 +99,11 @@ class MixedOrder(EpochOrder):
 
 
 def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
-    """How often each source is drawn in one pattern.
+    """Return the number of draws from each source in one pattern.
 
-    The pattern's length is chosen so that the shares are exact, if at most 8192 draws make them so: 0.7 and
-    0.3 give 700 and 300. Else it is 8192, with the shares rounded to whole draws. Raises ParameterError for a weight
-    that is not above zero, or so small that its source would not be drawn.
+    The length of the pattern makes the shares exact if at most 8192 draws can: 0.7 and 0.3 give 700 and 300. Otherwise
+    it is 8192, and the shares are rounded to whole draws. Raises ParameterError for a weight that is not above zero, or
+    so small that its source would never be drawn.
     """
     for weight in weights:
         if not 0 < weight < math.inf:
@@ -122,7 +122,7 @@ def draws_per_pattern(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def even_pattern(draws: Sequence[int]) -> IndexArray:
-    """Source numbers, each as often as `draws` says and as evenly spread as can be; shape (sum of draws,)."""
+    """Return source numbers, source s draws[s] times, spread as evenly as possible; shape (sum of draws,)."""
     due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])
     sources: IndexArray = np.repeat(np.arange(len(draws), dtype=np.int64), draws)
     return sources[np.argsort(due, kind="stable")]

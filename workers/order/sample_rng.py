@@ -1,8 +1,8 @@
-"""Randomness for one sample: keyed by (seed, epoch, sample index), never by worker, batch or time.
+"""Random generators for one sample: keyed by (seed, epoch, sample index), never by worker, batch or time.
 
-So augmentation is the same for any number of loaders, after a resume, and for a sample that a second loader decodes
-again because the first one died. Of a stream, which counts in each shard, the shard is part of the key; of what a
-sampler draws several times in an epoch, the number of the draw.
+So augmentation is equal for any number of loaders, after a resume, and for a sample that a second loader decodes again
+because the first one died. In a stream, whose indices count within a shard, the shard is part of the key. When a
+sampler draws a sample several times in an epoch, the number of the draw is.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _WORD = 2**64 - 1
 class SampleRng:
     """Random generators by sample.
 
-    Philox is made for this: its 256-bit counter may start anywhere, and equal keys with different counters give
-    independent streams (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The key is the seed's,
-    the counter's upper words are epoch and index, which leaves 2**128 steps to each stream. One bit generator is set to
-    the stream's start again and again: constructing one for each sample takes ten times as long.
+    Philox suits this: its 256-bit counter may start anywhere, and equal keys with different counters give independent
+    streams (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The key comes from the seed. The
+    counter's upper words are epoch and index, which leaves 2**128 steps to each stream. One bit generator is reset for
+    each sample, because constructing a new one takes ten times as long.
     """
 
     def __init__(self, seed: int) -> None:
@@ -48,7 +48,7 @@ class SampleRng:
         return {name: value for name, value in self.__dict__.items() if name not in ("_generator", "_seed")}
 
     def generator(self, epoch: int, index: int) -> np.random.Generator:
-        """The generator of sample `index` in `epoch`, at its start; valid until the next call, which takes it over."""
+        """Return the generator of sample `index` in `epoch`, at its start; the next call resets the same object."""
         self._counter[2] = index
         self._counter[3] = epoch
         generator = self._generator
@@ -58,7 +58,7 @@ class SampleRng:
 
     @cached_property
     def _generator(self) -> np.random.Generator:
-        """Made when it is first needed: to import numpy.random takes 3.6 MB, and what only reads does without."""
+        """The one generator, made on first use: importing numpy.random takes 3.6 MB, and pure reading needs none."""
         return np.random.Generator(np.random.Philox(self._seed))
 
     @cached_property
@@ -69,10 +69,10 @@ class SampleRng:
 
 
 def seed_generators(seed: int, *numbers: int) -> None:
-    """Seed NumPy's, Python's and torch's global generator (the CPU's), for code that knows no other.
+    """Seed the global generators of NumPy, Python and torch (CPU), for user code that uses no other.
 
-    Torch's only if torch is loaded: it is, before a loader unpickles hooks that name it. NumPy's takes 32 bits. A call
-    costs about 15 µs, most of it for the two Mersenne Twisters' 624 words.
+    Torch's is seeded only if torch is loaded; a loader loads it before it unpickles hooks that name it. NumPy's takes
+    32 bits. A call costs about 15 µs, most of it for the 624 words of each of the two Mersenne Twisters.
     """
     key = derive_key(seed, "globals", *numbers)
     random.seed(key)
@@ -82,8 +82,11 @@ def seed_generators(seed: int, *numbers: int) -> None:
 
 
 class OwnGlobals:
-    """Global generators for user code that runs in the trainer's process. The trainer's go on as if nobody had used
-    them, and so do these the next time."""
+    """Separate states of the global generators, for user code that runs in the trainer's process.
+
+    Inside `used` the generators continue from the state at the end of the previous block; afterwards from the
+    trainer's own state, as if the block had not run.
+    """
 
     def __init__(self) -> None:
         self._states: tuple[Any, ...] | None = None
@@ -101,7 +104,7 @@ class OwnGlobals:
 
 
 def globals_kept() -> AbstractContextManager[None]:
-    """For trials in the trainer: its global generators go on as if nobody had used them."""
+    """Restore the global generators after the block; for trials of user code in the trainer."""
     return OwnGlobals().used()
 
 
@@ -118,7 +121,7 @@ def _set_global_states(states: tuple[Any, ...]) -> None:
     if of_numpy is not None:
         np.random.set_state(of_numpy)  # noqa: NPY002
     elif "numpy.random" in sys.modules:
-        np.random.seed()  # noqa: NPY002 - user code has loaded it: it begins by chance, as it does for whoever loads it
+        np.random.seed()  # noqa: NPY002 - user code has loaded it; NumPy seeds it by chance on import, too
     if of_torch is not None:
         sys.modules["torch"].set_rng_state(of_torch)
     elif torch := sys.modules.get("torch"):
@@ -126,10 +129,10 @@ def _set_global_states(states: tuple[Any, ...]) -> None:
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:
-    """The sample that takes the place of a bad one: chosen by the arguments alone, never `index` itself.
+    """Return the sample that replaces the bad one `index`; it depends on the arguments alone and is never `index`.
 
-    Attempts 0, 1, … go through all other samples in a random order before one comes again. Where there is only one
-    sample it is its own replacement.
+    Attempts 0, 1, … go through all other samples in a random order before one comes again. A single sample is its own
+    replacement.
     """
     others = samples - 1
     if not others:
@@ -140,7 +143,7 @@ def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: 
 
 
 def replacement_among(samples: IndexArray, seed: int, epoch: int, index: int, attempt: int) -> int:
-    """The same, one of `samples`, shape (count,); `index` itself if there is no other among them."""
+    """Return a replacement for `index` among `samples`, shape (count,); `index` itself if they have no other."""
     others = np.unique(samples[samples != index])
     if not len(others):
         return index

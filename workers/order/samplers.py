@@ -1,7 +1,7 @@
-"""Which samples an epoch has, where something else than `shuffle` says so: weights, classes, a list, a user's function.
+"""Samplers choose the samples of an epoch instead of `shuffle`: by weights, classes, a list or a user's function.
 
-A sampler draws a whole epoch, from the epoch's number and a generator keyed by (seed, epoch): so it can be drawn again
-after a restart, and every rank draws the same. What it drew is checked here, before anybody reads a sample.
+A sampler draws a whole epoch from the epoch's number and a generator keyed by (seed, epoch). So the epoch can be drawn
+again after a restart, and every rank draws the same. The draws are checked here, before any sample is read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .sample_rng import seed_generators
 Weights = NDArray[np.float64]
 
 _MOST_INDICES = 1 << 26
-"""One by one, of what does not say how many it has: they take 2.4 GB, and a sampler without an end all the memory."""
+"""The most indices taken from an iterable without a length: they need 2.4 GB, and an endless one would use up all."""
 _MOST_BATCHES = 1 << 24
 _ONE_AXIS = "expected one axis, the samples' indices; whole batches are what a batch_sampler gives"
 
 
 @dataclass(frozen=True, slots=True)
 class DrawnEpoch:
-    """`indices`: the samples in their order, shape (samples,). `sizes`: of each batch, if the sampler gave batches."""
+    """An epoch. `indices`: the samples in order, shape (samples,). `sizes`: its batches' sizes, or None."""
 
     indices: IndexArray
     sizes: IndexArray | None = None
@@ -44,11 +44,11 @@ class DrawnEpoch:
 
 @dataclass(frozen=True, slots=True)
 class AboutSampler:
-    """What is known of a sampler before it draws, also in the assembler, which never unpickles it.
+    """The facts known of a sampler before it draws, also in the assembler, which never unpickles the sampler.
 
-    `name`: for messages and states. `length`: samples, or batches, in every epoch; None if only drawing tells.
-    `declared`: what the order depends on beside samples and seed, as far as it can be told: a state goes on in no other
-    one.
+    `name`: for messages and states. `length`: samples, or batches, in every epoch; None if it is unknown before
+    drawing. `declared`: the facts that define the order besides samples and seed, as far as they are known; a state
+    resumes only if they are equal.
     """
 
     name: str
@@ -63,20 +63,22 @@ class AboutSampler:
 
 
 class Sampler(ABC):
+    """Draws the samples of an epoch."""
+
     about: AboutSampler
     descriptors: tuple[int, ...] = ()
-    """Open files that `draw` needs under the same numbers in the process that runs it, which inherits them."""
+    """File descriptors that `draw` needs; the process that runs it inherits them under the same numbers."""
 
     first: int | None = None
-    """A sample that epochs have, if one is known before any is drawn."""
+    """A sample that occurs in epochs, if one is known before the first draw."""
 
     @abstractmethod
     def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
-        """What epoch `epoch` of a source of `samples` samples has. `weights`: what was set since, if anything."""
+        """Draw epoch `epoch` of a source of `samples` samples. `weights`: weights set during the run, or None."""
 
 
 class WeightedSampler(Sampler):
-    """`draws` samples with replacement, each as often as its share of the weights; without weights all alike."""
+    """Draws `draws` samples with replacement, in proportion to their weights; without weights uniformly."""
 
     def __init__(self, weights: Weights | None, draws: int) -> None:
         by = "equal weights" if weights is None else f"weights {_checksum(weights)}"
@@ -94,7 +96,7 @@ class WeightedSampler(Sampler):
 
 
 class SubsetSampler(Sampler):
-    """These samples and no others: as they are listed, or in a new random order in each epoch."""
+    """Draws exactly these samples: as listed, or in a new random order in each epoch."""
 
     def __init__(self, indices: IndexArray, *, shuffle: bool) -> None:
         declared = f"{len(indices)} indices {_checksum(indices)}, {'shuffled' if shuffle else 'as listed'}"
@@ -108,10 +110,10 @@ class SubsetSampler(Sampler):
 
 
 class BalancedSampler(Sampler):
-    """`draws` samples, of each class equally many (they differ by one if the classes do not divide `draws`).
+    """Draws `draws` samples, equally many of each class (counts differ by one if the classes do not divide `draws`).
 
-    A class with fewer samples than that has each of them equally often, give or take one; one with more gives other
-    samples in other epochs. `labels` is called once, where the sampler runs; it needs `descriptors` there.
+    The samples of a class smaller than its share repeat equally often, give or take one. A larger class contributes
+    other samples in other epochs. `labels` is called once, in the process that draws; it needs `descriptors` there.
     """
 
     def __init__(
@@ -135,7 +137,7 @@ class BalancedSampler(Sampler):
 
 
 class HookSampler(Sampler):
-    """A user's function of (epoch, samples, rng): an epoch's indices, or its batches one by one."""
+    """Draws by a user's function of (epoch, samples, rng), which returns indices or yields batches."""
 
     def __init__(self, name: str, hook: SamplerHook, *, gives_batches: bool) -> None:
         self.about = AboutSampler(name, gives_batches=gives_batches)
@@ -146,10 +148,10 @@ class HookSampler(Sampler):
 
 
 class IterableSampler(Sampler):
-    """What can be iterated over again and again: a list, an array, torch's own samplers.
+    """Draws by iterating over an iterable: a list, an array, torch's own samplers.
 
-    Each epoch iterates over a fresh copy, whose generators are seeded by the epoch: torch's samplers keep a state in
-    their `generator`, or in torch's global one, and an epoch must not depend on those before it.
+    Each epoch iterates over a fresh copy, whose generators are seeded by the epoch. Torch's samplers keep a state in
+    their `generator` or in torch's global one, and an epoch must not depend on earlier epochs.
     """
 
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
@@ -172,7 +174,7 @@ class IterableSampler(Sampler):
 
 
 def samplers_in(sampler: Any) -> list[Any]:
-    """The sampler and those that it holds, as torch's BatchSampler does; each once, before what it holds itself."""
+    """Return the sampler and the samplers inside it, as in torch's BatchSampler; each once, the outer one first."""
     found = [sampler]
     for part in found:
         for held in _held_by(part):
@@ -183,14 +185,14 @@ def samplers_in(sampler: Any) -> list[Any]:
 
 
 def _is_sampler(held: Any) -> bool:
-    """What has items by index is data, if it has nothing else of a sampler."""
+    """Return true if `held` looks like a sampler. An object with items by index is data, not a sampler."""
     if hasattr(held, "set_epoch") or hasattr(held, "num_replicas"):
         return True
     return hasattr(type(held), "__iter__") and not hasattr(type(held), "__getitem__") and hasattr(held, "__dict__")
 
 
 def _held_by(part: Any) -> Iterator[Any]:
-    """The part's attributes, and what lies in them; but not each of a list of indices."""
+    """Yield the part's attributes and the items of lists and dicts among them, but not the numbers of index lists."""
     for value in getattr(part, "__dict__", {}).values():
         many = list(value.values()) if isinstance(value, dict) else value
         if isinstance(many, list | tuple) and not isinstance(next(iter(many), None), int | float | np.number):
@@ -214,7 +216,7 @@ def _checksum(values: NDArray[Any]) -> str:
 
 
 def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> IndexArray:
-    """`count` of `members`, each equally often, give or take one."""
+    """Return `count` of `members`, each equally often, give or take one."""
     whole, rest = divmod(count, len(members))
     return np.concatenate([np.tile(members, whole), rng.choice(members, rest, replace=False)])
 
@@ -228,9 +230,9 @@ def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
 def draw_epoch(
     sampler: Sampler, epoch: int, *, seed: int, samples: int, batch_size: int, weights: Weights | None = None
 ) -> DrawnEpoch:
-    """Run `sampler` for one epoch; raises what it raises, SourceError if what it gave is no epoch.
+    """Run `sampler` for one epoch; raises its exceptions, and SourceError if the result is no valid epoch.
 
-    NumPy's, Python's and torch's global generators are seeded too, for code that knows no other.
+    Seeds the global generators of NumPy, Python and torch, too, for user code that uses no other.
     """
     seed_generators(seed, epoch)
     about, what = sampler.about, f"{sampler.about.name}, epoch {epoch}"
@@ -268,7 +270,7 @@ def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
 
 
 def _integers(drawn: Any, what: str) -> IndexArray:
-    """As int64, not a copy of what is such an array already; shape (count,)."""
+    """Convert to an int64 array of shape (count,), without a copy if it is one already."""
     try:
         if not isinstance(drawn, np.ndarray):
             most = max(_MOST_INDICES, length_hint(drawn))
@@ -291,7 +293,7 @@ def _integers(drawn: Any, what: str) -> IndexArray:
 
 
 def check_range(indices: IndexArray, samples: int, what: str, error: type[BlobfeedError]) -> None:
-    """Raises `error` for the first of `indices`, shape (count,), that no sample has."""
+    """Raises `error` for the first of `indices`, shape (count,), that is not below `samples`."""
     if int(indices.min()) >= 0 and int(indices.max()) < samples:
         return
     position = int(np.flatnonzero((indices < 0) | (indices >= samples))[0])

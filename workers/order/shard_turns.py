@@ -1,8 +1,8 @@
-"""Which shard gives the next batch of a stream. Pure.
+"""Chooses the shard of each batch of a stream. Pure.
 
-Shards take turns. One that has ended is passed over; when all have, the epoch ends, and the next one begins with the
-first shard. Since the turns do not depend on when an end becomes known, the batches and their order depend on the
-number of shards alone: a batch that was asked of a shard already at its end comes back empty, and is left out.
+Shards take turns. A shard that has ended is skipped. When all have ended, the epoch ends, and the next one begins with
+the first shard. A batch that was requested from a shard already at its end comes back empty and is dropped. So the
+moment at which an end becomes known has no effect: the batches and their order depend on the number of shards alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Draw:
 
 @dataclass(slots=True)
 class StreamPosition:
-    """Where a stream stands: batches taken from each shard in the current epoch, and whose turn it is."""
+    """The position in a stream: the batches taken from each shard in the current epoch, and the next shard."""
 
     epoch: int
     sequences: list[int]
@@ -40,7 +40,7 @@ class StreamPosition:
 
 @dataclass(slots=True)
 class ShardTurns:
-    """`chained`: the shards' epochs follow each other without a border (`last_batch: wrap`), so an end is the end."""
+    """The turns of the shards. `chained`: epochs join without a border (`last_batch: wrap`), so a shard ends once."""
 
     position: StreamPosition
     epochs: int | None
@@ -49,7 +49,7 @@ class ShardTurns:
     _ended: set[int] = field(default_factory=set)
 
     def next(self) -> Draw | None:
-        """What to ask for next; None while the epoch's end is awaited, and when all has been asked for."""
+        """Return the next batch to request; None while the end of the epoch is awaited, and after the last batch."""
         shards = len(self.position.sequences)
         if self.finished or len(self._ended) == shards:
             return None
@@ -60,7 +60,7 @@ class ShardTurns:
         return draw
 
     def note_end(self, epoch: int, shard: int) -> None:
-        """`shard` has no more batches in `epoch`; may be said again."""
+        """Record that `shard` has no more batches in `epoch`; may be called repeatedly."""
         if epoch != self.position.epoch or self.finished:
             return
         self._ended.add(shard)

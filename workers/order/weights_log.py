@@ -1,8 +1,8 @@
-"""The weights that a user has set while the pipeline runs, and from where on each of them counts. Pure.
+"""The sampling weights that a user sets during a run, and the first epoch of each change. Pure.
 
-An epoch's weights must not depend on how far the loaders were ahead when they were set. So a change counts from the
-first epoch of which no batch can have been planned yet, by the number of slots alone, and every process asks the same
-function.
+An epoch's weights must not depend on the loaders' progress when the user set them. So a change applies from the first
+epoch of which no batch can have been planned yet. That epoch follows from the number of slots alone, and every process
+computes it by the same function.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from .samplers import Weights
 
 
 def version_at(changes: Iterable[WeightsChange], epoch: int) -> int:
-    """The newest change that holds for `epoch`; 0 for the sampler's own weights."""
+    """Return the newest version that applies to `epoch`; 0 for the sampler's own weights."""
     return max((change.version for change in changes if change.from_epoch <= epoch), default=0)
 
 
 def without_superseded(changes: Iterable[WeightsChange], epoch: int) -> list[WeightsChange]:
-    """`changes` without those that no epoch from `epoch` on is drawn by."""
+    """Return `changes` without those that apply to no epoch from `epoch` on."""
     kept: list[WeightsChange] = []
     for change in sorted(changes, key=lambda each: -each.version):
         if not version_at(kept, max(change.from_epoch, epoch)):
@@ -37,7 +37,7 @@ def without_superseded(changes: Iterable[WeightsChange], epoch: int) -> list[Wei
 
 
 class NewWeights(NamedTuple):
-    """What a change is, and which versions nobody needs any more."""
+    """A change, its weights, and the versions that are no longer needed."""
 
     change: WeightsChange
     weights: Weights
@@ -46,7 +46,7 @@ class NewWeights(NamedTuple):
 
 @dataclass(slots=True)
 class WeightsLog:
-    """The changes, each with its weights; the trainer adds to it, and the children have it as it was at the start."""
+    """The changes and their weights. The trainer adds changes; the children start with a copy."""
 
     changes: list[WeightsChange] = field(default_factory=list)
     weights: dict[int, Weights] = field(default_factory=dict)
@@ -60,7 +60,7 @@ class WeightsLog:
         return self.changes[-1]
 
     def forget(self, epoch: int) -> list[int]:
-        """Drop what no epoch from there on is drawn by; returns the versions."""
+        """Drop the changes that apply to no epoch from `epoch` on; returns their versions."""
         kept = without_superseded(self.changes, epoch)
         gone = [change.version for change in self.changes if change not in kept]
         self.changes = kept
@@ -69,11 +69,11 @@ class WeightsLog:
         return gone
 
     def as_text(self, epoch: int) -> str:
-        """All that epochs from there on may be drawn by, for a state; "" if that is nothing."""
+        """Return, for a state, the changes that apply to epochs from `epoch` on; "" if there is none."""
         kept = without_superseded(self.changes, epoch)
-        told = self._text
-        if told[0] == kept:
-            return told[1]
+        changes, text = self._text
+        if changes == kept:
+            return text
         rows = []
         for each in kept:
             packed = zlib.compress(self.weights[each.version].tobytes(), 1)
@@ -84,7 +84,7 @@ class WeightsLog:
 
     @classmethod
     def from_text(cls, text: str, samples: int) -> WeightsLog:
-        """Raises ParameterError."""
+        """Read what `as_text` has written; raises ParameterError."""
         log = cls()
         try:
             for from_epoch, packed in json.loads(text) if text else ():
@@ -98,7 +98,7 @@ class WeightsLog:
 
 
 def check_weights(values: object, samples: int, what: str) -> Weights:
-    """`values` as float64, shape (samples,), in memory of its own; raises ParameterError."""
+    """Convert `values` to a new float64 array of shape (samples,); raises ParameterError."""
     try:
         weights = np.array(values, np.float64)
     except (ValueError, TypeError, OverflowError) as error:
