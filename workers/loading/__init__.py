@@ -1,1 +1,1 @@
-"""What a loader does with a task: read, decode, crop, into the rows of a slot; postprocess."""
+"""The work of a loader on a task: read, decode and crop into the rows of a slot; postprocess."""

@@ -1,7 +1,7 @@
-"""The user's whole-batch hook: learnt in setup on a small batch, run in a loader over a slot's rows.
+"""The user's whole-batch hook: setup learns its tops from a small batch, and loaders run it on a slot's rows.
 
-What the hook makes may have other values, shapes, types and names than what it got. A top that stays as it was is
-changed in place; any other has memory of its own in the slot, beside that of the decoded rows.
+The hook may change values, shapes, types and names. A top with the spec of its decoded rows is changed in place. Any
+other top has its own memory in the slot, besides that of the decoded rows.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from ..order.sample_rng import seed_generators
 from .transform import CROPS
 
 DECODED = "(decoded) "
-"""Begins the name of the rows in a slot from which the hook makes a top of another shape or type."""
+"""The prefix of the names of decoded rows in a slot that do not have the shape and type of a top."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSamples:
-    """What a hook may know of its batch: the sample of each row, shape (rows,), and the epoch of the first one.
+    """The samples of a hook's batch: the index of each row, shape (rows,), and the epoch of the first one.
 
-    `number`: tells the batch from all others of the run; its random numbers depend on it and on the seed alone.
+    `number`: unique among the batches of the run; the hook's random numbers depend on it and on the seed alone.
     """
 
     indices: IndexArray
@@ -40,10 +40,10 @@ class BatchSamples:
 
 
 class Postprocessor:
-    """`specs`: what the tops' rows are after the hook, by name. `slot_specs`: all that a slot has.
+    """Runs the postprocess hook. `specs`: the tops after the hook, by name. `slot_specs`: all arrays of a slot.
 
-    `decoded`: what the rows are that the hook gets, with what else lies beside them. `trial`: a few rows of these.
-    Raises ParameterError, and whatever the hook raises.
+    `decoded`: the specs of the decoded rows, with the notes of crops. `trial`: a few such rows.
+    Raises ParameterError, and the exceptions of the hook.
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class Postprocessor:
             if name in self.specs:
                 self.specs[name] = ArraySpec(shape, self.specs[name].dtype, varies=True)
         kept = {CROPS, *(name for name, spec in self.specs.items() if decoded.get(name) == spec)}
-        # The hook changes what it gets, so of a task that is done again the rows are made anew: one memory is enough.
+        # The hook may overwrite its input. A task that is repeated decodes the rows again, so one memory is enough.
         self._keys = {name: name if name in kept else DECODED + name for name in decoded}
         self.slot_specs = {**self.specs, **{key: decoded[name] for name, key in self._keys.items()}}
 
     def decoded_rows(self, slot: NamedRows) -> NamedRows:
-        """The rows of `slot` that decode fills, by the names that it knows."""
+        """Return the rows of `slot` that decode fills, by the names of decode's arrays."""
         return {name: slot[key] for name, key in self._keys.items()}
 
     def run(self, slot: NamedRows, first: int, samples: BatchSamples) -> None:
         """Postprocess the batch that begins with row `first` of `slot`.
 
-        Raises what the hook raises, ValueError if what it made cannot be held exactly by its top.
+        Raises the exceptions of the hook, and ValueError if a top cannot hold the result exactly.
         """
         here = slice(first, first + len(samples.indices))
         decoded = {name: slot[key][here] for name, key in self._keys.items() if name != CROPS}
         made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
-        # What was not changed, or in place, is where it belongs, unless setup has learnt another shape or type of it.
-        # A view on another top, or a list of such, could be overwritten before it is read.
+        # An array that the hook left alone or changed in place is already where it belongs, unless setup has learnt
+        # another shape or type for its top. A view on another top could be overwritten before it is copied.
         in_place = {name: rows for name, rows in decoded.items() if self._keys[name] == name}
         others = {
             name: as_array(value, name, "postprocess gave")
@@ -149,7 +149,7 @@ def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:
 
 
 def _require_exact(name: str, value: AnyArray, dtype: np.dtype[np.generic]) -> None:
-    """Raises ValueError for the first number that `dtype` cannot hold."""
+    """Raises ValueError for the first number that `dtype` cannot hold exactly."""
     with np.errstate(all="ignore"):
         cast = value.astype(dtype)
         # NumPy compares integers with floats as float64, which does not hold all of 64 bits.

@@ -1,4 +1,4 @@
-"""From one raw sample to one row of every top: the decode hook, crop and mirror, and the check of what came out."""
+"""Makes one row of every top from one raw sample: runs the decode hook, crops and mirrors, checks the result."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from .transform import CROPS, NOTE_SPEC, CropMirror
 
 
 class RowMaker:
-    """`specs`: what the rows are, by name and in order. `slot_specs`: with what a slot has beside them.
+    """Makes rows. `specs`: the specs of the rows, by name and in order. `slot_specs`: these and the notes of crops.
 
-    They are those of the raw samples or, with a decode hook, learnt from what it makes of the sample `trial()`.
-    With a postprocess hook the parameter `tops` names what that makes, and says nothing of the rows.
-    Raises ParameterError, and whatever the hook raises.
+    Without a decode hook the specs are those of the raw samples; with one they are learnt from its result for the
+    sample `trial()`. With a postprocess hook the parameter `tops` names that hook's results and does not apply to rows.
+    Raises ParameterError, and the exceptions of the hook.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class RowMaker:
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
 
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
-        """Make `sample` into `row` of every top; raises what the hook raises, and SampleShapeError."""
+        """Make `row` of every top from `sample`; raises the exceptions of the hook, and SampleShapeError."""
         rng = self._rng.generator(sample.epoch, sample.number)
         for name, value in self._decode(sample, rng).items():
             if self._transform is not None and name == self._names[0]:
@@ -80,7 +80,7 @@ class RowMaker:
         return self._by_name(self._run(self.hooks.decode, sample, rng))
 
     def _by_name(self, made: object) -> dict[str, AnyArray]:
-        """Of a mapping that which `tops` names, else all that there is."""
+        """Return the result as arrays by name; from a mapping, only the names in `tops` if that is set."""
         if self._are_chosen and isinstance(made, Mapping):
             made = {name: made[name] for name in self._names if name in made}
         return by_name(made, self._names, "decode returned")
@@ -102,7 +102,11 @@ class RowMaker:
     def _store_image(
         self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
     ) -> None:
-        """Raises SampleShapeError: images may differ in what the transform makes equal alone; NumPy would round."""
+        """Crop an image into its row.
+
+        Raises SampleShapeError if images differ in more than the transform equalises. Types must be equal, since NumPy
+        would round.
+        """
         spec = self.specs[name]
         fits = value.ndim == 3 and transform.takes(len(value))
         fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
@@ -135,7 +139,7 @@ class RowMaker:
             rows[row] = value
 
     def _advice(self, name: str, value: AnyArray) -> str:
-        """What to do about a value that does not fit its top."""
+        """Return advice for a value that does not fit its top."""
         spec = self.specs[name]
         if value.dtype.kind == spec.dtype.kind and value.dtype.kind in "SU" and not _holds(spec.dtype, value.dtype):
             fixed = f"{value.dtype.kind}{max(16, 2 * _characters(value.dtype))}"
@@ -148,27 +152,27 @@ class RowMaker:
 
 
 def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
-    """Whether values of type `given` are kept whole: a word's type is as long as it, its array's as the longest."""
+    """Return true if `dtype` holds values of type `given` whole. A text's type has its length, which may be shorter."""
     return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
 
 
 def _characters(dtype: np.dtype[np.generic]) -> int:
-    """The most characters of a text of that type."""
+    """Return the largest number of characters of a text of that type."""
     return dtype.itemsize // np.dtype(f"{dtype.kind}1").itemsize
 
 
 def _type_name(dtype: np.dtype[np.generic]) -> str:
-    """As a user writes it: NumPy's own name of a text's type counts its bits."""
+    """Return the type's name as users write it; NumPy's own name of a text type counts bits."""
     return f"{dtype.kind}{_characters(dtype)}" if dtype.kind in "SU" else dtype.name
 
 
 def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.generic]:
-    """The type of a top whose first value has `dtype`: words that are passed on may be as long as they are stored."""
+    """Return the type of a top whose first value has `dtype`; a text from the source has the length of its field."""
     return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
 
 
 def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str, ArraySpec]:
-    """Those whose samples may differ in size, by `max_shapes`, or in their rows, by `max_rows`."""
+    """Return the specs of tops whose samples may differ in shape, by `max_shapes`, or in rows, by `max_rows`."""
     shapes: dict[str, tuple[int, ...]] = {}
     if parameters.max_rows is not None:
         of_rows = [name for name in parameters.concatenate if name in specs and specs[name].shape]
@@ -178,7 +182,7 @@ def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str
 
 
 def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of what decode made if nobody has said what it makes."""
+    """Return names for the results of decode if `tops` does not name them."""
     if isinstance(made, Mapping):
         if not made or not all(isinstance(name, str) for name in made):
             raise ParameterError(

@@ -1,4 +1,4 @@
-"""Rows from a stream: a shard's samples as they come, through its shuffle buffer; bad ones are replaced."""
+"""Makes rows from a stream: reads a shard's samples through its shuffle buffer and replaces bad ones."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _log = logging.getLogger("blobfeed")
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """What the iterator gave, not yet looked at; `index` counts a shard's samples of one epoch as they come.
+    """An unchecked value of the stream's iterator. `index` counts a shard's samples within one epoch.
 
-    `number`: no other sample of the epoch has it, in any shard of any rank.
+    `number`: unique among the samples of the epoch, over all shards of all ranks.
     """
 
     index: int
@@ -49,7 +49,7 @@ class Item:
 
 @dataclass(eq=False)
 class DecodedStream:
-    """`source`'s samples as `rows` makes them. `num_shards`: over all ranks together."""
+    """A stream and the `rows` that are made from its samples. `num_shards`: over all ranks together."""
 
     source: StreamSource
     rows: RowMaker
@@ -57,14 +57,14 @@ class DecodedStream:
     postprocessor: Postprocessor | None = None
 
     def sample(self, item: Item) -> Sample:
-        """Its components as arrays; raises ValueError if they are not those of the first sample."""
+        """Convert the item's components to arrays; raises ValueError if they differ from those of the first sample."""
         return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
 
 
 def shard_items(
     source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int, note: Note | None = None
 ) -> Iterator[Item]:
-    """All samples of one shard in one epoch, shuffled by its buffer. `note` is told of each that fills the buffer."""
+    """Yield all samples of one shard in one epoch, shuffled by its buffer. Calls `note` while the buffer fills."""
     items: Iterator[object] = source.open(shard, num_shards, epoch)
     if source.capacity:
         first = itertools.islice(items, source.capacity)
@@ -81,9 +81,9 @@ def _noted(items: Iterable[_Noted], note: Note) -> Iterator[_Noted]:
 
 
 class ShardReader:
-    """One shard's batches; asked for another than the next one, it runs the shard anew and skips forward.
+    """Reads one shard's batches. For any batch but the next one it runs the shard from its start and skips forward.
 
-    `note` is told of each sample that comes meanwhile, so that the loader does not seem to hang.
+    It calls `note` for each skipped sample, so that the loader does not seem to hang.
     """
 
     def __init__(self, stream: DecodedStream, shard: int, parameters: Parameters, note: Note) -> None:
@@ -95,7 +95,7 @@ class ShardReader:
         self._items: Iterator[Item] = iter(())
 
     def batch(self, epoch: int, sequence: int) -> Iterator[Item]:
-        """The samples of one batch; fewer than a batch if the shard ends."""
+        """Return the samples of one batch; fewer than a full batch if the shard ends."""
         if self._next != (epoch, sequence):
             self._items = self._run(epoch)
             skipped = sequence * self._parameters.batch_size
@@ -114,7 +114,7 @@ class ShardReader:
                 none = False
                 yield item
             if none and number == epoch:
-                return  # an empty shard, of fewer files than shards perhaps: the others go on
+                return  # an empty shard, perhaps of fewer files than shards: the others continue
             if none:
                 raise SourceError(EMPTY_EPOCH.format(number))
 
@@ -124,7 +124,7 @@ class ShardReader:
 
 
 class StreamWorker(Worker):
-    """Runs the shards that it is asked for, each from its start."""
+    """Makes batches of a stream's shards."""
 
     def __init__(self, decoded: DecodedStream, parameters: Parameters, place: Workplace) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
@@ -133,14 +133,14 @@ class StreamWorker(Worker):
         self._note_read = partial(self.status.write, Activity.READING)
 
     def fill(self, task: Fill) -> WorkDone:
-        """Make a whole batch; fewer rows if its shard ends."""
+        """Make a whole batch, with fewer rows if its shard ends."""
         wanted, rows = task.stream, self.slots[task.slot]
         if wanted is None:
             raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self.status.write(Activity.READING, wanted.sequence * self.parameters.batch_size)
-        # A loader that dies while it runs a shard again, up to this batch, has not died of this batch.
+        # A loader that dies while it skips to this batch has not died of this batch.
         self.status.blame(0)
         try:
             with self.guard():
@@ -157,14 +157,14 @@ class StreamWorker(Worker):
                     if count < wanted.rows:
                         self.status.write(Activity.READING, item.index + 1)
         except Exception as error:
-            # The iterator itself has failed: what would have followed cannot be known, so nothing can replace it.
+            # The iterator itself has failed, so no further sample is available as a replacement.
             return WorkDone([self._fatal(count, wanted, error)], count)
         return WorkDone(list(self._reports(wanted, rows, count, bad)) if bad else [], count)
 
     def _reports(
         self, wanted: StreamBatch, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
     ) -> Iterator[BadRow]:
-        """Replace each bad row by a copy of a good one of its batch: a stream cannot be asked for another sample."""
+        """Replace each bad row by a copy of a good row of its batch, since a stream has no random access."""
         size, replaces = self.parameters.batch_size, self.parameters.on_error == "replace"
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
         for row, item, error in bad:
@@ -172,7 +172,7 @@ class StreamWorker(Worker):
             if replaces and good:
                 chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
                 copy_row(rows, chosen, rows, row)
-                # Counted as batch.indices counts: with `wrap` on through the epochs.
+                # Counted as in batch.indices: with `wrap` across epochs.
                 yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
             else:
                 advice = _NONE_IS_GOOD if replaces else ""

@@ -1,4 +1,4 @@
-"""Caffe's transform_param as far as loaders do it: colour or gray, crop, mirror. Scale and mean come with delivery."""
+"""The loaders' part of Caffe's transform_param: colour or gray, crop, mirror. Delivery applies scale and mean."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..base.parameters import Transform
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows, channels_first_hint
 
 CROPS = "(crops)"
-"""The name under which a slot has a note of each row's crop, beside the tops: CropMirror.note, of NOTE_SPEC."""
+"""The name of a slot's array with a note of each row's crop, besides the tops: CropMirror.note, of NOTE_SPEC."""
 
 NOTE_SPEC = ArraySpec((3,), np.dtype(np.int32))
 
@@ -30,7 +30,7 @@ _TAKEN_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 
 
 class Crop(msgspec.Struct, frozen=True):
-    """Which part of an image is taken, and whether it is mirrored from left to right; in pixels."""
+    """The crop of an image, in pixels, and whether it is mirrored from left to right."""
 
     top: int
     left: int
@@ -38,10 +38,10 @@ class Crop(msgspec.Struct, frozen=True):
 
 
 class CropMirror:
-    """Turns an image of shape (channels, height, width) into what the top gets, in one copy.
+    """Transforms an image of shape (channels, height, width) into a row of the top, in one copy.
 
-    With `train` the crop's place and the mirroring are drawn, else the crop is centred and nothing is mirrored. The
-    channels of a colour image are taken to be in Caffe's order, blue first, when force_gray weighs them.
+    With `train` the crop's position and the mirroring are random; otherwise the crop is centred and not mirrored.
+    force_gray expects the channels of a colour image in Caffe's order, blue first.
     """
 
     def __init__(self, options: Transform, *, train: bool) -> None:
@@ -51,15 +51,15 @@ class CropMirror:
         self._mirror = options.mirror and train
         self._channels = 3 if options.force_color else 1 if options.force_gray else 0
         self.is_noted = train and bool(options.mean_file) and (bool(options.crop_size) or options.mirror)
-        """Whether delivery has to know each row's crop: to subtract the part of the mean image that lies under it."""
+        """True if delivery needs each row's crop, to subtract the part of the mean image that lies under it."""
 
     @property
     def active(self) -> bool:
-        """Whether there is anything to do; else images can be read straight into the slot."""
+        """True if images are transformed at all; otherwise they can be read directly into the slot."""
         return bool(self._height or self._mirror or self._channels)
 
     def output_spec(self, spec: ArraySpec) -> ArraySpec:
-        """What images of `spec` become; raises ParameterError if they cannot be cropped or recoloured so."""
+        """Return the spec of transformed images; raises ParameterError if images of `spec` cannot be transformed."""
         hint = channels_first_hint(spec.shape)
         if hint or len(spec.shape) != 3:
             raise ParameterError(
@@ -78,16 +78,16 @@ class CropMirror:
         return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._height)
 
     def takes(self, channels: int) -> bool:
-        """Whether images of so many channels can be made colour or gray, if they are to be."""
+        """Return true if images with `channels` channels can be converted to colour or gray, if that is requested."""
         return not self._channels or channels in (1, 3)
 
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape that an image of `shape` gets."""
+        """Return the shape of a transformed image of `shape`."""
         channels, height, width = shape
         return self._channels or channels, self._height or height, self._width or width
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
-        """Which part of an image of `shape` to take; raises SampleShapeError if it is smaller than the crop."""
+        """Choose the crop of an image of `shape`; raises SampleShapeError if the image is smaller than the crop."""
         _, height, width = self.output_shape(shape)
         spare_height, spare_width = shape[1] - height, shape[2] - width
         if spare_height < 0 or spare_width < 0:
@@ -97,7 +97,7 @@ class CropMirror:
             )
         if not self._train:
             return Crop(spare_height // 2, spare_width // 2, mirrored=False)
-        # Three draws whatever the options are, so that mirroring does not change where a sample is cropped.
+        # Always three draws, so that the option mirror does not change where a sample is cropped.
         down, right, mirror = rng.random(3).tolist()
         return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
 
@@ -105,14 +105,14 @@ class CropMirror:
         return str(self._height) if self._height == self._width else f"[{self._height}, {self._width}]"
 
     def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
-        """How far `crop` lies from the centre of an image of `shape`, down and right, and whether it is mirrored."""
+        """Return the offset of `crop` from the centre of an image of `shape`, down and right, and 1 if mirrored."""
         height, width = self.output_shape(shape)[1:]
         return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
 
     def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
-        """Put the transformed `sample`, shape (channels, height, width), into one of the rows of a top.
+        """Transform `sample`, shape (channels, height, width), into a row of a top.
 
-        Raises SampleTooLargeError if the top varies and it does not fit.
+        Raises SampleTooLargeError if the top varies and the sample does not fit.
         """
         out = rows.reserve(row, self.output_shape(sample.shape)) if isinstance(rows, RaggedRows) else rows[row]
         crop = self.draw(sample.shape, rng)
@@ -120,7 +120,7 @@ class CropMirror:
         return crop
 
     def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
-        """Put the part of `sample` that `crop` says into `out`."""
+        """Copy the part `crop` of `sample` into `out`."""
         height, width = out.shape[1:]
         part = sample[:, crop.top : crop.top + height, crop.left : crop.left + width]
         if len(out) < len(part):
@@ -139,7 +139,7 @@ def _mirror(part: AnyArray, out: AnyArray) -> None:
     if _is_of_pixels(part):
         _copy(part, out)
         part = out
-    # 6 µs at 3×224×224 uint8, like the copy forwards; NumPy goes backwards item by item and takes 42.
+    # 6 µs at 3×224×224 uint8, like a forward copy; NumPy copies backwards item by item and takes 42.
     for channel, plane in enumerate(out):
         cv2.flip(part[min(channel, len(part) - 1)], 1, dst=plane)
 
@@ -150,19 +150,19 @@ def _copy(part: AnyArray, out: AnyArray) -> None:
         out[...] = part  # one gray channel goes to all three by broadcasting
         return
     order = slice(None, None, 1 if part.strides[0] > 0 else -1)
-    # 12 µs at 3×224×224 uint8; NumPy takes 42, and OpenCV 147 if it gets lines that lie apart, and has to put the
-    # planes at addresses that are no multiples of 32.
+    # 12 µs at 3×224×224 uint8; NumPy takes 42. OpenCV takes 147 with lines that are not contiguous and planes at
+    # addresses that are no multiples of 32.
     cv2.split(np.ascontiguousarray(part[order].transpose(1, 2, 0)), list(out[order]))
 
 
 def _is_of_pixels(part: AnyArray) -> bool:
-    """Whether the channels of a pixel are neighbours in memory, in this order or the other way round."""
+    """Return true if the channels of a pixel are adjacent in memory, in this or the reverse order."""
     return len(part) == 3 and abs(part.strides[0]) == part.itemsize and part.dtype in _TAKEN_BY_OPENCV
 
 
 @functools.cache
 def _opencv() -> ModuleType | None:
-    # Imported with the first image that needs it: most runs do not, and it takes 26 ms.
+    # Imported with the first image that needs it: most runs do not need it, and the import takes 26 ms.
     try:
         import cv2
     except ImportError:
@@ -171,7 +171,7 @@ def _opencv() -> ModuleType | None:
 
 
 def _weigh(colors: AnyArray, out: AnyArray) -> None:
-    """The gray of `colors`, shape (3, height, width), into `out`, shape (height, width)."""
+    """Write the gray of `colors`, shape (3, height, width), into `out`, shape (height, width)."""
     if colors.dtype == np.uint8:
         out[...] = (_weighted_sum(colors, _GRAY_WEIGHTS_UINT8, np.dtype("uint32")) + _HALF) >> _GRAY_BITS
         return

@@ -1,12 +1,12 @@
-"""What a loader does with its tasks: which samples a task wants, how its rows are made, what becomes of bad ones.
+"""The workers of a loader: find the samples of a task, make its rows, replace bad samples.
 
-The loader itself moves messages; this part knows rows. What a stream's loader does is in stream_worker.py; here:
+The loader itself moves messages; a worker makes rows. The worker for streams is in stream_worker.py; here:
 
     source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
 
-Without hook and crop, the source reads straight into the slot. Else raw samples go through a small scratch memory,
-allocated once, a block of rows at a time; what a crop needs of samples that the source can lend, such as those of the
-decoded cache or a picture just decoded, is copied straight from there.
+Without hook and crop, the source reads directly into the slot. Otherwise raw samples pass through a small scratch
+memory, allocated once, a block of rows at a time. Some sources offer views on samples in memory, such as the decoded
+cache or a picture just decoded; a crop is then copied directly from the view.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from .row_maker import RowMaker
 _log = logging.getLogger("blobfeed")
 
 Begins = Callable[[Activity, int, int], object]
-"""Is told what a loader begins to do, with which sample, and how many rows: LoaderStatus.write."""
+"""Records the start of a step: (activity, sample index, number of rows). LoaderStatus.write is one."""
 
 _SCRATCH_BYTES = 1 << 20
-"""Raw samples are read in blocks of about this size: large enough for a batched read to pay, small enough for the
-cache to still hold the block when it is decoded."""
+"""The approximate size of a block of raw samples: large enough for batched reads to pay off, small enough to be still
+in the processor's cache when it is decoded."""
 
 _MOST_SCRATCH_ROWS = 64
 _MOST_REPLACEMENTS = 100
@@ -54,7 +54,7 @@ _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
 class WorkDone(msgspec.Struct, frozen=True):
-    """`stream_rows`: rows that a stream had for the batch; -1 for an indexed source, which always has all."""
+    """The result of a task. `stream_rows`: rows that a stream had for the batch; -1 for a source with indices."""
 
     bad: list[BadRow] = []
     stream_rows: int = -1
@@ -62,9 +62,9 @@ class WorkDone(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """What a loader has. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1.
+    """The resources of a loader. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1.
 
-    `guard`: a context for each call of user code.
+    `guard`: a context manager around each call of user code.
     """
 
     slots: Sequence[NamedRows]
@@ -75,7 +75,7 @@ class Workplace:
 
 
 class Worker(ABC):
-    """Makes rows in the slots, and says which could not be made."""
+    """Makes rows in the slots and reports bad ones."""
 
     def __init__(self, parameters: Parameters, postprocessor: Postprocessor | None, place: Workplace) -> None:
         slots = place.slots
@@ -88,10 +88,10 @@ class Worker(ABC):
         self.guard = place.guard
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
-        """`task` will have to be done later."""
+        """Prepare for `task`, which will come later."""
 
     def work(self, message: ToLoader) -> WorkDone:
-        """Do what `message` asks for; a sample that raises is a bad row, not an exception."""
+        """Do the task `message`; a sample that raises becomes a bad row, not an exception."""
         return self.fill(message) if isinstance(message, Fill) else WorkDone(self._postprocess_batches(message))
 
     @abstractmethod
@@ -100,10 +100,10 @@ class Worker(ABC):
 
     @abstractmethod
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        """Of the group's batch `number`, counted from 0."""
+        """Return the samples of the group's batch `number`, counted from 0."""
 
     def _postprocess_batches(self, task: Postprocess) -> list[BadRow]:
-        """Run the hook on each batch; what it raises counts against the batch's first row."""
+        """Run the hook on each batch; its exception is reported as a bad first row of the batch."""
         if self._postprocessor is None:
             raise RuntimeError(f"slot {task.slot} is to be postprocessed, but there is no such hook")
         for number, rows in enumerate(task.batches):
@@ -122,12 +122,12 @@ class Worker(ABC):
         return []
 
     def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
-        """`bad` with all that can be told of `error`, because the run ends with it."""
+        """Add `error` and its traceback to `bad`, because the run ends with it."""
         return msgspec.structs.replace(bad, cause=self._send_error(error), traceback=describe(error))
 
 
 def location_of(source: Source | StreamSource, index: int) -> str:
-    """Where sample `index` is stored; a source that fails to say so must not hide what was wrong with the sample."""
+    """Return the location of sample `index`. An error of `source.where` must not hide the error of the sample."""
     try:
         return sendable(source.where(index), _MOST_CHARACTERS)
     except Exception as error:
@@ -135,7 +135,7 @@ def location_of(source: Source | StreamSource, index: int) -> str:
 
 
 class DecodedSource:
-    """`source` seen through the hooks, its samples as `rows` makes them. Run on trial in setup, and by each loader."""
+    """Makes rows from the samples of a source, through the hooks. Setup runs it on trial, then each loader runs it."""
 
     def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
         self.source = source
@@ -154,9 +154,9 @@ class DecodedSource:
         begins: Begins,
         numbers: IndexArray | None = None,
     ) -> None:
-        """Make sample indices[i] of epochs[i] into row i of every top of `out`; raises whatever a sample raises.
+        """Make row i of every top of `out` from sample indices[i] in epochs[i]; raises the exceptions of samples.
 
-        `numbers`: those of the samples, if they are not the indices.
+        `numbers`: the number of each sample (see Sample) if it is not the index.
         """
         if self.rows.changes_nothing:
             begins(Activity.READING, int(indices[0]), len(indices))
@@ -168,12 +168,12 @@ class DecodedSource:
             self.rows.put(Sample(arrays, *sample), out, row)
 
     def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
-        """The raw samples in turn, each valid until the next one."""
-        # A decode hook may write to what it gets, so it gets a copy in any case.
+        """Yield the raw samples, each valid until the next one."""
+        # A decode hook may write to its sample, so it always receives a copy.
         if may_lend := self.rows.hooks.decode is None:
             begins(Activity.READING, int(indices[0]), len(indices))
-            if (lent := self.source.lend(indices)) is not None:
-                yield from lent if isinstance(lent, Sequence) else _said_each(lent, indices.tolist(), begins)
+            if (views := self.source.lend(indices)) is not None:
+                yield from views if isinstance(views, Sequence) else _said_each(views, indices.tolist(), begins)
                 return
         if not self._scratch:
             sample_bytes = max(1, sum(spec.nbytes for spec in self.source.specs.values()))
@@ -190,24 +190,24 @@ class DecodedSource:
 
 
 def _said_each(
-    lent: Iterable[Mapping[str, AnyArray]], indices: Sequence[int], begins: Begins
+    views: Iterable[Mapping[str, AnyArray]], indices: Sequence[int], begins: Begins
 ) -> Iterator[Mapping[str, AnyArray]]:
-    """`lent`, whose samples are read one by one, so that a loader that hangs or dies says in which."""
-    samples = iter(lent)
+    """Yield the samples of `views` and record each before it is read, so that a hang or crash names its sample."""
+    samples = iter(views)
     for index in indices:
         begins(Activity.READING, index, 1)
         yield next(samples)
 
 
 def read_one(source: Source, index: int) -> Sample:
-    """Sample `index` as stored, for epoch 0, in memory of its own."""
+    """Read sample `index` as stored, for epoch 0, into new memory."""
     raw = allocate_rows(source.specs, 1)
     _read(source, np.array([index], np.int64), raw)
     return Sample(next(_samples_in(raw)), index, 0)
 
 
 def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
-    """Raises TypeError if a source of the user's has written nowhere: the batch would keep what was there before."""
+    """Read into `out`. Raises TypeError if a user's source did not write there: the slot would keep older samples."""
     given = tuple(out.values())
     returned: Any = source.read(indices, out)  # it may be a user's
     if (replaced := any(map(is_not, given, out.values()))) or (returned is not None and _are_others(returned, given)):
@@ -219,7 +219,7 @@ def _read(source: Source, indices: IndexArray, out: NamedRows) -> None:
 
 
 def _are_others(returned: object, given: tuple[Rows, ...]) -> bool:
-    """Whether these are an array or a collection, and none of `given`, into which NumPy's functions may write."""
+    """Return true for arrays outside `given`. NumPy's functions with `out=` return arrays of `given`."""
     if isinstance(returned, Mapping):
         returned = list(returned.values())
     items = returned if isinstance(returned, tuple | list) else [returned]
@@ -231,14 +231,14 @@ def _samples_in(raw: Mapping[str, Rows]) -> Iterator[dict[str, AnyArray]]:
 
 
 def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
-    """Rows first … first+count-1 of every top."""
+    """Return views on rows first … first+count-1 of every top."""
     return {name: top[first : first + count] for name, top in rows.items()}
 
 
 class WantedRows(msgspec.Struct, frozen=True):
-    """The samples that rows of a slot from `row` on shall hold, and the epoch of each, both of shape (rows,).
+    """The samples for the rows of a slot from `row` on, and the epoch of each, both of shape (rows,).
 
-    `numbers`: those of the samples, if they are not the indices.
+    `numbers`: the number of each sample (see Sample) if it is not the index.
     """
 
     row: int
@@ -247,25 +247,25 @@ class WantedRows(msgspec.Struct, frozen=True):
     numbers: IndexArray | None = None
 
     def alone(self, offset: int) -> WantedRows:
-        """One of the rows."""
+        """Return one of the rows."""
         here = slice(offset, offset + 1)
         numbers = None if self.numbers is None else self.numbers[here]
         return WantedRows(self.row + offset, self.indices[here], self.epochs[here], numbers)
 
 
 class IndexedWorker(Worker):
-    """Samples by index; a subclass knows which ones a task wants."""
+    """Makes rows from samples by index; a subclass finds the samples of a task."""
 
     def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, list[WantedRows]] = {}
-        """By task, what has been found out when it was announced."""
+        """The samples of announced tasks, by task number."""
 
     @abstractmethod
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
-        """The samples of the task's rows."""
+        """Yield the samples of the task's rows."""
 
     def announce(self, task: Fill) -> None:
         try:
@@ -273,11 +273,11 @@ class IndexedWorker(Worker):
             for wanted in every:
                 with self.guard():
                     self._decoded.source.will_need(wanted.indices)
-        except Exception as error:  # reading will meet it again, and know which sample it was
+        except Exception as error:  # reading meets it again, and names the sample
             _log.info("samples could not be announced to their source: %s", summary_of(error))
 
     def fill(self, task: Fill) -> WorkDone:
-        """Make the task's rows in their slot; reports the rows whose own sample could not be made."""
+        """Make the task's rows in their slot; reports the rows with bad samples."""
         bad: list[BadRow] = []
         for wanted in self._announced.pop(task.task, None) or self.wanted(task):
             out = _cut_rows(self.slots[task.slot], wanted.row, len(wanted.indices))
@@ -286,16 +286,17 @@ class IndexedWorker(Worker):
             else:
                 bad.extend(self._make(wanted, out))
             if bad and bad[-1].replacement < 0:
-                break  # the run ends with this one, so the rows behind it are not needed
+                break  # the run ends with this row, so those behind it are not needed
         if (counts := self._decoded.source.cache_counts) != self._cache_counts:
             self.status.note_cache_counts(counts, self._cache_counts)
             self._cache_counts = counts
         return WorkDone(bad)
 
     def _make(self, wanted: WantedRows, out: NamedRows) -> Iterator[BadRow]:
-        """All rows at once; if that raises, one by one, to learn which of them it was.
+        """Make all rows at once; if that raises, make them one by one to find the bad ones.
 
-        A single row is tried again too: what fails once and no more must not depend on how large tasks are.
+        A single row is tried again, too: the treatment of an error that occurs only once must not depend on the size of
+        tasks.
         """
         try:
             self._attempt(wanted, out)
@@ -320,31 +321,31 @@ class IndexedWorker(Worker):
     # ---- bad samples
 
     def _bad(self, one: WantedRows, out: NamedRows, text: str, first_attempt: int = 0) -> BadRow:
-        """What is told of the first of the samples, with another one in its row if `on_error` says so."""
+        """Report the bad sample `one`; with `on_error: replace` another sample is put into its row."""
         row, index, epoch = one.row, int(one.indices[0]), int(one.epochs[0])
         replaced = self.parameters.on_error == "replace"
         replacement = self._put_replacement(row, index, epoch, out, first_attempt) if replaced else -1
         return BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), text)
 
     def _put_replacement(self, row: int, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
-        """The first candidate that can be made takes the row; -1 if none of the next hundred can."""
+        """Put the first good candidate into the row and return its index; -1 if the next hundred are all bad."""
         for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
             candidate = self._replacement(row, index, epoch, attempt)
             try:
                 self._attempt(WantedRows(row, np.array([candidate]), np.array([epoch])), out)
             except Exception:
-                # It is bad itself: it will be reported at its own position.
+                # The candidate is bad itself. It will be reported at its own position.
                 continue
             return candidate
         return -1
 
     def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """What may take the place of the bad sample `index` in `row` of the slot."""
+        """Return a candidate that may replace the bad sample `index` in `row` of the slot."""
         return replacement_index(self.parameters.seed, epoch, index, attempt, len(self._decoded.source))
 
 
 class OrderedWorker(IndexedWorker):
-    """Which samples a task wants is a function of the order and the groups."""
+    """Computes the samples of a task from the order and the groups."""
 
     def __init__(
         self, decoded: DecodedSource, order: EpochOrder, groups: Groups, parameters: Parameters, place: Workplace
@@ -364,7 +365,7 @@ class OrderedWorker(IndexedWorker):
 
 
 class SampledWorker(IndexedWorker):
-    """A sampler draws the epochs: the tasks say where the draws of their rows lie in a file that loaders share."""
+    """Reads the samples of a task from the shared file into which a sampler draws epochs."""
 
     def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
         super().__init__(decoded, parameters, place)
@@ -376,7 +377,7 @@ class SampledWorker(IndexedWorker):
         return super().fill(task)
 
     def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """One that the sampler has drawn too: what it leaves out may be kept for validation."""
+        """Return a sample that the sampler has drawn, too: the others may be reserved for validation."""
         others = next(run.others for run in self._runs if run.row <= row < run.row + run.count)
         return replacement_among(np.frombuffer(others, np.int64), self.parameters.seed, epoch, index, attempt)
 
