@@ -24,7 +24,7 @@ from blobfeed.trainer.prototxt.schema import NetParameter
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.statistics import Statistics
-from blobfeed.workers.sources import OPTIONS, options_of
+from blobfeed.workers.sources import KINDS, options_of
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -143,7 +143,7 @@ def blocks(language: str) -> list[tuple[str, str]]:
 
 
 def unknown_parameters(declared: Any) -> set[str]:
-    structs: list[type[msgspec.Struct]] = [Parameters, *map(options_of, OPTIONS)]
+    structs: list[type[msgspec.Struct]] = [Parameters, *(options_of(kind) for kind in KINDS if KINDS[kind].options)]
     return set(declared) - {name for struct in structs for name in struct.__struct_fields__} - {"data", "label"}
 
 
@@ -190,7 +190,7 @@ def test_the_table_of_counts_has_all_statistics() -> None:
 STRUCTS: dict[str, type[msgspec.Struct]] = {
     "": Parameters,
     **parameters._PARTS,
-    **{kind: options_of(kind) for kind in OPTIONS},
+    **{kind: options_of(kind) for kind in KINDS if KINDS[kind].options},
 }
 
 

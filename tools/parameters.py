@@ -13,7 +13,7 @@ from msgspec import inspect as types
 from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ExtraMissing, ParameterError
 from ..workers.base.parameters import Cache, Pad, Parameters, RemoteLoaders, Transform
-from ..workers.sources import OPTIONS, options_of
+from ..workers.sources import KINDS, options_of
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "transform": Transform,
@@ -22,17 +22,7 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "remote_loaders": RemoteLoaders,
 }
 
-_TOPS_ALONE: dict[str, str] = {
-    "arrays": "arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone.",
-    "idx": "the files of MNIST and its like, each under a top's name: {idx: {data: images.gz, label: labels.gz}}.",
-    "concat": "a list of sources, one behind the other: {concat: [{hdf5: …}, {npy: …}]}.",
-}
-"""Kinds of source that have no options."""
-
-_BESIDE_TOPS: dict[str, str] = {
-    "npy": "Every other key is a top, with a path, a glob or a list of them: {npy: {data: x.npy, label: y.npy}}.",
-}
-"""Kinds that have options beside the tops."""
+_WITH_OPTIONS = [kind for kind, entry in KINDS.items() if entry.options]
 
 
 @dataclass(frozen=True)
@@ -80,22 +70,19 @@ def as_text(name: str = "") -> str:
     """
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
-        kinds = ", ".join((*OPTIONS, *_TOPS_ALONE))
-        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {kinds}"
-    if name in _TOPS_ALONE:
-        return f"source: {{{name}: …}}\n  {_TOPS_ALONE[name]}"
+        return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(KINDS)}"
     found: list[str] = []
-    if name in everything or name in OPTIONS:
+    if name in everything or name in KINDS:
         head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
-        part = options_of(name) if name in OPTIONS else _PARTS.get(name)
-        if name in _BESIDE_TOPS:
-            head += f"\n  {_BESIDE_TOPS[name]}"
+        part = options_of(name) if name in _WITH_OPTIONS else _PARTS.get(name)
+        if name in KINDS and KINDS[name].about:
+            head += f"\n  {KINDS[name].about}"
         found = [head, *(f"  {_line(each)}" for each in (documented(part) if part else ()))]
     found += _inside(name)
     if not found:  # such as weights, in the text of sampler
         found = [_line(each) for each in everything.values() if re.search(rf"\b{re.escape(name)}: ", each.text)]
     if not found:
-        known = [*everything, *OPTIONS]
+        known = [*everything, *KINDS]
         raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
     return "\n".join(found)
 
@@ -103,7 +90,7 @@ def as_text(name: str = "") -> str:
 def _inside(name: str) -> list[str]:
     """The options of that name in the parts and in the kinds of source, each under its heading."""
     found: list[str] = []
-    for place in (*_PARTS, *OPTIONS):
+    for place in (*_PARTS, *_WITH_OPTIONS):
         with suppress(ExtraMissing):  # a kind whose library is not there cannot be read here either
             options = _PARTS[place] if place in _PARTS else options_of(place)
             heading = place if place in _PARTS else f"source: {{{place}: …}}"
@@ -124,14 +111,11 @@ def as_markdown() -> str:
         "terminal `blobfeed params NAME` prints the same.\n"
     )
     parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
-    kinds: dict[type[msgspec.Struct], list[str]] = {}
-    for kind in OPTIONS:
-        kinds.setdefault(options_of(kind), []).append(kind)
-    for options, names in kinds.items():
-        beside = "".join(f"{_BESIDE_TOPS[name]}\n\n" for name in names if name in _BESIDE_TOPS)
-        parts.append(f"## source: {', '.join(names)}\n\n{beside}{_table(documented(options))}")
-    others = [f"## source: {kind}\n\n{text[0].upper()}{text[1:]}\n" for kind, text in _TOPS_ALONE.items()]
-    return "\n".join([head, _table(documented(Parameters)), *parts, *others])
+    for kind, entry in KINDS.items():
+        about = f"{entry.about[:1].upper()}{entry.about[1:]}\n" if entry.about else ""
+        options = _table(documented(options_of(kind))) if entry.options else ""
+        parts.append(f"## source: {kind}\n\n" + "\n".join(filter(None, (about, options))))
+    return "\n".join([head, _table(documented(Parameters)), *parts])
 
 
 def _table(parameters: list[Documented]) -> str:

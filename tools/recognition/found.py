@@ -14,7 +14,7 @@ from ...workers.base.errors import BlobfeedError
 from ...workers.base.source import Source
 from ...workers.base.specs import AnyArray
 from ...workers.loading.worker import read_one
-from ...workers.sources import open_source
+from ...workers.sources import KINDS, open_source
 
 COLOR_ATTRIBUTE = "color"
 """Of a packed file: the order of the channels, if it is known."""
@@ -74,7 +74,7 @@ def _gives_bgr(declared: Mapping[str, Any]) -> bool:
         return all(map(_gives_bgr, options))
     if isinstance(options, Mapping) and options.get("color", "bgr") != "bgr":
         return False
-    return kind in ("image_list", "tar", "lmdb", "windows")
+    return kind in KINDS and KINDS[kind].gives_bgr
 
 
 def one_or_all(paths: Sequence[Path]) -> str | list[str]:

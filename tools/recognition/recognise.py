@@ -16,18 +16,13 @@ from ...workers.base.errors import ParameterError, SourceError
 from ...workers.base.param_str import parse_param_str
 from ...workers.sources.files.paths import natural_key
 from ...workers.sources.images.list_file import parse_image_list
-from ...workers.sources.stored.hdf5_library import h5py
+from ...workers.sources.kinds import KINDS, kind_of, kind_of_name
 from ...workers.sources.tar.fields import PICTURES
 from .arrays import WORDS_FOR, hdf5, npz, zarr
 from .found import Found
 from .pictures import folder_of_images, sized, tar
 
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_MARKS = {"data.mdb": "lmdb", "CURRENT": "lmdb", "zarr.json": "zarr", ".zgroup": "zarr", ".zarray": "zarr"}
-"""Files that say what their folder is."""
-_IDX_NAME = re.compile(r"idx\d-ubyte(\.gz)?$|\.idx(\.gz)?$")
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
-_DATA = (".h5", ".hdf5", ".npy", ".tar", ".mat")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:
@@ -83,25 +78,16 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
 
 
 def _kind(path: Path) -> str:
-    if path.is_dir():
-        return next((kind for name, kind in _MARKS.items() if (path / name).exists()), "folder")
+    """The kind of what lies at `path`, "folder" or "text" for what has to be looked into."""
+    if (kind := kind_of(path)) or path.is_dir():
+        return kind or "folder"
     with path.open("rb") as file:
         head = file.read(512)
-    if head.startswith(_HDF5_SIGNATURE) or (path.suffix in (".h5", ".hdf5") and b"\0" in head):
-        return "hdf5"
-    if _IDX_NAME.search(path.name):
-        return "idx"
-    signs = ((0, b"\x93NUMPY", "npy"), (0, b"PK\3\4", "npz"), (16, b"\xde\xc0\xef\xbe", "lmdb"), (257, b"ustar", "tar"))
-    for offset, sign, kind in signs:
-        if head[offset:].startswith(sign):
-            return kind
-    if re.search(r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))$", path.name):  # its source says what is wrong with it
-        return "tar"
-    if h5py.is_hdf5(path):  # behind other bytes, as in MATLAB's files
-        return "hdf5"
-    if not head.startswith((b"\xff\xfe", b"\xfe\xff")) and (b"\0" in head or not head.strip()):  # no UTF-16
-        kinds = "none of HDF5, npy, npz, IDX, LMDB, tar, or a text that lists files"
-        raise SourceError(f"{str(path)!r} is {kinds if head.strip() else 'empty'}")
+    if not head.strip():
+        raise SourceError(f"{str(path)!r} is empty")
+    if b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):  # these begin UTF-16
+        known = ", ".join(kind for kind, entry in KINDS.items() if entry.names or entry.signatures)
+        raise SourceError(f"{str(path)!r} is none of {known}, or a text that lists files")
     return "text"
 
 
@@ -112,7 +98,7 @@ def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
     tops: dict[str, str] = {}
     for path in paths:
         words = re.sub(r"[-.]", "_", path.name).lower()
-        name = path.name if _IDX_NAME.search(path.name) else re.split(r"[-.]", path.name)[0]
+        name = path.name if kind_of_name(path.name) == "idx" else re.split(r"[-.]", path.name)[0]
         top = next((top for top, pattern in WORDS_FOR.items() if re.search(pattern, words)), name)
         named = top if top not in tops else path.stem
         if named in tops:
@@ -134,7 +120,7 @@ def _text(path: Path) -> Found:
     for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
         if not os.path.isfile(folder / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             continue
-        if h5py.is_hdf5(folder / name):
+        if kind_of(folder / name) == "hdf5":
             found = hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
@@ -151,7 +137,7 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     images = [file for file in files if _is_image(file)]
     rest = [file for file in files if not _is_image(file)]
     others = Counter(file.suffix or file.name for file in rest)
-    data = max((count for end, count in others.items() if end.lower() in _DATA), default=0)
+    data = max((count for end, count in others.items() if kind_of_name(end.lower())), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
     if len(images) > data and len(images) >= max(others.values(), default=0):
         found = folder_of_images(path, images, image_list)
@@ -159,7 +145,7 @@ def _folder(path: Path, image_list: Path | None) -> Found:
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
     counts = Counter(file.suffix for file in rest)
-    suffix = max(counts, key=lambda end: (counts[end], end.lower() in _DATA))
+    suffix = max(counts, key=lambda end: (counts[end], kind_of_name(end.lower()) != ""))
     return _recognised([file for file in rest if file.suffix == suffix], image_list)
 
 

@@ -527,7 +527,7 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
     ("paths", "message"),
     [
         (["none.h5"], "there is no 'none.h5'"),
-        (["x.npy", "a.bin"], "'a.bin' is none of HDF5, npy"),
+        (["x.npy", "a.bin"], "'a.bin' is none of hdf5, npy, npz, lmdb, tar, idx, or a text"),
         (["x.npy", "x.npz"], "are of different kinds"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),

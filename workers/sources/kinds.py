@@ -1,0 +1,133 @@
+"""The kinds of source: what stands under `source:` for each, the module that opens it, and how its files look.
+
+A new kind is a class of its own and an entry here. Modules are imported when a kind is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_HDF5 = b"\x89HDF\r\n\x1a\n"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of source.
+
+    `opener`, `options`: `module:name` in this package, of the class or function that opens a source, and of the class
+    of its options, "" if it has none. `library`: a library that it needs and blobfeed does not require.
+    `example`: of options whose keys are the tops; such a kind takes no bare path. `about`: what `blobfeed params` says
+    of such keys. `in_memory`: all samples lie in memory. `gives_bgr`: pictures come as OpenCV decodes them.
+
+    The rest tells files by their looks. `names`: a pattern for the end of a file's name. `signatures`: bytes, each with
+    the offset where a file has them. `markers`: files of which a folder has one.
+    """
+
+    opener: str
+    options: str = ""
+    library: str = ""
+    example: str = ""
+    about: str = ""
+    in_memory: bool = False
+    gives_bgr: bool = False
+    names: str = ""
+    signatures: tuple[tuple[int, bytes], ...] = ()
+    markers: tuple[str, ...] = ()
+
+
+KINDS: Mapping[str, Kind] = {
+    "hdf5": Kind(
+        "hdf5.source:HDF5Source",
+        "hdf5.source:HDF5Options",
+        names=r"\.(h5|hdf5)",
+        signatures=((0, _HDF5), *((512 << n, _HDF5) for n in range(12))),  # other bytes may precede, as in MATLAB's
+    ),
+    "hdf5_samples": Kind("hdf5_samples.source:HDF5SamplesSource", "hdf5_samples.source:HDF5SamplesOptions"),
+    "npy": Kind(
+        "stored.npy:NpySource",
+        "stored.npy:NpyOptions",
+        example="{data: data.npy, label: label.npy}",
+        about="Every other key is a top, with a path, a glob or a list of them: {npy: {data: x.npy, label: y.npy}}.",
+        names=r"\.npy",
+        signatures=((0, b"\x93NUMPY"),),
+    ),
+    "npz": Kind("arrays:NpzSource", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
+    "image_list": Kind(
+        "images.source:ImageListSource", "images.options:ImageListOptions", library="cv2", gives_bgr=True
+    ),
+    "windows": Kind("images.windows:WindowSource", "images.windows:WindowOptions", library="cv2", gives_bgr=True),
+    "lmdb": Kind(
+        "lmdb.source:LmdbSource",
+        "lmdb.source:LmdbOptions",
+        library="lmdb",
+        gives_bgr=True,
+        signatures=((16, b"\xde\xc0\xef\xbe"),),
+        markers=("data.mdb", "CURRENT"),  # the latter of a LevelDB: the source says how to make an LMDB of it
+    ),
+    "tar": Kind(
+        "tar.source:TarSource",
+        "tar.source:TarOptions",
+        gives_bgr=True,
+        names=r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))",  # the source says how to unpack compressed ones
+        signatures=((257, b"ustar"),),
+    ),
+    "zarr": Kind(
+        "zarr.source:ZarrSource",
+        "zarr.source:ZarrOptions",
+        library="zarr",
+        markers=("zarr.json", ".zgroup", ".zarray"),
+    ),
+    "stream": Kind("stream:StreamSource", "stream:StreamOptions"),
+    "arrays": Kind(
+        "arrays:ArraysSource",
+        example="{data: x, label: y}",
+        about="arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone.",
+        in_memory=True,
+    ),
+    "idx": Kind(
+        "arrays:IdxSource",
+        example="{data: train-images-idx3-ubyte.gz, label: train-labels-idx1-ubyte.gz}",
+        about="the files of MNIST and its like, each under a top's name: {idx: {data: images.gz, label: labels.gz}}.",
+        in_memory=True,
+        names=r"(idx\d-ubyte|\.idx)(\.gz)?",
+    ),
+    "concat": Kind(
+        "mixed:open_concat", about="a list of sources, one behind the other: {concat: [{hdf5: …}, {npy: …}]}."
+    ),
+}
+
+
+def imported(place: str) -> Any:
+    """Import what `place` names: `module:name` in this package."""
+    module, _, name = place.partition(":")
+    return getattr(importlib.import_module(f".{module}", __package__), name)
+
+
+def kind_of(path: Path) -> str:
+    """The kind of the file or folder at `path` by its looks, "" if it looks like none; raises OSError.
+
+    The name decides before the content: the source then says what is wrong with a damaged file.
+    """
+    if path.is_dir():
+        marked = (kind for kind, each in KINDS.items() for name in each.markers if (path / name).exists())
+        return next(marked, "")
+    if kind := kind_of_name(path.name):
+        return kind
+    # The signature nearest to the start decides: a tar file may begin with an HDF5 file, at offset 512.
+    signatures = sorted((at, sign, kind) for kind, each in KINDS.items() for at, sign in each.signatures)
+    with path.open("rb") as file:
+        for at, sign, kind in signatures:
+            file.seek(at)
+            if file.read(len(sign)) == sign:
+                return kind
+    return ""
+
+
+def kind_of_name(name: str) -> str:
+    """The kind of files whose names end as `name` does, "" for none."""
+    return next((kind for kind, each in KINDS.items() if each.names and re.search(f"(?:{each.names})$", name)), "")
