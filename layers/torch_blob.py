@@ -121,6 +121,17 @@ class Blob(BlobShape):
         self._shape = tuple(tensor.shape)
         self._adopted = tensor
 
+    def move(self, device: torch.device) -> None:
+        """Have the numbers on `device` from now on, those of today included."""
+        self._device = device
+        self._data, self._diff, self._adopted = (
+            None if each is None else each.detach().to(device) for each in (self._data, self._diff, self._adopted)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy: without autograd's graph, which cannot be copied."""
+        return {**self.__dict__, "_adopted": None if self._adopted is None else self._adopted.detach()}
+
     def own(self) -> None:
         """Show the blob's own memory again: a layer is about to write there."""
         self._adopted = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import torch
+from blobfeed.tools.convert import convert
 from blobfeed.trainer.solving.solver import Solver
 from typer.testing import CliRunner
 
@@ -65,6 +68,23 @@ def test_digits_are_told_apart(tmp_path: Path) -> None:
     model = str(EXAMPLES / "digits" / "net.prototxt")
     result = CliRunner().invoke(app, ["test", "--model", model, "--weights", weights, "--iterations", "9"])
     assert result.stdout.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
+
+
+def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(tmp_path: Path) -> None:
+    train("digits")
+    convert(tmp_path / "runs" / "digits_iter_630.pt", tmp_path / "digits.caffemodel")
+    script = EXAMPLES / "parity_digits" / "train.py"
+    loop = script.read_text().partition("torch.manual_seed(1)\n")[2]
+    assert len(loop.splitlines()) <= 25
+    run = subprocess.run(
+        [sys.executable, str(script), "digits.caffemodel"], check=False, capture_output=True, text=True, timeout=240
+    )
+    assert run.returncode == 0, run.stderr
+    assert float(re.findall(r"([\d.]+)% of 450 test digits right", run.stdout)[-1]) > 95
+    with h5py.File(EXAMPLES / "digits" / "digits_test.h5") as file:
+        images, labels = torch.from_numpy(file["data"][:64] / np.float32(16)), file["label"][:64]
+    parity = torch.export.load("parity.pt2").module()(data=images)["prob"].argmax(1).numpy()
+    assert (parity == labels % 2).mean() > 0.9
 
 
 def test_shifted_digits_are_told_apart() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..trainer.net.model_files import read_weights, torch_save, write_caffemodel, write_whole
 from ..trainer.prototxt.errors import SnapshotError
-from ..trainer.solving.caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
-from ..trainer.solving.snapshot import torch_save, write_whole
+from ..trainer.solving.caffe_files import is_caffe_state, read_state, write_state
 
 
 def convert(source: Path, target: Path) -> str:

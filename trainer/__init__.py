@@ -1,7 +1,21 @@
-"""The embedded trainer, for use without Caffe: prototxt → a net of torch modules → solver → snapshots.
+"""The embedded trainer, for use without Caffe: prototxt → a torch module → solver → snapshots.
 
-Only `trainer.prototxt` works without torch.
+`Net` is the module. Only `trainer.prototxt` works without torch.
 """
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .net.graph import Net as Net
 
 if __name__ != "blobfeed.trainer":
     raise ImportError(f"import blobfeed.trainer: as {__name__!r} its classes would exist a second time")
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name != "Net":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from .net.graph import Net  # brings torch
+
+        return Net

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import Phase
 from .blobs import Shape
 from .layer import Layer, Tensors, layer_type
 
@@ -61,7 +60,7 @@ class Clip(Elementwise):
 
 @layer_type("Dropout")
 class Dropout(Elementwise):
-    """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST."""
+    """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST, or after `eval()`."""
 
     def read_options(self) -> None:
         self._ratio = self.options.dropout_ratio
@@ -69,7 +68,7 @@ class Dropout(Elementwise):
             raise self.wrong(f"dropout_ratio must be at least 0 and below 1, got {self._ratio:g}", "dropout_ratio")
 
     def forward(self, bottom: Tensor) -> Tensors:
-        if self.context.phase == Phase.TEST:
+        if not self.training:
             return (bottom,)
         # Not torch's own dropout: it takes no generator, and a snapshot must hold the generator's state.
         draws = torch.empty_like(bottom).uniform_(generator=self.context.generators.dropout)

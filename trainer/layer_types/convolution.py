@@ -106,8 +106,7 @@ class Convolution(_Sliding):
         if spatial == 2 and self.context.device.type == "cpu":
             # The result has the memory format of the weights, and the layers after it keep that format. On the CPU
             # torch is faster with channels last: by a third for LeNet and the CIFAR nets.
-            weights = self.blobs[0].detach().to(memory_format=torch.channels_last)
-            self.blobs[0] = weights.requires_grad_(self.blobs[0].requires_grad)
+            self.blobs[0].data = self.blobs[0].data.to(memory_format=torch.channels_last)
         self._arguments = self._call_arguments()
 
     def _weight_channels(self, channels: int, outputs: int, group: int) -> Shape:
@@ -141,7 +140,8 @@ class Convolution(_Sliding):
         return top.reshape(*bottom.shape[: self._axis], *top.shape[1:])
 
     def _weight_and_bias(self) -> tuple[Tensor, Tensor | None]:
-        return self.blobs[0], self.blobs[1] if len(self.blobs) > 1 else None
+        weights, *bias = self.blobs
+        return weights, bias[0] if bias else None
 
 
 @layer_type("Deconvolution")

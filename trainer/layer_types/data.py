@@ -48,9 +48,9 @@ class _DataLayer(PythonLayer):
         return MultiProcessInputLayer
 
     def _param_str(self) -> Mapping[str, object]:
-        return {"batch_size": self.options.batch_size, **self._parameters()}
+        return {"batch_size": self.options.batch_size, **self._source_parameters()}
 
-    def _parameters(self) -> Mapping[str, object]:
+    def _source_parameters(self) -> Mapping[str, object]:
         """What MultiProcessInputLayer is told, beside the batch_size."""
         raise NotImplementedError
 
@@ -88,7 +88,7 @@ class Data(_DataLayer):
 
     fields = ("transform_param",)
 
-    def _parameters(self) -> Mapping[str, object]:
+    def _source_parameters(self) -> Mapping[str, object]:
         options = self.options
         source: dict[str, object] = {"path": self._located(options.source)}
         if (color := self._is_color()) is not None:
@@ -118,7 +118,7 @@ class ImageData(_DataLayer):
 
     fields = ("transform_param",)
 
-    def _parameters(self) -> Mapping[str, object]:
+    def _source_parameters(self) -> Mapping[str, object]:
         options = self.options
         if bool(options.new_height) != bool(options.new_width):
             raise self.wrong("new_height and new_width go together")
@@ -148,7 +148,7 @@ class HDF5Data(_DataLayer):
 
     tops = ANY
 
-    def _parameters(self) -> Mapping[str, object]:
+    def _source_parameters(self) -> Mapping[str, object]:
         options = self.options
         return {
             "source": {"hdf5": {"path": self._located(options.source)}},
@@ -169,7 +169,7 @@ class WindowData(_DataLayer):
     def _find_class(self) -> Any:
         return WindowsInputLayer
 
-    def _parameters(self) -> Mapping[str, object]:
+    def _source_parameters(self) -> Mapping[str, object]:
         options, transform = self.options, self.param.transform_param
         for name in ("scale", "force_color", "force_gray"):
             if transform.HasField(name):

@@ -34,8 +34,9 @@ class InnerProduct(Layer):
         return [(*bottom[0][:axis], self.options.num_output)]
 
     def forward(self, bottom: Tensor) -> Tensors:
-        weights = self.blobs[0].t() if self.options.transpose else self.blobs[0]
-        return (functional.linear(bottom.flatten(self.options.axis), weights, *self.blobs[1:]),)
+        weights, *bias = self.blobs
+        weights = weights.t() if self.options.transpose else weights
+        return (functional.linear(bottom.flatten(self.options.axis), weights, *bias),)
 
 
 @layer_type("Embed")
@@ -50,8 +51,9 @@ class Embed(Layer):
         return [(*bottom[0], self.blobs[0].shape[1])]
 
     def forward(self, bottom: Tensor) -> Tensors:
+        weights, *bias = self.blobs
         numbers = bottom.long()
-        wrong = (numbers < 0) | (numbers >= len(self.blobs[0]))
-        self.refuse(numbers, wrong, f"input {{}} is not within input_dim: 0 to {len(self.blobs[0]) - 1}")
-        rows = functional.embedding(numbers.masked_fill(wrong, 0), self.blobs[0])
-        return (rows + self.blobs[1] if len(self.blobs) > 1 else rows,)
+        wrong = (numbers < 0) | (numbers >= len(weights))
+        self.refuse(numbers, wrong, f"input {{}} is not within input_dim: 0 to {len(weights) - 1}")
+        rows = functional.embedding(numbers.masked_fill(wrong, 0), weights)
+        return (rows + bias[0] if bias else rows,)

@@ -86,7 +86,8 @@ class MemoryData(Layer):
         if not self._arrays:
             raise self.context.misfit("has no arrays yet: give it some by net.set_input_arrays(data, labels)")
         first, self._at = self._at, (self._at + self.options.batch_size) % len(self._arrays[0])
-        return tuple(each[first : first + self.options.batch_size] for each in self._arrays)
+        rows = slice(first, first + self.options.batch_size)
+        return tuple(each[rows].to(self.context.device) for each in self._arrays)
 
 
 @layer_type("DummyData")

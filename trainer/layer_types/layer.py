@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from ...layers.torch_blob import Blob
 from ..prototxt.errors import NetError, PrototxtError, not_supported
@@ -35,7 +36,7 @@ _MOST_UNCHECKED = 8
 """Checks of values on the device that may be open; further behind the host it seldom is."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Generators:
     """The sources of a net's random numbers."""
 
@@ -46,6 +47,15 @@ class Generators:
     data_seed: int
     """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
 
+    @property
+    def device(self) -> torch.device:
+        """The net's device."""
+        return self.dropout.device
+
+    def move(self, device: torch.device) -> None:
+        """Draw on `device` from now on, as a net that was made there."""
+        self.dropout = torch.Generator(device).manual_seed(self.dropout.initial_seed())
+
     @classmethod
     def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
         weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
@@ -54,14 +64,17 @@ class Generators:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer is made from: its position in a prototxt, and its net's phase, device and random generators."""
+    """What a layer is made from: its position in a prototxt, its phase, and its net's random generators."""
 
     net: Document[NetParameter]
     position: int
     phase: Phase
-    device: torch.device
     generators: Generators
     data_parameters: DataParameters = no_data_parameters
+
+    @property
+    def device(self) -> torch.device:
+        return self.generators.device
 
     @property
     def param(self) -> Any:
@@ -85,11 +98,12 @@ class LayerContext:
         return NetError(f"{self.where} ({self.param.type}): {text}")
 
 
-class Layer:
-    """Base of the layer types."""
+class Layer(nn.Module):
+    """Base of the layer types: `forward` takes the bottoms' tensors and returns those of the tops, in a tuple.
 
-    forward: Callable[..., Tensors]
-    """Takes the bottoms' tensors and returns the tops'."""
+    Weights are parameters called "0", "1", …, in the order of the layer's `param { ... }`; those that no solver
+    updates by a gradient, as BatchNorm's sums, are buffers.
+    """
 
     fields: ClassVar[tuple[str, ...]] = ()
     """The `..._param` fields of LayerParameter that this type reads; any other is refused. `layer_type` adds the one
@@ -102,12 +116,13 @@ class Layer:
     """Whether the first top has weight 1 in the objective if no loss_weight is given."""
 
     def __init__(self, context: LayerContext) -> None:
+        super().__init__()
+        self.training = context.phase == Phase.TRAIN
         self.context = context
         self.param = context.param
         self.options: Any = getattr(self.param, self.fields[0]) if self.fields else None
         """The first of `fields`."""
-        self.blobs: list[Tensor] = []
-        """The weights, in the order of the layer's `param { ... }`."""
+        self.top_count = len(self.param.top)
         self.has_warned = False
         """A warning about this layer's data has been logged; it is not repeated for each batch."""
         self._unchecked: deque[tuple[HostCopy, str]] = deque()
@@ -115,6 +130,13 @@ class Layer:
 
     def read_options(self) -> None:
         """Check what can be checked before the bottoms are known; most layers need none."""
+
+    @property
+    def blobs(self) -> list[Tensor]:
+        """The weights, in the order of the layer's `param { ... }`."""
+        if not self._buffers:
+            return list(self._parameters.values())  # type: ignore[arg-type]  # none is None
+        return [tensor for _, tensor in sorted((*self._parameters.items(), *self._buffers.items()))]  # type: ignore[misc]
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -128,14 +150,12 @@ class Layer:
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
-        blobs, self.blobs = self.blobs, [blob.detach().to("meta") for blob in self.blobs]
+        blobs = {str(nth): blob.detach().to("meta") for nth, blob in enumerate(self.blobs)}
         try:
-            tops = self.forward(*(torch.empty(shape, device="meta") for shape in bottom))
+            tops = functional_call(self, blobs, tuple(torch.empty(shape, device="meta") for shape in bottom))
         except (RuntimeError, IndexError) as error:
             reason, _, _ = str(error).partition("\n")
             raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
-        finally:
-            self.blobs = blobs
         return [tuple(top.shape) for top in tops]
 
     def add_weights(self, shape: Shape, name: str = "", value: float = 0.0) -> None:
@@ -144,8 +164,22 @@ class Layer:
         filler = getattr(self.options, name) if given else message_class(FillerParameter)(value=value)
         self.check_filler(filler, name)
         weights = self.filled(shape, filler, *([name] if name else []))
-        # Like Caffe: no gradient for weights that the solver does not update.
-        self.blobs.append(weights.requires_grad_(self.spec(len(self.blobs)).lr_mult != 0))
+        self.add_parameter(weights)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *how: Any) -> None:
+        """As torch does, and take weights with other leading ones: files of before 2015 have four axes for all."""
+        for nth, own in enumerate(self.blobs):
+            given = state_dict.get(f"{prefix}{nth}")
+            if given is not None and significant(tuple(given.shape)) == significant(tuple(own.shape)):
+                state_dict[f"{prefix}{nth}"] = given.reshape(own.shape)
+            if str(nth) in self._non_persistent_buffers_set:  # it shows those of another layer, in another shape
+                state_dict.pop(f"{prefix}{nth}", None)
+        super()._load_from_state_dict(state_dict, prefix, *how)
+
+    def add_parameter(self, weights: Tensor) -> None:
+        """Append `weights` themselves. As in Caffe, those that the solver does not update get no gradient."""
+        nth = len(self._parameters) + len(self._buffers)
+        self.register_parameter(str(nth), nn.Parameter(weights, self.spec(nth).lr_mult != 0))
 
     def check_filler(self, filler: FillerParameter, *field: str | int) -> None:
         """Raises PrototxtError, at the line of the option `field`, if there is no filler of this type."""
@@ -219,6 +253,12 @@ class Layer:
     def need_axes(self, count: int, shape: Shape) -> None:
         if len(shape) != count:
             raise self.context.misfit(f"needs a bottom of {count} axes, got shape {shape}")
+
+
+def significant(shape: Shape) -> Shape:
+    """`shape` without leading ones."""
+    first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
+    return shape[first:]
 
 
 class HostCopy:

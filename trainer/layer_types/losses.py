@@ -125,14 +125,14 @@ class _ScoreLoss(_Loss):
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self._axis = self.axis(self.options.axis, bottom[0], "axis")
         check_labels(self, self._axis, *bottom[:2])
-        return [(), bottom[0]][: len(self.param.top)]
+        return [(), bottom[0]][: self.top_count]
 
     def forward(self, scores: Tensor, labels: Tensor, *more: Tensor) -> Tensors:
         options = self.param.loss_param
         judged = arrange(self, scores, labels, self._axis, ignored_label(options))
         total = self._total(judged, functional.log_softmax(judged.scores, 1), *more)
         loss = normalized(total, judged.counted, judged.labels.shape, options)
-        return (loss, torch.softmax(scores, self._axis)) if len(self.param.top) > 1 else (loss,)
+        return (loss, torch.softmax(scores, self._axis)) if self.top_count > 1 else (loss,)
 
     def _total(self, judged: Judged, logarithms: Tensor, *more: Tensor) -> Tensor:
         """The sum over all labels, from the logarithms of the probabilities."""
@@ -177,7 +177,7 @@ class InfogainLoss(_ScoreLoss):
     def _total(self, judged: Judged, logarithms: Tensor, *more: Tensor) -> Tensor:
         (matrix,) = more or (self._matrix,)
         assert matrix is not None, "read_options has read it if it is not a bottom"
-        gains = matrix.view(judged.scores.shape[1], -1)[judged.safe_labels].movedim(-1, 1)
+        gains = matrix.to(logarithms.device).view(judged.scores.shape[1], -1)[judged.safe_labels].movedim(-1, 1)
         limited = logarithms + (logarithms.clamp(min=math.log(_SMALLEST)) - logarithms).detach()
         return -(gains * limited * (judged.labels >= 0).unsqueeze(1)).sum()
 
@@ -281,7 +281,7 @@ class Accuracy(_ScoreLoss):
         classes = bottom[0][self._axis]
         if not 1 <= self.options.top_k <= classes:
             raise self.wrong(f"top_k must lie between 1 and the {classes} classes, got {self.options.top_k}", "top_k")
-        return [(), (classes,)][: len(self.param.top)]
+        return [(), (classes,)][: self.top_count]
 
     @torch.no_grad()
     def forward(self, scores: Tensor, labels: Tensor, *more: Tensor) -> Tensors:
@@ -293,7 +293,7 @@ class Accuracy(_ScoreLoss):
         better = (judged.scores >= own).sum(1) - 1
         right = (better < self.options.top_k) & counts
         share = right.sum() / counts.sum().clamp(min=1)
-        if len(self.param.top) == 1:
+        if self.top_count == 1:
             return (share,)
         right_by_class, by_class = (
             torch.bincount(targets[which], minlength=judged.scores.shape[1]).to(scores.dtype)

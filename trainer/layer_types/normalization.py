@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..prototxt.schema import Message, NormRegion, Phase
+from ..prototxt.schema import Message, NormRegion
 from .activations import Elementwise
 from .blobs import Shape
 from .layer import Tensors, layer_type
@@ -26,9 +26,7 @@ class BatchNorm(Elementwise):
     def read_options(self) -> None:
         options = self.options
         self._eps, self._fraction = options.eps, options.moving_average_fraction
-        self._global = (
-            options.use_global_stats if options.HasField("use_global_stats") else self.context.phase == Phase.TEST
-        )
+        self._global: bool | None = options.use_global_stats if options.HasField("use_global_stats") else None
         for index, spec in enumerate(self.param.param):
             # Old files give three `param`, which Caffe ignores.
             if spec.lr_mult != 0 and len(self.param.param) != 3:
@@ -39,13 +37,12 @@ class BatchNorm(Elementwise):
             raise self.context.misfit("needs a bottom with an axis of samples, got shape ()")
         channels = bottom[0][1] if len(bottom[0]) > 1 else 1
         for extent in (channels, channels, 1):
-            self.add_weights((extent,))
-            self.blobs[-1].requires_grad_(False)
+            self.register_buffer(str(len(self.blobs)), torch.zeros(extent, device=self.context.device))
 
     def forward(self, bottom: Tensor) -> Tensors:
         batch = bottom if bottom.dim() > 1 else bottom.unsqueeze(1)
         mean, variance, weight = self.blobs
-        if self._global:
+        if self._global or (self._global is None and not self.training):
             share = torch.where(weight == 0, 0.0, 1.0 / weight)
             top = functional.batch_norm(batch, mean * share, variance * share, eps=self._eps)
         else:

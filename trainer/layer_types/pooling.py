@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import Phase, PoolMethod, RoundMode
+from ..prototxt.schema import PoolMethod, RoundMode
 from .blobs import Shape
 from .convolution import read_sizes
 from .layer import Layer, Tensors, layer_type
@@ -47,7 +47,7 @@ class Pooling(Layer):
             )
         if self._method == PoolMethod.STOCHASTIC and any(self._pad):
             raise self.wrong("pool: STOCHASTIC takes no pad")
-        if self._method != PoolMethod.MAX and len(self.param.top) > 1:
+        if self._method != PoolMethod.MAX and self.top_count > 1:
             raise self.context.unsupported("only pool: MAX has a second top", "top", 1)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
@@ -67,14 +67,14 @@ class Pooling(Layer):
                     f"with stride {self._stride}, the last window begins behind the bottom {bottom[0]}, where Caffe's "
                     "result is undefined; round_mode: FLOOR avoids that"
                 )
-        return [(*bottom[0][:2], *self._counts)] * len(self.param.top)
+        return [(*bottom[0][:2], *self._counts)] * self.top_count
 
     def forward(self, bottom: Tensor) -> Tensors:
         windows = self._kernel, self._stride, self._pad, self._counts
         if self._method == PoolMethod.STOCHASTIC:
-            generator = self.context.generators.dropout if self.context.phase == Phase.TRAIN else None
+            generator = self.context.generators.dropout if self.training else None
             return (_draw(bottom, *windows, generator),)
-        average, mask = self._method == PoolMethod.AVE, len(self.param.top) > 1
+        average, mask = self._method == PoolMethod.AVE, self.top_count > 1
         return pool(bottom, *windows, self._round_up, average=average, mask=mask)
 
 

@@ -140,8 +140,8 @@ class PythonLayer(Layer):
         )
         with self._noting("setup"):
             self.user_layer.setup(self._shown_bottom, self._shown_top)
-        for index, blob in enumerate(self._weights.made):
-            self.blobs.append(blob.tensor.detach().requires_grad_(self.spec(index).lr_mult != 0))
+        for blob in self._weights.made:
+            self.add_parameter(blob.tensor.detach())
         self.call_reshape()
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:

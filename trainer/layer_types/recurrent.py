@@ -75,7 +75,7 @@ class _Recurrent(Layer):
         if self._exposed:
             state = tuple(blob[0].detach() for blob in bottom[-self._exposed :])
         elif self._carried and len(self._carried[0]) == inputs.shape[1]:
-            state = self._carried
+            state = tuple(each.to(inputs.device) for each in self._carried)
         else:
             state = (inputs.new_zeros(inputs.shape[1], self.options.num_output),) * self.states
         outputs = []

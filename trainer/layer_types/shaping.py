@@ -42,7 +42,7 @@ class Slice(Layer):
 
     def read_options(self) -> None:
         self._axis = _axis_option(self, "slice_dim")
-        self._points, tops = list(self.options.slice_point), len(self.param.top)
+        self._points, tops = list(self.options.slice_point), self.top_count
         if self._points and len(self._points) != tops - 1:
             raise self.wrong(f"needs one slice_point less than its {tops} tops, got {len(self._points)}")
 
@@ -51,12 +51,12 @@ class Slice(Layer):
         cuts = [0, *self._points, size]
         if any(first >= second for first, second in itertools.pairwise(cuts)):
             raise self.wrong(f"slice points must rise from 1 to {size - 1}")
-        if not self._points and size % len(self.param.top):
-            raise self.context.misfit(f"an axis of {size} cannot be cut into {len(self.param.top)} equal parts")
+        if not self._points and size % self.top_count:
+            raise self.context.misfit(f"an axis of {size} cannot be cut into {self.top_count} equal parts")
         return super().top_shapes(*bottom)
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return torch.tensor_split(bottom, self._points or len(self.param.top), self._axis)
+        return torch.tensor_split(bottom, self._points or self.top_count, self._axis)
 
 
 @layer_type("Eltwise")
@@ -96,7 +96,7 @@ class Split(Layer):
     tops = ANY
 
     def forward(self, bottom: Tensor) -> Tensors:
-        return (bottom,) * len(self.param.top)
+        return (bottom,) * self.top_count
 
 
 @layer_type("Filter")
@@ -107,8 +107,8 @@ class Filter(Layer):
     tops = ANY
 
     def read_options(self) -> None:
-        if len(self.param.top) != len(self.param.bottom) - 1:
-            raise self.context.unsupported(f"needs one top for each bottom but the last, got {len(self.param.top)}")
+        if self.top_count != len(self.param.bottom) - 1:
+            raise self.context.unsupported(f"needs one top for each bottom but the last, got {self.top_count}")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_equal_rows(bottom)

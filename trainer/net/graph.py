@@ -1,20 +1,24 @@
-"""A net: the layers of a prototxt that its phase includes, run in the order in which they are written."""
+"""A net: the layers of a prototxt that its phase includes, run in the order in which they are written.
+
+It is a torch module. Each layer with weights is a submodule under its own name, so `state_dict()` has Caffe's names
+with numbers: "conv1.0", "conv1.1".
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...layers.torch_blob import Blob
 from ...workers.base.closing import close_all
 from ...workers.base.errors import ParameterError
 from .. import layer_types  # noqa: F401  registers the layer types
-from ..layer_types.blobs import Shape
 from ..layer_types.layer import (
     LAYER_TYPES,
     DataParameters,
@@ -23,20 +27,22 @@ from ..layer_types.layer import (
     LayerContext,
     Tensors,
     no_data_parameters,
+    significant,
 )
 from ..layer_types.python import PythonLayer
-from ..prototxt.errors import SnapshotError
+from ..prototxt.errors import NetError, SnapshotError
 from ..prototxt.phases import State, included_layers
-from ..prototxt.prototxt import Document
+from ..prototxt.prototxt import Document, read_prototxt
 from ..prototxt.schema import NetParameter, Phase
 from .learnt import Learnt, Weights
+from .model_files import read_weights
 from .wiring import check_wiring, without_effect
 
 
 class Step:
     """One layer's part of a forward, looked up once instead of at every iteration."""
 
-    def __init__(self, layer: Layer, tops: Sequence[Blob]) -> None:
+    def __init__(self, layer: Layer, bottoms: Sequence[Blob], tops: Sequence[Blob]) -> None:
         self.layer = layer
         self.bottoms = list(layer.param.bottom)
         self.tops = list(zip(layer.param.top, tops, loss_weights(layer), strict=True))
@@ -45,41 +51,57 @@ class Step:
         self.forced = [nth for nth, goes_on in enumerate(layer.param.propagate_down) if goes_on]
         """Bottoms that get a gradient, also if they depend on no weights."""
         self.begins_graph = layer.context.net.message.force_backward and not self.bottoms
-        self.shapes: list[torch.Size] | None = None
+        self.shapes: list[torch.Size] | None = [torch.Size(blob.shape) for blob in bottoms]
+        self.takes_inputs = not self.bottoms and not layer.blobs
+        """The caller of the net may give its tops instead."""
 
-    def run(self, values: dict[str, Tensor]) -> Tensors:
+    def run(self, values: dict[str, Tensor], *, is_traced: bool = False) -> Tensors:
         bottom = [values[name] for name in self.bottoms]
         shapes = [tensor.shape for tensor in bottom]
-        if shapes != self.shapes:
+        if not is_traced and shapes != self.shapes:
             self.layer.top_shapes(*map(tuple, shapes))  # raises if these rows do not fit
             self.shapes = shapes
         for nth in self.stopped:
             bottom[nth] = bottom[nth].detach()
         for nth in self.forced:
             bottom[nth] = with_gradient(bottom[nth])
-        tops = self.layer.forward(*bottom)
+        tops: Tensors = self.layer(*bottom)
         return tuple(map(with_gradient, tops)) if self.begins_graph else tops
 
 
-class Net:
-    """`blobs` by name and `layers` in order, on one device.
+class Net(nn.Module):
+    """A torch module with `blobs` by name and `layers` in order: `net(data=images)` gives its outputs by name.
 
-    `forward` runs all layers and returns the objective, a tensor without axes; `objective.backward()` is torch's own.
+    `prototxt`: a file. `phase`: "TRAIN" or "TEST", which chooses the layers; after that, `train()` and `eval()` change
+    only Dropout, BatchNorm and stochastic pooling, as in torch. `weights`: a .caffemodel, its HDF5 form, a snapshot or
+    a state_dict, for the layers whose names it has; the others begin with what their fillers draw, from torch's own
+    random numbers unless `generators` are given. Raises PrototxtError, at the line of what is wrong; SnapshotError if
+    the weights do not fit.
     """
 
     def __init__(
         self,
-        document: Document[NetParameter],
-        state: State,
-        device: torch.device,
-        generators: Generators,
+        prototxt: str | Path | Document[NetParameter],
+        phase: str | Phase | State,
+        device: str | torch.device = "cpu",
+        generators: Generators | None = None,
         data_parameters: DataParameters = no_data_parameters,
+        *,
+        level: int = 0,
+        stages: Iterable[str] = (),
+        weights: str | Path | None = None,
     ) -> None:
+        super().__init__()
+        document = prototxt if isinstance(prototxt, Document) else read_prototxt(Path(prototxt), NetParameter)
+        state = phase if isinstance(phase, State) else _state(document, phase, level, stages)
+        if generators is None:
+            generators = Generators.seeded(int(torch.randint(2**31, ())), torch.device(device))
+        self.training = state.phase == Phase.TRAIN
         positions = included_layers(document, state)
         own = [document.message.layer[position] for position in positions]
         phases = [Phase(layer.phase) if layer.HasField("phase") else state.phase for layer in own]
         contexts = [
-            LayerContext(document, position, phase, device, generators, data_parameters)
+            LayerContext(document, position, phase, generators, data_parameters)
             for position, phase in zip(positions, phases, strict=True)
         ]
         check_wiring(contexts)
@@ -88,7 +110,6 @@ class Net:
         self.without_effect = without_effect(contexts)
         """Fields that are set but change nothing here."""
         self.document = document
-        self.device = device
         self.generators = generators
         self.blobs: dict[str, Blob] = {}
         self.layers: dict[str, Layer] = {}
@@ -100,10 +121,16 @@ class Net:
         try:
             for context in contexts:
                 self._add(context)
+            if weights is not None:
+                self.load_weights(read_weights(Path(weights)), str(weights), some=True)
         except BaseException:
             self.close()  # layers above the one that failed may already hold something
             raise
         self.output_names = _outputs(list(self.layers.values()))
+        self.loss_weights = {name: weight for step in self.steps for name, _, weight in step.tops}
+        """By blob: its share in the objective."""
+        weighted = {name for name, weight in self.loss_weights.items() if weight}
+        self._returned = sorted({*self.output_names} | weighted)
 
     def _add(self, context: LayerContext) -> None:
         layer = LAYER_TYPES[context.param.type](context)
@@ -111,6 +138,7 @@ class Net:
         while key in self.layers:  # both losses of Caffe's autoencoder are called "loss"
             key += "'"
         self.layers[key] = layer
+        self._register(key, layer)
         for name in context.param.top:
             self.blobs.setdefault(name, Blob(self.device))
         bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
@@ -118,7 +146,7 @@ class Net:
         if key != context.param.name and layer.blobs:
             raise context.unsupported("a layer above has the same name, and weights are found by the name", "name")
         self._weights.add(layer)
-        self.steps.append(Step(layer, top))
+        self.steps.append(Step(layer, bottom, top))
         if len(context.param.param) > len(layer.blobs):
             raise context.unsupported(
                 f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
@@ -126,17 +154,83 @@ class Net:
                 len(layer.blobs),
             )
 
-    def forward(self) -> Tensor:
-        """Run every layer. Returns the sum of the tops, each times its loss_weight: a tensor without axes."""
+    def __getstate__(self) -> dict[str, Any]:
+        """For a copy of the module: without the graph of the last forward."""
+        return {**self.__dict__, "values": {}}
+
+    def _register(self, key: str, layer: Layer) -> None:
+        """Make `layer` a submodule called `key`. torch reads a dot in a name as a way down, so this goes it."""
+        home: nn.Module = self
+        *way, last = key.split(".")
+        for name in way:
+            home = home._modules.setdefault(name, nn.Module()) or home
+        home._modules[last] = layer  # not by add_module, which refuses names that torch uses, such as "type"
+
+    def forward(self, **inputs: Tensor) -> dict[str, Tensor]:
+        """Run every layer. Returns the outputs and all tops with a loss_weight by name, with autograd's graph.
+
+        `inputs`: tensors for tops of Input layers, all of them, and of data layers, which then do not read. The batch
+        may have another size than in the prototxt. Without any, the net computes with what stands in its blobs and
+        what its data layers read. Raises NetError for names that do not fit.
+        """
+        values, _ = self._run(inputs)
+        return {name: values[name] for name in self._returned}
+
+    def objective(self, **inputs: Tensor) -> Tensor:
+        """Run every layer, as `forward` does. Returns the sum of the tops, each times its loss_weight: no axes."""
+        _, terms = self._run(inputs)
+        return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """The tops by name, and the terms of the objective."""
+        if inputs:
+            self._check_inputs(inputs)
+        is_traced = torch.compiler.is_compiling()  # then no tensor may stay here, and sizes may be symbols
+        values: dict[str, Tensor] = {} if is_traced else self.values
         terms: list[Tensor] = []
         for step in self.steps:
-            for (name, blob, weight), tensor in zip(step.tops, step.run(self.values), strict=True):
-                self.values[name] = tensor
-                blob.adopt(tensor)
+            given = inputs and step.takes_inputs and all(name in inputs for name, _, _ in step.tops)
+            tops = [inputs[name] for name, _, _ in step.tops] if given else step.run(values, is_traced=is_traced)
+            for (name, blob, weight), tensor in zip(step.tops, tops, strict=True):
+                values[name] = tensor
+                if not is_traced:
+                    blob.adopt(tensor)
                 if weight:
                     number = tensor.sum() if tensor.dim() else tensor
                     terms.append(number if weight == 1 else weight * number)
-        return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
+        return values, terms
+
+    def _check_inputs(self, inputs: Mapping[str, Tensor]) -> None:
+        for step in self.steps:
+            names = [name for name, _, _ in step.tops]
+            is_given = step.takes_inputs and (step.layer.param.type == "Input" or inputs.keys() & {*names})
+            if is_given and (missing := [name for name in names if name not in inputs]):
+                raise NetError(f"{step.layer.context.where}: no tensor for its top {missing[0]!r}: give it as well")
+        known = [name for step in self.steps if step.takes_inputs for name, _, _ in step.tops]
+        if unknown := [name for name in inputs if name not in known]:
+            raise NetError(
+                f"{self.document.path}: the net takes no tensor {unknown[0]!r}; it takes {', '.join(known) or 'none'}"
+            )
+
+    @property
+    def device(self) -> torch.device:
+        return self.generators.device
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Do what `to`, `cuda`, `cpu` and the like ask for; raises NetError if Python layers would have to move."""
+        device = fn(torch.empty(0, device=self.device)).device
+        if device != self.device and (layers := self.user_layers()):
+            raise NetError(
+                f"{self.layers[next(iter(layers))].context.where}: was set up on {self.device} and cannot move to "
+                f"{device}: make the net there, by device={str(device)!r}"
+            )
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._weights.renew()
+        if device != self.device:
+            self.generators.move(device)
+            for blob in self.blobs.values():
+                blob.move(device)
+        return self
 
     def check(self) -> None:
         """Raise what was wrong with values that only the device has seen; waits for it."""
@@ -168,8 +262,7 @@ class Net:
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
                 for own, theirs in zip(layer.blobs, other.layers[name].blobs, strict=True):
                     own.data = theirs.data  # the tensor stays the one that a solver updates
-        for view, shared in self._weights.views:  # perhaps of a layer that `other` does not have
-            view.data = shared.data.reshape(view.shape)
+        self._weights.renew()  # perhaps of a layer that `other` does not have
 
     def weights(self) -> dict[str, list[Tensor]]:
         """A copy of all weights on the CPU, by layer."""
@@ -250,6 +343,13 @@ class Net:
         close_all(*(layer.close for layer in self.user_layers().values() if hasattr(layer, "close")))
 
 
+def _state(document: Document[NetParameter], phase: str | Phase, level: int, stages: Iterable[str]) -> State:
+    if isinstance(phase, str) and phase not in Phase.__members__:
+        raise NetError(f"{document.path}: phase must be 'TRAIN' or 'TEST', got {phase!r}")
+    own = document.message.state.stage
+    return State(Phase[phase] if isinstance(phase, str) else Phase(phase), level, frozenset((*stages, *own)))
+
+
 def _said(name: str | None) -> str:
     return "no layer" if name is None else f"layer {name!r}"
 
@@ -273,18 +373,12 @@ def check_shapes(
     """Raises SnapshotError unless `others` have the shapes of the layer's weights; `leading_ones` may differ."""
     own_shapes = [tuple(weights.shape) for weights in layer.blobs]
     other_shapes = [tuple(weights.shape) for weights in others]
-    significant = _significant if leading_ones else tuple
-    if [*map(significant, own_shapes)] != [*map(significant, other_shapes)]:
+    reduced = significant if leading_ones else tuple
+    if [*map(reduced, own_shapes)] != [*map(reduced, other_shapes)]:
         raise SnapshotError(
             f"{layer.context.where}: its weights have the shapes {own_shapes}, those in {source} {other_shapes}: "
             f"they belong to another net{advice}"
         )
-
-
-def _significant(shape: Shape) -> Shape:
-    """`shape` without leading ones: files of before 2015 have four axes for everything."""
-    first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
-    return shape[first:]
 
 
 def _outputs(layers: Sequence[Layer]) -> list[str]:

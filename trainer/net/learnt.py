@@ -34,21 +34,24 @@ class Weights:
 
     def __init__(self) -> None:
         self.entries: list[Learnt] = []
+        self._places: list[tuple[Layer, int]] = []
+        """For each entry: its layer, and its index there."""
         self._by_name: dict[str, Learnt] = {}
-        self.views: list[tuple[Tensor, Tensor]] = []
-        """Weights that a layer shares in another shape, and those that they show."""
+        self._views: list[tuple[Layer, int, tuple[int, ...], Learnt]] = []
+        """Weights that a layer shares in another shape: the layer, their index and shape, and those that they show."""
 
     def add(self, layer: Layer) -> None:
         """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
-        for index, weights in enumerate(layer.blobs):
+        for index in range(len(layer.blobs)):
             spec = layer.spec(index)
             known = self._by_name.get(spec.name)
-            entry = known or Learnt(weights, layer.param.name)
+            entry = known or Learnt(layer.blobs[index], layer.param.name)
             self._multiply(entry, layer, index, spec)
             if known:
                 self._share(known, layer, index, spec)
                 continue
             self.entries.append(entry)
+            self._places.append((layer, index))
             if spec.name:
                 self._by_name[spec.name] = entry
 
@@ -58,8 +61,8 @@ class Weights:
             known = entry.multipliers.setdefault(name, value)
             if known != value:
                 raise layer.context.unsupported(
-                    f"{name} of the weights {spec.name!r} is {value:g}, and {known:g} in layer {entry.owner!r}, which "
-                    "shares them",
+                    f"{name} of the weights {spec.name!r} is {value:g}, and {known:g} in layer "
+                    f"{entry.owner!r}, which shares them",
                     "param",
                     index,
                     name,
@@ -70,8 +73,8 @@ class Weights:
         permissive = spec.share_mode == DimCheckMode.PERMISSIVE
         if own != shared and not (permissive and layer.blobs[index].numel() == known.weights.numel()):
             raise layer.context.unsupported(
-                f"its weights {spec.name!r} have the shape {own}, and those of layer {known.owner!r} {shared}; with "
-                "share_mode: PERMISSIVE only their counts must agree",
+                f"its weights {spec.name!r} have the shape {own}, and those of layer "
+                f"{known.owner!r} {shared}; with share_mode: PERMISSIVE only their counts must agree",
                 "param",
                 index,
                 "name",
@@ -79,8 +82,16 @@ class Weights:
         if known.lr_mult == 0:
             known.weights.requires_grad_(False)
         if own == shared:
-            layer.blobs[index] = known.weights
+            setattr(layer, str(index), known.weights)
         else:  # a view of the same memory, which must be contiguous for that
             known.weights.data = known.weights.data.contiguous()
-            layer.blobs[index] = view = known.weights.view(own)
-            self.views.append((view, known.weights))
+            delattr(layer, str(index))
+            layer.register_buffer(str(index), known.weights.view(own), persistent=False)
+            self._views.append((layer, index, own, known))
+
+    def renew(self) -> None:
+        """Take buffers that torch has replaced, and have views show the memory that those of their owner have now."""
+        for entry, (layer, index) in zip(self.entries, self._places, strict=True):
+            entry.weights = layer.blobs[index]
+        for layer, index, shape, known in self._views:
+            setattr(layer, str(index), known.weights.reshape(shape))

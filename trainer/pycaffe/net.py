@@ -17,12 +17,10 @@ from ..layer_types.inputs import MemoryData
 from ..layer_types.layer import Generators
 from ..layer_types.python import PythonLayer
 from ..net import graph
+from ..net.model_files import read_weights, write_caffemodel
 from ..net.stepwise import Stepwise
 from ..prototxt.errors import NetError
-from ..prototxt.phases import State
-from ..prototxt.prototxt import read_prototxt
-from ..prototxt.schema import NetParameter, Phase
-from ..solving.caffe_files import read_weights, write_caffemodel
+from ..prototxt.schema import Phase
 from . import mode
 
 
@@ -47,20 +45,14 @@ class Net:
             weights = weights_or_phase
         if phase is None:
             raise NetError(f"{network_file}: a net needs a phase, caffe.TRAIN or caffe.TEST")
-        document = read_prototxt(Path(network_file), NetParameter)
-        stages = frozenset(stages or ()) | frozenset(document.message.state.stage)
         device = mode.device()
         generators = Generators.seeded(mode.seed(), device)
-        net = graph.Net(document, State(Phase(phase), level, stages), device, generators)
+        net = graph.Net(
+            network_file, Phase(phase), device, generators, level=level, stages=stages or (), weights=weights
+        )
         for each in net.all_weights():  # else `data.reshape(-1)` of channels-last weights is a copy
             each.data = each.data.contiguous()
         self._wrap(net)
-        if weights is not None:
-            try:
-                self.copy_from(weights)
-            except BaseException:
-                self.close()
-                raise
 
     @classmethod
     def of(cls, net: graph.Net) -> Self:
@@ -82,7 +74,7 @@ class Net:
         ]
         self.outputs = list(net.output_names)
         self._layer_names = list(net.layers)  # pycaffe has no other name for them
-        self.blob_loss_weights = {name: weight for step in net.steps for name, _, weight in step.tops}
+        self.blob_loss_weights = net.loss_weights
         self._positions = {name: nth for nth, name in enumerate(net.layers)}
         layers = net.layers.items()
         self.params = {name: [ArrayBlob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
@@ -190,7 +182,7 @@ class Net:
     def save(self, path: str | Path) -> None:
         """Write a .caffemodel, or, if the name ends in .h5, its HDF5 form."""
         self.upload()
-        write_caffemodel(Path(path), self._net.weights(), self._net)
+        write_caffemodel(Path(path), self._net.weights(), self._net.layers, self.name)
 
     def save_hdf5(self, path: str | Path) -> None:
         """Write the HDF5 form of a .caffemodel, whatever the name ends in."""

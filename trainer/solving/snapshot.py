@@ -1,27 +1,18 @@
 """Snapshots: one file with the weights and everything else that training needs to resume.
 
-A snapshot is written under a temporary name and renamed, so a file with the final name is whole. Reading one executes
-nothing that the file may contain (torch's weights_only).
+A snapshot is written under a temporary name and renamed, so a file with the final name is whole.
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import tempfile
-import zipfile
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, BinaryIO
 
-import torch
 from torch import Tensor
 
-from ...workers.base.files import replacing
+from ..net.model_files import SNAPSHOT_FORMAT, no_snapshot, read_torch, torch_save, write_whole
 from ..prototxt.errors import SnapshotError
-
-_FORMAT = "blobfeed snapshot 1"
 
 DataStates = dict[str, dict[str, int | str]]
 """By layer: what its state_dict gave."""
@@ -66,83 +57,13 @@ def check_writable(prefix: str) -> None:
 
 def save(snapshot: Snapshot, path: Path) -> None:
     """Write `path` whole or not at all; raises SnapshotError."""
-    content = {"format": _FORMAT, **{each.name: getattr(snapshot, each.name) for each in fields(snapshot)}}
+    content = {"format": SNAPSHOT_FORMAT, **{each.name: getattr(snapshot, each.name) for each in fields(snapshot)}}
     write_whole(path, lambda temporary: torch_save(content, temporary))
-
-
-def torch_save(content: object, path: Path) -> None:
-    """torch.save; raises the OSError, of a full disk for example, of which torch makes a RuntimeError."""
-    with path.open("wb") as file:
-        try:
-            torch.save(content, file)
-        except RuntimeError as error:
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
-
-
-def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` write a temporary file, then rename it to `path`, or to what a link there names; raises
-    SnapshotError."""
-    try:
-        with replacing(path.resolve()) as temporary:
-            write(temporary)
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
-    except OSError as error:
-        raise SnapshotError(f"{path} cannot be written: {error.strerror or error}") from error
-
-
-def load_weights(path: Path) -> dict[str, list[Tensor]]:
-    """The weights by layer of a snapshot, or of a net's state_dict; raises SnapshotError."""
-    content = _load(path)
-    if content.get("format") == _FORMAT:
-        weights: dict[str, list[Tensor]] = content["weights"]
-        return weights
-    found: dict[str, list[Tensor]] = {}
-    for key, tensor in content.items():
-        name, _, nth = str(key).rpartition(".")
-        if not isinstance(tensor, Tensor) or not name or nth != str(len(found.get(name, ()))):
-            raise _no_snapshot(path, f"and not a state_dict of a net: {key!r} should be a layer, a dot and a number")
-        found.setdefault(name, []).append(tensor)
-    return found
 
 
 def load(path: Path) -> Snapshot:
     """Read a snapshot, its tensors on the CPU; raises SnapshotError."""
-    content = _load(path)
-    if content.get("format") != _FORMAT:
-        raise _no_snapshot(path, f"its format is not {_FORMAT!r}")
+    content = read_torch(path)
+    if content.get("format") != SNAPSHOT_FORMAT:
+        raise no_snapshot(path, f"its format is not {SNAPSHOT_FORMAT!r}")
     return Snapshot(**{each.name: content[each.name] for each in fields(Snapshot) if each.name in content})
-
-
-def _load(path: Path) -> dict[Any, Any]:
-    try:
-        with path.open("rb") as file:
-            content = _read(file, path)
-    except OSError as error:
-        raise SnapshotError(f"snapshot {path} cannot be read: {error.strerror}") from None
-    if not isinstance(content, dict):
-        raise _no_snapshot(path, f"it holds a {type(content).__name__}")
-    return content
-
-
-def _read(file: BinaryIO, path: Path) -> Any:
-    if not zipfile.is_zipfile(file):
-        raise _no_snapshot(path, "it is cut off, or of another format")
-    file.seek(0)
-    try:
-        return torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise _no_snapshot(
-            path,
-            "it holds more than tensors and plain values, and nothing in a snapshot is executed: it is another "
-            "program's file, or damaged",
-        ) from None
-    except Exception as error:  # a broken file makes torch raise whatever comes first
-        reason, _, _ = str(error).partition("\n")
-        raise _no_snapshot(path, f"{type(error).__name__}: {reason}") from error
-
-
-def _no_snapshot(path: Path, why: str) -> SnapshotError:
-    return SnapshotError(f"{path} is not a snapshot of blobfeed: {why}")

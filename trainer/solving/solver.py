@@ -17,11 +17,12 @@ from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
 from ..net.graph import Net
+from ..net.model_files import read_weights, write_caffemodel
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
 from . import snapshot as snapshots
-from .caffe_files import is_caffe_state, read_state, read_weights, write_caffemodel, write_state
+from .caffe_files import is_caffe_state, read_state, write_state
 from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
 from .solver_file import choose_device, read_solver, read_test_nets, read_train_net
@@ -96,7 +97,7 @@ class Solver(Closing):
             on_start()
         loss = torch.zeros((), device=self.device)
         for _ in range(self.param.iter_size):
-            objective = self.train_net.forward()
+            objective = self.train_net.objective()
             if not objective.requires_grad:
                 raise SolverError(
                     f"{self.train_net.document.path}: nothing to train: no loss depends on learnt weights"
@@ -173,7 +174,9 @@ class Solver(Closing):
         )
         snapshots.save(state, path)
         if self.param.HasField("snapshot_format"):
-            write_caffemodel(model, state.weights, self.train_net, with_diff=self.param.snapshot_diff)
+            net = self.train_net
+            name, with_diff = net.document.message.name, self.param.snapshot_diff
+            write_caffemodel(model, state.weights, net.layers, name, with_diff=with_diff)
             write_state(self.caffe_path("solverstate"), state)
         return path
 
@@ -284,7 +287,7 @@ def mean_outputs(
         if give_up():
             return None
         try:
-            objective = net.forward()
+            objective = net.objective()
         except EndOfData:
             if not seen:
                 raise

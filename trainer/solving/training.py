@@ -9,11 +9,11 @@ from pathlib import Path
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import Generators
 from ..net.graph import Net
+from ..net.model_files import read_weights
 from ..prototxt.errors import PrototxtError
 from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
-from .caffe_files import read_weights
 from .progress import LineReporter, StopRequest
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device

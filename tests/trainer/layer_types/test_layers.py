@@ -381,7 +381,7 @@ def test_the_objective_weighs_tops_by_their_loss_weight(tmp_path: Path) -> None:
     )
     net = make_net(tmp_path, text)
     net.blobs["x"].data[...] = np.array([[3.0, -1.0]])
-    assert float(net.forward()) == pytest.approx(0.25 * 5 + 5 + 2 * 3)
+    assert float(net.objective()) == pytest.approx(0.25 * 5 + 5 + 2 * 3)
 
 
 def test_the_number_of_rows_may_change_at_every_iteration(tmp_path: Path) -> None:
@@ -761,7 +761,7 @@ def test_a_parameter_learns_as_any_other_weights(tmp_path: Path) -> None:
         tmp_path, with_inputs(text + 'layer { name: "l" type: "EuclideanLoss" bottom: "p" bottom: "x" }', x=(2,))
     )
     net.blobs["x"].data[...] = 3
-    torch.autograd.backward(net.forward())
+    torch.autograd.backward(net.objective())
     (parameter,) = net.learnt()
     assert parameter.weights.grad is not None
     assert parameter.weights.grad.tolist() == [-1.5, -1.5]

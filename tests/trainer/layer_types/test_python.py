@@ -151,7 +151,7 @@ TWO_LINEAR = with_inputs(
 
 def gradients(net: Net) -> dict[str, torch.Tensor]:
     net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=(4, 2))
-    torch.autograd.backward(net.forward())
+    torch.autograd.backward(net.objective())
     found = {name: net.layers[name].blobs[0].grad for name in "ab"}
     return {name: gradient for name, gradient in found.items() if gradient is not None}
 

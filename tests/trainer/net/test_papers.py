@@ -43,7 +43,7 @@ def check_agreement(net: Net, model: nn.Module, call: Model, *, within: float = 
     with torch.no_grad():
         for parameter, own in zip(parameters, weights, strict=True):
             parameter.copy_(own)
-    found = net.forward()
+    found = net.objective()
     expected = call(**{name: torch.from_numpy(array) for name, array in inputs.items()})
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     gradients = torch.autograd.grad(expected, parameters)

@@ -67,7 +67,7 @@ def test_layers_without_weights_may_have_the_same_name(tmp_path: Path) -> None:
         with_inputs(loss % ("SigmoidCrossEntropyLoss", "a") + loss % ("EuclideanLoss", "b"), x=(1, 2), y=(1, 2)),
     )
     assert names(net) == ["x", "y", "loss", "loss'"]
-    assert float(net.forward()) == pytest.approx(2 * np.log(2))
+    assert float(net.objective()) == pytest.approx(2 * np.log(2))
 
 
 def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_weights_of_one_name_are_shared_and_learnt_once(tmp_path: Path) -> None:
     assert (bias.lr_mult, bias.decay_mult) == (1.0, 0.0)
     for name in "xz":
         net.blobs[name].data[...] = np.random.default_rng(0).normal(size=(4, 2))
-    torch.autograd.backward(net.forward())
+    torch.autograd.backward(net.objective())
     assert weights.weights.grad is not None
     # The same input through the same weights: the loss is 0 whatever they are.
     assert not weights.weights.grad.any()
@@ -256,7 +256,7 @@ def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> Non
         assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
         net.blobs["z"].data[...] = 1
         own.grad = None
-        torch.autograd.backward(net.forward())
+        torch.autograd.backward(net.objective())
         assert own.grad is not None
         assert own.grad.unique().tolist() == [4.0]
         net.share_weights(other)
@@ -293,7 +293,7 @@ def test_no_gradient_goes_where_propagate_down_is_false(tmp_path: Path) -> None:
         .replace('param { name: "w" lr_mult: 2 } param { name: "b" }', "")
         .replace('param { name: "w" MORE } param { name: "b" decay_mult: 0 }', ""),
     )
-    torch.autograd.backward(net.forward())
+    torch.autograd.backward(net.objective())
     assert [each.weights.grad is None for each in net.learnt()] == [True, True, False, False]
 
 
@@ -301,7 +301,7 @@ def test_with_force_backward_the_inputs_have_gradients_too(tmp_path: Path) -> No
     text = with_inputs('layer { name: "l" type: "EuclideanLoss" bottom: "x" bottom: "z" top: "l" }', x=(2, 1), z=(2, 1))
     net = make_net(tmp_path, "force_backward: true " + text)
     net.blobs["x"].data[...] = 3
-    (gradient,) = torch.autograd.grad(net.forward(), [net.values["x"]])
+    (gradient,) = torch.autograd.grad(net.objective(), [net.values["x"]])
     assert gradient.tolist() == [[1.5], [1.5]]
 
 
@@ -323,7 +323,7 @@ def test_with_force_backward_the_tops_of_any_layer_without_bottoms_have_gradient
     text = f'layer {{ name: "d" top: "d" {maker} }} layer {{ name: "l" type: "EuclideanLoss" bottom: "d" bottom: "z" }}'
     net = make_net(tmp_path, "force_backward: true " + with_inputs(text, z=(2, 1)))
     for _ in range(2):
-        (gradient,) = torch.autograd.grad(net.forward(), [net.values["d"]])
+        (gradient,) = torch.autograd.grad(net.objective(), [net.values["d"]])
         assert gradient.tolist() == [[1.5], [1.5]]
 
 
@@ -336,7 +336,7 @@ def test_a_loss_need_not_name_its_top(tmp_path: Path) -> None:
     text = with_inputs('layer { name: "far" type: "EuclideanLoss" bottom: "x" bottom: "z" }', x=(2, 1), z=(2, 1))
     net = make_net(tmp_path, text)
     net.blobs["x"].data[...] = 2
-    assert float(net.forward()) == 2
+    assert float(net.objective()) == 2
     assert net.output_names == ["far"]
 
 
@@ -344,5 +344,5 @@ def test_a_layer_may_have_a_phase_of_its_own(tmp_path: Path) -> None:
     text = 'layer { name: "d" type: "Dropout" bottom: "x" top: "y" phase: TEST }'
     net = make_net(tmp_path, with_inputs(text, x=(100,)))
     net.blobs["x"].data[...] = 1
-    net.forward()
+    net.objective()
     assert set(net.blobs["y"].data.tolist()) == {1.0}

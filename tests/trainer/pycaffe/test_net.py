@@ -369,7 +369,7 @@ def test_the_small_net_gives_the_gradients_of_training(tmp_path: Path) -> None:
     lines = SMALL_NET.splitlines()
     write_project(tmp_path, net="\n".join(line for line in lines if "Dropout" not in line))
     with Solver.from_file(tmp_path / "solver.prototxt") as solver:
-        solver.train_net.forward().backward()  # type: ignore[no-untyped-call]
+        solver.train_net.objective().backward()  # type: ignore[no-untyped-call]
         expected = {name: [w.grad.clone() for w in layer.blobs] for name, layer in solver.train_net.layers.items()}  # type: ignore[union-attr]
         net = Net.of(solver.train_net)
         net.layer_dict["data"].at = 0

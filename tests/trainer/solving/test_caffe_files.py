@@ -11,15 +11,10 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
+from blobfeed.trainer.net.model_files import read_caffemodel, read_weights, write_caffemodel
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter, message_class
-from blobfeed.trainer.solving.caffe_files import (
-    read_caffemodel,
-    read_state,
-    read_weights,
-    write_caffemodel,
-    write_state,
-)
+from blobfeed.trainer.solving.caffe_files import read_state, write_state
 from blobfeed.trainer.solving.snapshot import Snapshot
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.training import score_net
@@ -86,8 +81,8 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         solver.step()
         net = solver.train_net
         net.layers["ip2"].blobs[0].grad = None  # as where lr_mult is 0
-        write_caffemodel(path, net.weights(), net, with_diff=True)
-        write_caffemodel(path.with_suffix(".h5"), net.weights(), net, with_diff=True)
+        write_caffemodel(path, net.weights(), net.layers, with_diff=True)
+        write_caffemodel(path.with_suffix(".h5"), net.weights(), net.layers, with_diff=True)
         gradient = net.layers["ip1"].blobs[0].grad
         assert gradient is not None
         message: NetParameter = message_class(NetParameter).FromString(path.read_bytes())
