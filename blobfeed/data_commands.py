@@ -50,7 +50,7 @@ def inspect(
 ) -> None:
     """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
     from .tools.inspecting import inspect as look
-    from .tools.recognition.recognise import source_of
+    from .tools.recognise import source_of
 
     console = _console()
     if sheet is None and parameters != "{}":
@@ -84,12 +84,11 @@ def pack(
     """Write data into the HDF5 layout that is read fastest. If interrupted, the same command goes on."""
     from rich.filesize import decimal
 
+    from .tools.found import Found, sized
     from .tools.inspecting import print_lines
     from .tools.packing import Layout, pack_encoded
     from .tools.packing import pack as pack_arrays
-    from .tools.recognition.found import Found
-    from .tools.recognition.pictures import sized
-    from .tools.recognition.recognise import source_of
+    from .tools.recognise import source_of
 
     found = source_of(source, _names(tops), image_list)
     with _progress() as told:
@@ -128,7 +127,7 @@ def bench(
 
     from .tools.benching import IN_PROCESS, TORCH
     from .tools.benching import bench as time_ways
-    from .tools.recognition.recognise import source_of
+    from .tools.recognise import source_of
     from .workers.plan.plan import usable_cores
 
     number = loaders or usable_cores()
@@ -166,7 +165,7 @@ def report(
 ) -> None:
     """Write a page about a run: throughput, stall, loaders, slow samples, faults; losses of one or several runs."""
     need("plotly", "a report")
-    from .tools.recognition.recognise import source_of
+    from .tools.recognise import source_of
     from .tools.report import write_report
 
     write_report(files, out, source_of([source]) if source else None)

@@ -15,7 +15,7 @@ from ..readers.batch_reader import BatchReader
 from ..workers.base.extras import is_installed
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray
-from .recognition.found import Found, sample_of
+from .found import Found, sample_of
 
 _ROUNDS = 3
 TORCH = "torch DataLoader, sample by sample"

@@ -19,7 +19,7 @@ from ..workers.sources.arrays import ArraysSource
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.stored.library_rows import open_file
-from .recognition.found import Found, samples_of
+from .found import Found, samples_of
 
 _BATCH = 64
 _BATCH_BYTES = 64 << 20

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..workers.base.specs import AnyArray, ArraySpec
 from .examine import Facts, examine
-from .recognition.found import Found, in_yaml
+from .found import Found, in_yaml
 
 _MOST_CLASSES = 20
 _WORTH_IT = 1.5

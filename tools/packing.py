@@ -35,7 +35,7 @@ from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from ..workers.sources.stored.hdf5_library import h5py
 from .decoding import decode
-from .recognition.found import COLOR_ATTRIBUTE, Found, in_yaml
+from .found import COLOR_ATTRIBUTE, Found, in_yaml
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
 Told = Callable[[str, int, int], None]

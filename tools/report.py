@@ -18,7 +18,7 @@ from ..workers.base.extras import is_installed
 from ..workers.base.files import require_ending, writing
 from ..workers.transport.trace_ring import SUFFIX
 from ..workers.watching.trace_events import load
-from .recognition.found import Found, sample_of
+from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 
 _COLORS = ("#0d9488", "#e4572e", "#5b6ee1", "#c79a00", "#9b59b6", "#5f7d8c")

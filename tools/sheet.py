@@ -31,7 +31,7 @@ from ..workers.loading.worker import DecodedSource
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import made_batch
-from .recognition.recognise import source_of
+from .recognise import source_of
 
 _SAMPLES = 8
 _EPOCHS = 6

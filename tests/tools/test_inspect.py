@@ -15,7 +15,7 @@ import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise
-from blobfeed.tools.recognition.recognise import source_of
+from blobfeed.tools.recognise import source_of
 from blobfeed.tools.sheet import Seen, drawn, look
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters

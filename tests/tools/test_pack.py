@@ -19,9 +19,9 @@ import pytest
 import yaml
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools import benching, packing
+from blobfeed.tools.found import Found, in_yaml
 from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
-from blobfeed.tools.recognition.found import Found, in_yaml
-from blobfeed.tools.recognition.recognise import source_of
+from blobfeed.tools.recognise import source_of
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from typer.testing import CliRunner
 
@@ -213,7 +213,7 @@ import os, signal, sys
 from pathlib import Path
 from blobfeed.tools.packing import Layout, pack
 from blobfeed.tools import packing
-from blobfeed.tools.recognition.recognise import source_of
+from blobfeed.tools.recognise import source_of
 
 packing._BATCH_BYTES = 10 * 3 * 64 * 64
 

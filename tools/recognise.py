@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
-from ...workers.base.checks import shown
-from ...workers.base.errors import ParameterError, SourceError
-from ...workers.base.param_str import parse_param_str
-from ...workers.sources.files.paths import natural_key
-from ...workers.sources.images.list_file import parse_image_list
-from ...workers.sources.kinds import KINDS, kind_of, kind_of_name
-from ...workers.sources.tar.fields import PICTURES
-from .arrays import WORDS_FOR, hdf5, npz, zarr
-from .found import Found
-from .pictures import folder_of_images, sized, tar
+from ..workers.base.checks import shown
+from ..workers.base.errors import ParameterError, SourceError
+from ..workers.base.files import writing
+from ..workers.base.param_str import parse_param_str
+from ..workers.sources.files.paths import natural_key
+from ..workers.sources.images.list_file import parse_image_list
+from ..workers.sources.kinds import KINDS, kind_of, kind_of_name
+from ..workers.sources.tar.fields import PICTURES
+from .found import WORDS_FOR, Found, hdf5, npz, sized, tar, zarr
 
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 
@@ -140,13 +139,71 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     data = max((count for end, count in others.items() if kind_of_name(end.lower())), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
     if len(images) > data and len(images) >= max(others.values(), default=0):
-        found = folder_of_images(path, images, image_list)
+        found = _list_images(path, images, image_list)
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
     counts = Counter(file.suffix for file in rest)
     suffix = max(counts, key=lambda end: (counts[end], kind_of_name(end.lower()) != ""))
     return _recognised([file for file in rest if file.suffix == suffix], image_list)
+
+
+def _list_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
+    """Images in a folder for each class, as torchvision's ImageFolder and Keras take them."""
+    if image_list is None:
+        raise SourceError(
+            f"{path} holds {len(images):,} images; a list of them says their order and classes: `blobfeed inspect "
+            f"{path} --list train.txt` writes it and goes on"
+        )
+    folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
+    classes = sorted(set(folders) - {""})  # 10 before 2, as torchvision and Keras number them
+    if classes and "" in folders:
+        raise SourceError(
+            f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
+        )
+    names = [_listed(image) for image in images]
+    numbering = image_list.with_name("classes.txt")
+    if image_list == numbering:
+        raise SourceError(f"{image_list} is where the names of the classes go: name another file for the list")
+    classes = _numbered(classes, numbering)
+    numbers = {each: f" {number}" for number, each in enumerate(classes)}
+    lines = [f"{name}{numbers.get(folder, '')}" for name, folder in zip(names, folders, strict=True)]
+    text = os.fsencode("\n".join(lines) + "\n")
+    if image_list.is_file() and image_list.read_bytes() != text:
+        raise SourceError(f"{image_list} is there already, with other content: name another file, or remove it")
+    if classes and not numbering.exists():
+        with writing(numbering):
+            numbering.write_bytes(os.fsencode("\n".join(classes) + "\n"))
+    with writing(image_list):
+        image_list.write_bytes(text)
+    named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
+    said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
+    found = sized("image_list", {"path": str(image_list)})
+    return replace(found, remarks=(said, *found.remarks))
+
+
+def _numbered(classes: list[str], file: Path) -> list[str]:
+    """The classes in the order of their numbers: those of `file`, a name on each line, if an earlier list wrote it.
+
+    A folder of validation may lack a class, and must not number the others anew.
+    """
+    if not classes or not file.exists():
+        return classes
+    known = os.fsdecode(file.read_bytes()).splitlines()
+    if unknown := [name for name in classes if name not in known]:
+        raise SourceError(
+            f"{file}, which an earlier list has written, has no class {unknown[0]!r}: write this list into another "
+            f"folder, or remove {file.name} to number the classes anew"
+        )
+    return known
+
+
+def _listed(image: Path) -> str:
+    """As a line of a list has it, where `#` begins a comment, and white space in front does not count."""
+    name = str(image)
+    if len(name.splitlines()) > 1:
+        raise SourceError(f"{name!r} has a line break in its name, and a list has a line for each image: rename it")
+    return f"./{name}" if name[0] == "#" or name[0].isspace() else name
 
 
 def _is_image(file: Path) -> bool:
