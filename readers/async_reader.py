@@ -80,10 +80,10 @@ class AsyncReader(Closing):
     The parameters may be given by name or as one mapping, with `batchSize` for `batch_size`: hdf5_path, nthread (loader
     processes; with 0 each batch is made when it is got), njob (batches that may be asked for at a time), cuda,
     batch_size, postprocess, data_field, labels_field, num_dim, h_dim, w_dim, cha_dim, shuffle; and seed, last_batch,
-    timeout_s. `num_dim`, `h_dim`, `w_dim`, `cha_dim` are the 1-based positions of examples, height, width and channels
-    in the stored data set. `postprocess(data)` runs in a loader over a whole batch's data, shape (rows, channels,
-    height, width), changes it in place or returns another array of the same shape and type. Relative paths are taken
-    from the working directory.
+    timeout_s, changed_data. `num_dim`, `h_dim`, `w_dim`, `cha_dim` are the 1-based positions of examples, height, width
+    and channels in the stored data set. `postprocess(data)` runs in a loader over a whole batch's data, shape
+    (rows, channels, height, width), changes it in place or returns another array of the same shape and type. Relative
+    paths are taken from the working directory.
 
     Unlike the original, which differs as docs/readers.md says, it keeps the types that the file has, and delivers the
     last examples of an epoch as a smaller batch (`last_batch`: partial, wrap or drop).

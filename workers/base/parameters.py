@@ -140,6 +140,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     task_timeout_s: seconds at one task, of a stream at one sample, after which a loader counts as hung and is replaced.
     timeout_s: seconds without a batch after which the trainer gives up.
     state_file: where a layer notes its position at each of Caffe's snapshots; see caffe.md.
+    changed_data: "refuse" a state that was saved over other data, or "accept" it and go on with them; see readers.md.
     device: where a reader's tensors are: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
     device_prefetch: batches on a CUDA device or on the way there.
     page_lock: what is page-locked for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
@@ -181,6 +182,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
     state_file: str = ""
+    changed_data: Literal["refuse", "accept"] = "refuse"
     device: str = ""
     device_prefetch: Positive = 2
     page_lock: Literal["staging", "ring"] = "staging"
@@ -198,6 +200,7 @@ class SharedParameters(TypedDict, total=False):
     seed: int
     last_batch: LastBatch
     timeout_s: float
+    changed_data: Literal["refuse", "accept"]
 
 
 class ReaderParameters(SharedParameters, total=False):

@@ -10,7 +10,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from .keys import blake2b
+from .keys import blake2b, text_digest
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
 Tops = Sequence[str] | None
@@ -117,6 +117,21 @@ class Source(ABC):
         digest = blake2b(repr(plain).encode(), digest_size=16).hexdigest()
         specs = sorted((name, str(spec)) for name, spec in self.specs.items())
         return f"{type(self).__qualname__}:{len(self)}:{specs}:{digest}"
+
+    def identity(self) -> dict[str, str]:
+        """Return short texts by name, which states hold and compare: kind, arrays, and how the content is known.
+
+        Paths do not count: a data set may be moved. It is quick, and so less strict than `fingerprint` where there are
+        many files.
+        """
+        arrays = ", ".join(f"{name} {spec}" for name, spec in self.specs.items())
+        return {"source": self.kind, "arrays": arrays, **self._content()}
+
+    def _content(self) -> dict[str, str]:
+        """Of a class of the user's, what its own `fingerprint` says; without one, nothing."""
+        if type(self).fingerprint is Source.fingerprint:
+            return {}
+        return {"fingerprint": text_digest(self.fingerprint())}
 
     def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
         """Release handles and maps; the next read opens them again."""

@@ -11,11 +11,13 @@ cache or a picture just decoded; a crop is then copied directly from the view.
 
 from __future__ import annotations
 
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from operator import is_not
 from typing import Any
 
@@ -23,6 +25,7 @@ import msgspec
 import numpy as np
 
 from ..base.hooks import Sample
+from ..base.keys import text_digest
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
@@ -39,6 +42,9 @@ from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 
 _log = logging.getLogger("blobfeed")
+
+_LONGEST = 200
+"""Characters of one part of an identity."""
 
 Begins = Callable[[Activity, int, int], object]
 """Records the start of a step: (activity, sample index, number of rows). LoaderStatus.write is one."""
@@ -145,6 +151,16 @@ class DecodedSource:
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
+
+    @cached_property
+    def identity(self) -> str:
+        """That of the source as JSON, for states."""
+        parts = self.source.identity().items()
+        short = {
+            name: text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {text_digest(text)[:12]}"
+            for name, text in parts
+        }
+        return json.dumps(short, ensure_ascii=False)
 
     def make(
         self,

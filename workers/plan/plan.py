@@ -10,6 +10,7 @@ Anyone who needs `batch_size`, `seed` or another parameter asks `parameters`; no
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ from .batch import Batch
 
 State = dict[str, int | str]
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 """Of the state of an IndexedPlan."""
 
 _AHEAD = 4
@@ -201,6 +202,12 @@ class Plan(ABC):
         decoded: DecodedSource | DecodedStream = self.decoded.value
         return decoded.source
 
+    @property
+    def data(self) -> str:
+        """What states hold of the data: see `Source.identity`."""
+        identity: str = self.decoded.value.identity
+        return identity
+
     @cached_property
     def delivered(self) -> tuple[str, ...]:
         """What of a slot's rows the trainer gets."""
@@ -280,7 +287,7 @@ class IndexedPlan(Plan, Schedule):
 
     def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
         fixed = "samples", "seed", "shuffle", "order"
-        checked = check_state(state, self.begin().state(), fixed)
+        checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
         rounds = Batches(self.samples, self.parameters, int(checked["position"]))
         return replace(self, rounds=rounds, first_number=int(checked["batches"]))
 
@@ -353,6 +360,7 @@ class IndexedProgress(msgspec.Struct, frozen=True):
             "seed": self.plan.parameters.seed,
             "shuffle": str(self.plan.parameters.shuffle),
             "order": self.plan.order.declared,
+            "data": self.plan.data,
             "world_size": self.plan.parameters.world_size or 1,
         }
 
@@ -366,8 +374,13 @@ def max_loaders(parameters: Parameters) -> int:
     return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
 
 
-def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]) -> State:
-    """`state`, if it has the names and types of `ours`, and the same values for `fixed`; raises ParameterError."""
+def check_state(
+    state: Mapping[str, object], ours: State, fixed: tuple[str, ...], changed_data: str = "refuse"
+) -> State:
+    """Return `state`, if it has the names and types of `ours`, and the same values for `fixed`.
+
+    Raises ParameterError, also if its `data` are others, but with "accept".
+    """
     given = dict(state) if isinstance(state, Mapping) else {}
     version, expected = given.get("version"), int(ours["version"])
     if isinstance(version, int) and 0 < version < expected:
@@ -398,7 +411,23 @@ def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...]
                 f"the state was saved with {name}={checked[name]!r}, this pipeline has {name}={ours[name]!r}: "
                 "the same batches cannot follow; use the same source and order, or start without the state"
             )
+    if changed_data == "refuse" and "data" in checked and checked["data"] != ours["data"]:
+        raise ParameterError(
+            f"the data have changed since the state was saved: {_changes(str(checked['data']), str(ours['data']))}; "
+            "give changed_data='accept' to go on in the same order with the data as they are, or start without it"
+        )
     return checked
+
+
+def _changes(then: str, now: str) -> str:
+    """The parts of two identities that differ, in words."""
+    try:
+        before, after = dict(json.loads(then)), dict(json.loads(now))
+    except (ValueError, TypeError):
+        return f"it has data={then!r}, expected {now!r}"
+    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
+    source = f"source {after.get('source')!r}: "
+    return source + "; ".join(f"{name}: {before.get(name)} then, {after.get(name)} now" for name in names)
 
 
 _WAYS = {"sampler": "a sampler", "sequences": "a stream", "shuffle": "no sampler"}

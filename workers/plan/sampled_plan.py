@@ -21,7 +21,7 @@ from .batch import Batch
 from .plan import IndexedPlan, Plan, Progress, State, check_state
 from .sampled_schedule import SampledSchedule
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 _PARTS_OF_EPOCH = 16
 """A slot holds at most such a part of an epoch if weights may be set. By default there are five slots."""
@@ -105,7 +105,7 @@ class SampledPlan(Plan):
 
     def resumed(self, state: Mapping[str, object]) -> SampledPlan:
         fixed = "samples", "seed", "sampler", "order"
-        checked = check_state(state, self.begin().state(), fixed)
+        checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
         log = WeightsLog.from_text(str(checked["weights"]), self.source_samples)
         if log.changes and not self.about.takes_weights:
             raise ParameterError(f"the state has weights, and {self.about.name} takes none")
@@ -179,5 +179,6 @@ class SampledProgress:
             "seed": self.plan.parameters.seed,
             "sampler": self.plan.about.name,
             "order": self.plan.about.declared,
+            "data": self.plan.data,
             "weights": self.plan.log.as_text(self.epoch),
         }

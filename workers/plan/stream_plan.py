@@ -17,7 +17,7 @@ from ..transport.messages import Announce, Replaced, StreamBatch
 from .batch import Batch
 from .plan import Plan, Schedule, State, check_state
 
-_STATE_VERSION = 2
+_STATE_VERSION = 3
 
 _NO_FULL_BATCH = (
     "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "

@@ -30,6 +30,9 @@ from .files.file import FileStamp
 from .stored.layout import Chunked, Column, StoredArray
 from .stored.source import OpenFiles, StoredSource
 
+_SUMMED_BYTES = 1 << 28
+_BLOCK_BYTES = 1 << 16
+
 
 class ArraysSource(StoredSource):
     """`{arrays: {data: x, label: y}}`: sample i has row i of each array, or of whatever NumPy makes an array of.
@@ -67,6 +70,16 @@ class ArraysSource(StoredSource):
 
     def _announce(self, indices: IndexArray) -> None:
         """It is in memory."""
+
+    def _content(self) -> dict[str, str]:
+        """Covers all values up to 256 MiB, of more as many, spread over them."""
+        size = os.fstat(self._memory).st_size
+        summed = blake2b(str(size).encode())
+        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
+            step = _BLOCK_BYTES * max(1, -(-size // _SUMMED_BYTES))
+            for start in range(0, size, step):
+                summed.update(memory[start : start + _BLOCK_BYTES])
+        return {"values": summed.hexdigest()}
 
     def fingerprint(self) -> str:
         size = os.fstat(self._memory).st_size

@@ -6,6 +6,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,6 +78,11 @@ class ConcatSource(Source):
         """That of all sources, if they have the same."""
         sizes = {source.chunk_samples for source in self.sources}
         return sizes.pop() if len(sizes) == 1 else None
+
+    def _content(self) -> dict[str, str]:
+        parts = [source.identity() for source in self.sources]
+        names = [name for name in dict.fromkeys(chain(*parts)) if name not in ("source", "arrays")]
+        return {name: "; ".join(part.get(name, "none") for part in parts) for name in names}
 
     def fingerprint(self) -> str:
         return f"{self.kind}:" + "|".join(source.fingerprint() for source in self.sources)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ pytestmark = pytest.mark.pure
 
 SPECS = {"data": ArraySpec((2,), np.dtype(np.float32))}
 SAMPLES = 10
+DECODED: Packed[Any] = Packed(SimpleNamespace(identity='{"source": "hdf5"}'))
 
 
 def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
@@ -34,7 +36,7 @@ def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
     order = make_order(SAMPLES, shuffle=True, seed=5)
     return IndexedPlan(
         parameters=parameters, order=order, rounds=Batches(SAMPLES, parameters), batches_per_slot=batches_per_slot,
-        decoded=Packed(None), specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
+        decoded=DECODED, specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
 
@@ -42,7 +44,7 @@ def stream(shards: int = 2, **values: Any) -> StreamPlan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     return StreamPlan(
-        parameters=parameters, shards=shards, position=StreamPosition.start(shards), capacity=6, decoded=Packed(None),
+        parameters=parameters, shards=shards, position=StreamPosition.start(shards), capacity=6, decoded=DECODED,
         specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -123,13 +125,14 @@ def take(plan: IndexedPlan | StreamPlan, announces: list[Announce]) -> tuple[dic
 def test_a_state_says_where_the_next_batch_stands() -> None:
     state, _ = take(indexed(), [Announce(0, 0, ()), Announce(1, 1, ())])
     assert state == {
-        "version": 2,
+        "version": 3,
         "batches": 4,
         "position": 14,
         "samples": SAMPLES,
         "seed": 5,
         "shuffle": "False",
         "order": "",
+        "data": '{"source": "hdf5"}',
         "world_size": 1,
     }
 
@@ -152,7 +155,7 @@ def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     resumed = stream().resumed(state)
     assert resumed.position == StreamPosition(0, [2, 1], 1)
     assert resumed.first_number == 3
-    assert state["version"] == 2
+    assert state["version"] == 3
     schedule = resumed.schedule()
     assert schedule.has(0)
     assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
@@ -187,7 +190,7 @@ def test_a_state_of_an_earlier_version_is_refused_by_its_version(plan: IndexedPl
 
 
 def test_a_state_of_a_pipeline_of_another_kind_says_what_differs() -> None:
-    sampled = {"version": 2, "samples": SAMPLES, "sampler": "sampler {weights}", "weights": "[]"}
+    sampled = {"version": 3, "samples": SAMPLES, "sampler": "sampler {weights}", "weights": "[]"}
     with pytest.raises(
         ParameterError,
         match=r"saved with a sampler \(sampler='sampler {weights}'\), this pipeline has no sampler \(shuffle=",

@@ -108,6 +108,9 @@ class CachedSource(Source):
         if not hits.all():
             self._source.will_need(indices[~hits])
 
+    def identity(self) -> dict[str, str]:
+        return self._source.identity()
+
     def fingerprint(self) -> str:
         return f"{self.kind}:{self._source.fingerprint()}"
 

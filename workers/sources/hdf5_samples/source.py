@@ -17,6 +17,7 @@ from ...base.parameters import Positive
 from ...base.source import Tops
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, locate_part, split_by_part, stretches
+from ..files.identity import digest, of_stamps
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
@@ -73,6 +74,7 @@ class HDF5SamplesSource(FilesSource):
         order = tuple(tops or (*wanted.data, *wanted.labels))
         self._stamps = stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
         self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
+        self._read_as = wanted, checked.allow_external
         cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
         self._index = _make_index(stamps, wanted, checked, cache, self._key)
         self._data = {top: data for top, data in self._index.data.items() if top in order}
@@ -151,6 +153,10 @@ class HDF5SamplesSource(FilesSource):
     def where(self, index: int) -> str:
         number, _ = locate_part(self._index.starts, index)
         return f"{self._stamps[number].path}:{self._index.name(index)}"
+
+    def _content(self) -> dict[str, str]:
+        others = [stamp for stamps in self._index.others for stamp in stamps]
+        return {**of_stamps([*self._stamps, *others]), "options": digest(self._read_as)}
 
     def fingerprint(self) -> str:
         others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""

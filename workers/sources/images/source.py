@@ -21,6 +21,7 @@ from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ...transport.memory import give_back_freed_memory
 from ...transport.shared_arrays import SharedArrays
+from ..files.identity import digest, of_looks, spread
 from ..files.naming import Naming
 from ..files.object_stores import objects_below
 from ..files.remote import CONNECTIONS, WholeObjects
@@ -119,6 +120,16 @@ class ImageListSource(Source):
         if _DATA in self._specs:
             self._fetch(indices)
             announce_files([path for path in map(self._image_path, indices.tolist()) if not is_url_path(path)])
+
+    def _content(self) -> dict[str, str]:
+        """Covers the list, and at most 1000 images, but with `check_files: false` or where they are objects."""
+        text = blake2b(self._memory["text"].data, digest_size=16).hexdigest()
+        options = {**msgspec.structs.asdict(self._options), "path": "", "root_folder": ""}
+        content = {"list": text, "options": digest(sorted(options.items()))}
+        if self._any_remote or not self._options.check_files:
+            return content
+        looks = [look_at(self._image_path(index)) for index in spread(len(self))]
+        return {**content, **of_looks([size for size, *_ in looks], [time for _, time, _ in looks])}
 
     def fingerprint(self) -> str:
         """Covers each image's size and modification time, or an object's version, except with `check_files: false`.

@@ -20,6 +20,7 @@ from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ..files.identity import digest, of_looks, spread
 from ..files.naming import Naming
 from ..files.paths import PackedNames
 from .decode import Image, ImageDecoder
@@ -133,6 +134,12 @@ class WindowSource(Source):
 
     def will_need(self, indices: IndexArray) -> None:
         announce_files(list(set(map(self._image_path, indices.tolist()))))
+
+    def _content(self) -> dict[str, str]:
+        looks = [look_at(self._located(self._paths[number])) for number in spread(len(self._paths))]
+        options = {**msgspec.structs.asdict(self._options), "path": "", "root_folder": ""}
+        files = of_looks([size for size, *_ in looks], [time for _, time, _ in looks])
+        return {"list": self._digest, **files, "options": digest(sorted(options.items()))}
 
     def fingerprint(self) -> str:
         """Covers each picture's size and modification time; looks at all of them."""

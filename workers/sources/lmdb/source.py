@@ -18,6 +18,7 @@ from ...base.files import in_folder
 from ...base.parameters import NotNegative
 from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ..files.identity import digest, of_stamps
 from ..files.naming import Naming
 from ..images.options import PictureOptions, require_like_first
 from .database import Database, list_keys
@@ -101,6 +102,10 @@ class LmdbSource(Source):
 
     def where(self, index: int) -> str:
         return f"{self._path} key {self._keys[index].decode(errors='backslashreplace')!r}"
+
+    def _content(self) -> dict[str, str]:
+        options = {**msgspec.structs.asdict(self._options), "path": ""}
+        return {**of_stamps([self._stamp]), "options": digest(sorted(options.items()))}
 
     def fingerprint(self) -> str:
         options = sorted(msgspec.structs.asdict(self._options).items(), key=str)

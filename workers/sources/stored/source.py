@@ -19,6 +19,7 @@ from ...base.keys import text_digest
 from ...base.source import Source
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, Straight
 from ..files.file import Locking, RawFile, require_in_range, split_by_part
+from ..files.identity import digest, of_stamps
 from ..files.lru import ChunkCache
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp
 from .joined import JoinedColumns
@@ -225,6 +226,10 @@ class StoredSource(FilesSource):
     def chunk_samples(self) -> int | None:
         """Samples in a chunk of the largest top, if a chunk is decoded as a whole."""
         return self._largest.arrays[0].chunk_samples
+
+    def _content(self) -> dict[str, str]:
+        stamps = [stamp for array in self._arrays for stamp in (array.file, *array.others)]
+        return {**of_stamps(stamps), "options": digest([(array.name, array.arrangement) for array in self._arrays])}
 
     def fingerprint(self) -> str:
         stored = [(array.file, array.others, array.name, array.arrangement) for array in self._arrays]

@@ -20,6 +20,7 @@ from ...base.parameters import Positive
 from ...base.source import Tops
 from ...base.specs import ArraySpec, IndexArray, NamedRows
 from ..files.file import locate_part, split_by_part
+from ..files.identity import digest, of_stamps
 from ..files.kept import kept
 from ..files.naming import Naming
 from ..files.paths import expand_paths
@@ -120,6 +121,10 @@ class TarSource(FilesSource):
     def where(self, index: int) -> str:
         number, local = locate_part(self._starts, index)
         return f"{self._stamps[number].path}:{self._keys[number][local].decode(errors='backslashreplace')}"
+
+    def _content(self) -> dict[str, str]:
+        options = {**msgspec.structs.asdict(self._options), "path": ""}
+        return {**of_stamps(self._stamps), "options": digest(sorted(options.items()))}
 
     def fingerprint(self) -> str:
         options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)

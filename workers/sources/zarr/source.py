@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from ...base.checks import check_options
 from ...base.errors import SourceError
@@ -15,6 +18,7 @@ from ...base.files import is_url
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Tops
+from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
@@ -73,6 +77,14 @@ class ZarrSource(StoredSource):
         opened = OpenFiles(chunk_cache_bytes=cache_bytes(checked.chunk_cache_bytes, columns, _WHAT))
         super().__init__(columns, opened, limit=checked.limit)
 
+    def _content(self) -> dict[str, str]:
+        """Covers the metadata, and of local arrays the chunks and shards, at most 1000 of each array."""
+        looks = []
+        for path in (path for array in self._arrays for path in _some_chunks(array)):
+            with suppress(FileNotFoundError):  # a chunk of fill values
+                looks.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
+        return {**super()._content(), "chunks": digest(looks)}
+
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""
         digest = blake2b(digest_size=16)
@@ -93,6 +105,17 @@ def _expanded(path: str, base_dir: Path) -> list[str]:
     # A store lists objects, and a group is none: it is what has an object zarr.json, .zgroup or .zarray.
     found = expand_paths(f"{path}/[z.]*", base_dir, _WHAT)
     return sorted({document.rpartition("/")[0] for document in found}, key=natural_key)
+
+
+def _some_chunks(array: StoredArray) -> Iterator[Path]:
+    layout = array.layout
+    if not isinstance(layout, ChunkObjects) or is_url(layout.folder):
+        return
+    per_object = layout.shard or (1,) * len(layout.chunk)
+    extents = zip(array.shape, layout.chunk, per_object, strict=True)
+    grid = [-(-extent // (chunk * count)) for extent, chunk, count in extents]
+    for number in spread(math.prod(grid)):
+        yield Path(layout.folder, layout.key([int(at) for at in np.unravel_index(number, grid)]))
 
 
 def _files_in(folder: str) -> Iterator[tuple[str, ...]]:

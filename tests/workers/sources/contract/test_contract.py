@@ -319,6 +319,43 @@ def test_the_fingerprint_changes_when_the_content_does_and_only_then(
                 assert source.fingerprint() == first
 
 
+# ---- states know their data
+
+
+def state_over(source: Source) -> dict[str, Any]:
+    """After one batch."""
+    with BatchReader(source, batch_size=2, num_loaders=0) as reader:
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def load(state: dict[str, Any], source: Source, **parameters: Any) -> None:
+    with BatchReader(source, batch_size=2, num_loaders=0, **parameters) as reader:
+        reader.load_state_dict(state)
+        assert reader.state_dict()["batches"] == 1
+        next(iter(reader))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_state_goes_on_over_moved_data_and_over_changed_ones_only_where_that_is_accepted(
+    name: str, tmp_path: Path
+) -> None:
+    content = content_of(7)
+    with written(name, content) as made:
+        for file in made.files:
+            os.utime(file, ns=(10**18, 10**18))
+        state = state_over(made.open())
+        load(state, made.open())
+        shutil.copytree(made.folder, tmp_path / "moved")
+        load(state, replace(made, folder=tmp_path / "moved").open())
+        changed = KINDS[name].write(made.folder, content.changed(3))
+        with pytest.raises(
+            ParameterError, match=r"data have changed since the state was saved: source .* then, .* now;"
+        ):
+            load(state, changed.open())
+        load(state, changed.open(), changed_data="accept")
+
+
 # ---- several sources
 
 

@@ -1,0 +1,131 @@
+"""A state that was saved over other data is refused, and the error says what has changed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.sources import Source
+
+from tests.support.reader_data import write_hdf5
+
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def saved(source: Any, **parameters: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **parameters) as reader:
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def load(state: dict[str, Any], source: Any, **parameters: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **parameters) as reader:
+        reader.load_state_dict(state)
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def test_the_error_names_what_changed_then_and_now(tmp_path: Path) -> None:
+    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
+    os.utime(path, ns=(NOW_NS, NOW_NS))
+    state = saved(source)
+    os.utime(path, ns=(NOW_NS, NOW_NS + 86_400_000_000_000))
+    with pytest.raises(ParameterError) as caught:
+        load(state, source)
+    said = str(caught.value)
+    assert re.search(
+        r"source 'hdf5': written: last at 2023-11-14 22:13:20 UTC .* then, last at 2023-11-15 22:13:20", said
+    )
+    assert "sizes" not in said
+    assert "changed_data='accept'" in said
+
+
+def test_once_accepted_the_next_state_holds_the_new_data(tmp_path: Path) -> None:
+    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
+    state = saved(source)
+    os.utime(path, ns=(NOW_NS, NOW_NS))
+    after = load(state, source, changed_data="accept")
+    assert load(after, source)["batches"] == 3
+
+
+def test_other_arrays_are_a_change(tmp_path: Path) -> None:
+    source = write_hdf5(tmp_path / "train.h5", 40)
+    state = saved(source)
+    with pytest.raises(ParameterError, match=r"arrays: data .*, label .* then, label .* now"):
+        load(state, source, tops="label")
+
+
+@pytest.mark.parametrize("sampler", [{"draws": 30}, {"indices": list(range(20))}])
+def test_states_of_drawn_epochs_know_their_data_too(tmp_path: Path, sampler: dict[str, Any]) -> None:
+    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
+    state = saved(source, sampler=sampler)
+    load(state, source, sampler=sampler)
+    os.utime(path, ns=(NOW_NS, NOW_NS))
+    with pytest.raises(ParameterError, match="written: "):
+        load(state, source, sampler=sampler)
+
+
+def test_one_changed_source_of_a_mix_is_noticed_and_a_cache_is_no_change(tmp_path: Path) -> None:
+    sources = [write_hdf5(tmp_path / f"{name}.h5", 40) for name in "ab"]
+    state = saved(None, mix=sources)
+    load(state, None, mix=sources, cache={"path": str(tmp_path / "cache"), "size_limit": 10**9})
+    os.utime(tmp_path / "b.h5", ns=(NOW_NS, NOW_NS))
+    with pytest.raises(ParameterError, match="source 'mix': written: "):
+        load(state, None, mix=sources)
+
+
+class Own(Source):
+    """Of the user's own."""
+
+    kind = "own"
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __len__(self) -> int:
+        return 40
+
+    @property
+    def specs(self) -> dict[str, ArraySpec]:
+        return {"data": ArraySpec((), np.dtype(np.int64))}
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        self.calls += 1
+        cast("AnyArray", out["data"])[...] = indices
+
+
+class Versioned(Own):
+    def __init__(self, version: str) -> None:
+        super().__init__()
+        self.version = version
+
+    def fingerprint(self) -> str:
+        return self.version
+
+
+def test_a_source_of_ones_own_is_known_by_its_own_fingerprint_alone() -> None:
+    state, busy = saved(Own()), Own()
+    busy.calls = 99
+    load(state, busy)
+    state = saved(Versioned("1"))
+    load(state, Versioned("1"))
+    with pytest.raises(ParameterError, match="source 'own': fingerprint: "):
+        load(state, Versioned("2"))
+
+
+def test_a_copy_with_other_times_is_accepted_on_request(tmp_path: Path) -> None:
+    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
+    os.utime(path, ns=(NOW_NS, NOW_NS))
+    state, moved = saved(source), {"hdf5": {"path": str(tmp_path / "moved.h5")}}
+    shutil.copyfile(path, tmp_path / "moved.h5")
+    with pytest.raises(ParameterError, match="written: "):
+        load(state, moved)
+    load(state, moved, changed_data="accept")
