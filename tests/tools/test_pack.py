@@ -293,8 +293,9 @@ def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Pa
     with environment, environment.begin() as transaction:
         records = [bytes(value) for _, value in transaction.cursor()]
     assert all(content in record for content, record in zip(files.values(), records, strict=True))
+    (line,) = (line for line in printed.splitlines() if line.startswith("source: "))
     pairs = []
-    for declared in ({"image_list": options}, yaml.safe_load(printed.splitlines()[-1])["source"]):
+    for declared in ({"image_list": options}, yaml.safe_load(line)["source"]):
         with BatchReader(declared, batch_size=1, epochs=1, num_loaders=0) as reader:
             pairs.append([(batch["data"], batch["label"]) for batch in reader])
     for (listed, label), (kept, other) in zip(*pairs, strict=True):
