@@ -1,4 +1,4 @@
-"""A batch as the trainer sees it: views on its slot, and which samples it holds."""
+"""A batch in the trainer: views on its slot, and the indices of its samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..transport.messages import DrawnBatch
 class Batch(msgspec.Struct, eq=False, dict=True):
     """One filled batch; its arrays are the slot's own memory, valid until the batch is released.
 
-    `number`: counts the batches of this run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
+    `number`: counts the batches of this run.  `epoch`, `position`: those of its first row.  `rows`: their number.
     `tops`: by name an array of shape (rows, *sample shape), C-contiguous, or RaggedRows if the samples' shapes vary.
     """
 
@@ -29,15 +29,15 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     order: EpochOrder | None
     replaced: Mapping[int, int]
     shard: int = 0
-    """Of a stream: which of its shards gave the batch."""
+    """The stream's shard from which the batch comes."""
     drawn: DrawnBatch | None = None
-    """Of a sampler: what it drew."""
+    """The sampler's draws for the batch, if there is a sampler."""
 
     @cached_property
     def indices(self) -> IndexArray:
-        """The sample of each row, shape (rows,); for a bad sample the one that took its place.
+        """The sample index of each row, shape (rows,); for a bad sample that of its replacement.
 
-        A stream's samples have no indices: these count what its shard has given in this epoch.
+        A stream's samples have no indices: these count the samples of its shard in this epoch.
         """
         if self.drawn is not None:
             indices: IndexArray = np.frombuffer(self.drawn.indices, np.int64).copy()
@@ -51,9 +51,9 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
     @property
     def epochs(self) -> IndexArray:
-        """The epoch of each sample, shape (rows,): a batch that wraps holds the end of one and the start of the next.
+        """The epoch of each sample, shape (rows,). A batch that wraps has samples of two or more epochs.
 
-        In a mix each sample has the epoch of its own source, as hooks see it.
+        In a mix each sample has the epoch of its own source, the same that hooks receive.
         """
         if self.drawn is not None:
             epochs, rows = zip(*self.drawn.epochs, strict=True)

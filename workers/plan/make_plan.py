@@ -1,4 +1,4 @@
-"""From parameters to the plan of a run. Opens and checks, makes one sample on trial; starts nothing."""
+"""Makes the plan of a run from parameters. Opens and checks, makes one sample on trial; starts no process."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from .stream_plan import StreamPlan
 from .trial import on_trial
 
 _TRIAL_BATCH = 2
-"""Rows of the batch on which a postprocess hook is tried: enough to tell the axis of rows from others."""
+"""Rows of the batch on which a postprocess hook is tried: enough to distinguish the axis of rows from others."""
 
 _MOST_SENT_BYTES = 1 << 30
-"""Of a source's memory to each remote loader: 30,000,000 lines of an image list, or a small data set."""
+"""The most memory of a source that is sent to a remote loader: 30,000,000 lines of an image list, or small arrays."""
 
 _TRIAL_ROWS = 32
 _TRIAL_S = 0.02
@@ -60,20 +60,20 @@ _DECODED_ROWS = 8
 _DECODED_S = 0.002
 _AGAIN_S = 0.2
 _TRIAL_BYTES = 1 << 20
-"""Setup makes a few rows to see how long they take, but not if that would be felt in time or memory."""
+"""The bound on trial rows in bytes. Setup makes a few rows to measure their time, without a noticeable delay."""
 
 
 def make_plan(
     parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
 ) -> Plan:
-    """Open the source, make one sample, lay out the batches; raises ParameterError, SourceError, what hooks raise.
+    """Open the source, make one sample, lay out the batches.
 
-    And PipelineStalled, if that hangs for `timeout_s`.
+    Raises ParameterError, SourceError, the exceptions of hooks, and PipelineStalled if that hangs for `timeout_s`.
     """
-    source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would ask its length
+    source = open_declared(parameters, hooks, base_dir) if source is None else source  # bool() would call its __len__
     _check_remote_loaders(parameters, source)
     _check_specs(source)
-    # Memory for samples that vary is touched only as far as they reach, and a hook may make them smaller.
+    # Samples that vary touch only as much memory as they fill, and a hook may make them smaller.
     _check_memory((name, spec) for name, spec in source.specs.items() if not spec.varies)
     chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
@@ -97,7 +97,7 @@ def _made_plan(
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
             return _indexed_plan(parameters, hooks, source, transform, base_dir, None)
-        # How the samples would be dealt in the source's own order does not matter.
+        # The sampler replaces the source's own order, so parameters of that order are set to harmless values.
         plain = msgspec.structs.replace(
             parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None
         )
@@ -106,7 +106,7 @@ def _made_plan(
 
 
 def _check_specs(source: Source | StreamSource) -> None:
-    """Raises ParameterError where a source of the user's own describes its arrays by something else."""
+    """Raises ParameterError if a user's source describes its arrays by anything but ArraySpecs."""
     what = f"source {source.kind!r} ({type(source).__name__}): its specs"
     if not isinstance(source.specs, Mapping):
         raise ParameterError(
@@ -132,7 +132,7 @@ def _describes_an_array(spec: ArraySpec) -> bool:
 
 
 def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
-    """Raises RingAllocationError before a sample is made that no memory holds: the kernel would kill the trainer."""
+    """Raises RingAllocationError for a sample larger than the available memory: the kernel would kill the trainer."""
     have = available_memory()
     for name, spec in specs:
         if spec.nbytes > have:
@@ -144,9 +144,9 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
 
 @contextmanager
 def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> Iterator[None]:
-    """Undo what a source of the user's own opens meanwhile and does not close, if it cannot be sent with that.
+    """Restore a user's source after the block if it opened a handle that it does not close and that cannot be sent.
 
-    An index that it has made, or an array that it has loaded, is sent: each loader would make it once more.
+    An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
     is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
@@ -162,7 +162,7 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
-    """Raises ExtraMissing without Ray, ParameterError for what only this host's loaders can read."""
+    """Raises ExtraMissing without Ray, and ParameterError for a source that only this host's loaders can read."""
     if parameters.remote_loaders is None:
         return
     need("ray", "remote_loaders")
@@ -174,10 +174,10 @@ def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource)
 
 
 def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
-    """What `source` or `mix` declare; raises ParameterError, SourceError, PipelineStalled if that hangs.
+    """Open the source that `source` or `mix` declares; raises ParameterError, SourceError, PipelineStalled.
 
-    Without `fields` the tops are read. With a hook the tops are what comes out: if the source does not have them all,
-    it is read as it is by default, and a stream always.
+    Without `fields` the tops are read. With a hook the tops are the hook's results: if the source lacks one of them, or
+    if it is a stream, its default fields are read.
     """
     cache = None if parameters.cache is None else parameters.cache.path
     require_answers((parameters.source, parameters.mix, cache), base_dir, parameters.timeout_s)
@@ -204,9 +204,9 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
 def _common(
     parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: DecodedSource | DecodedStream
 ) -> dict[str, Any]:
-    """What every kind of plan has; what a user may have written has the names by which messages call it.
+    """Return the arguments common to all kinds of plans; user code is packed with its name for messages.
 
-    The run gets `hooks` as they were given: setup has tried a copy, and what that stored is forgotten.
+    The run gets the user's own `hooks`. Setup has tried a copy, and whatever the copy stored is discarded.
     """
     decoded.rows.hooks = hooks
     if decoded.postprocessor is not None and hooks.postprocess is not None:
@@ -257,7 +257,7 @@ def _indexed_plan(
     def tried(index: int) -> tuple[int, DecodedSource, float]:
         rows = RowMaker(trial_hooks, source.specs, partial(read_one, source, index), parameters, transform)
         _check_memory(rows.slot_specs.items())
-        # The trial sample has just been cached: it does not show how long the others will take.
+        # The trial sample has just been cached, so its time would not be typical of the other samples.
         timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
         return index, timed, _seconds_per_row(timed, index, epoch)
 
@@ -292,14 +292,14 @@ def _order(parameters: Parameters, source: Source) -> EpochOrder:
 
 
 def _seconds_per_row(decoded: DecodedSource, index: int, epoch: int) -> float:
-    """Time to make a row when everything is warm: the first run opens files and waits for the disk, so it is repeated
-    even if it took long; rows in a run share a call's cost.
+    """Measure the seconds per row when everything is warm.
 
-    The least of several runs, since other processes can only add to it.
+    The first run opens files and waits for the disk, so it is repeated even if it took long. Rows in a run share the
+    cost of a call. The minimum of several runs counts, since other processes can only make them longer.
     """
     seconds = _seconds_for(decoded, index, epoch, 1)
     row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
-    # A decode of 10 µs takes 130 the first times, and would keep quick batches from sharing a slot.
+    # The first runs of a 10 µs decode take 130 µs, which would prevent quick batches from sharing a slot.
     most, short_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
     run = max(1, min(most, _TRIAL_BYTES // max(1, row_bytes)))
     for rows, limit_s in ((1, _AGAIN_S), *[(run, short_s)] * 3):
@@ -315,7 +315,7 @@ def _seconds_for(decoded: DecodedSource, index: int, epoch: int, rows: int) -> f
 
 
 def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRows:
-    # The trial sample again and again: if another one is bad it is the run's to say so, with all that it knows.
+    # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
     decoded.make(np.full(rows, index, np.int64), np.full(rows, epoch, np.int64), out, lambda *_: None)
     return out
@@ -324,9 +324,9 @@ def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRow
 def _postprocessor(
     hook: PostprocessHook, parameters: Parameters, rows: RowMaker, row: NamedRows, index: int
 ) -> tuple[Postprocessor, float]:
-    """The hook, tried on a few copies of `row`, which is sample `index`, and the seconds that it took for each.
+    """Try the hook on a few copies of `row`, which is sample `index`; returns also the seconds per row.
 
-    A hook that fails is tried on a whole batch of them: it may be written for four of each of 16 classes.
+    A hook that fails is tried on a whole batch: it may be written for four samples of each of 16 classes.
     """
     count = min(parameters.batch_size, _TRIAL_BATCH)
     while True:

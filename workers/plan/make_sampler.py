@@ -1,4 +1,4 @@
-"""From the parameters `sampler` and `batch_sampler`, or a user's hooks, to the sampler of a run; opens and checks."""
+"""Makes the sampler of a run from the parameters `sampler` and `batch_sampler` or a user's hooks; opens and checks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LABELS_BYTES = 8 << 20
 
 
 class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What `sampler:` declares: one of the first three, or draws alone."""
+    """The options of `sampler:`: one of the first three, or draws alone."""
 
     weights: Any = None
     balance: str | None = None
@@ -50,22 +50,22 @@ class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 def make_sampler(
     parameters: Parameters, hooks: Hooks, source: Source | StreamSource, base_dir: Path, open_field: OpenField
 ) -> Sampler | None:
-    """None if `shuffle` decides. `open_field`: opens the declared source for one field alone.
+    """Make the sampler; None if `shuffle` determines the order. `open_field`: opens the source for one field alone.
 
     Raises ParameterError, SourceError.
     """
     declared = {"sampler": parameters.sampler, "batch_sampler": parameters.batch_sampler}
-    told = {name: value for name, value in declared.items() if value is not None}
+    chosen = {name: value for name, value in declared.items() if value is not None}
     overridden = [name for name in declared if getattr(hooks, name) is not None]
-    if not told and not overridden:
+    if not chosen and not overridden:
         return None
-    if len(told) + len(overridden) > 1:
+    if len(chosen) + len(overridden) > 1:
         raise ParameterError(
-            f"several things say which samples an epoch has: {', '.join([*told, *(f'{n}()' for n in overridden)])}; "
+            f"several things say which samples an epoch has: {', '.join([*chosen, *(f'{n}()' for n in overridden)])}; "
             "keep one of them"
         )
     if isinstance(source, StreamSource):
-        raise ParameterError(f"{[*told, *overridden][0]} needs samples that have indices, and a stream's have none")
+        raise ParameterError(f"{[*chosen, *overridden][0]} needs samples that have indices, and a stream's have none")
     if overridden:
         name = overridden[0]
         sampler: Sampler = HookSampler(f"{name}()", getattr(hooks, name), gives_batches=name == "batch_sampler")
@@ -73,13 +73,13 @@ def make_sampler(
         options = check_options(parameters.sampler, SamplerOptions, "sampler")
         sampler = _declared(options, parameters, source, base_dir, open_field)
     else:
-        sampler = _given(*next(iter(told.items())), parameters, len(source))
+        sampler = _given(*next(iter(chosen.items())), parameters, len(source))
     _check_beside(parameters, may_shuffle=isinstance(sampler, SubsetSampler))
     return sampler
 
 
 def _read_labels(source: Source, name: str) -> NDArray[Any]:
-    """The field of every sample, shape (samples,): read by the sampler, in its own process."""
+    """Read the field of every sample, shape (samples,). The sampler calls it in its own process."""
     samples = len(source)
     sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
     block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
@@ -108,7 +108,7 @@ def _declared(
         return _subset(options.indices, parameters, samples, base_dir, "sampler.indices")
     draws = options.draws or samples
     if options.balance is not None:
-        # Else it is an object of the user's, of which nobody knows how to open it for one field alone.
+        # Otherwise it is a user's object, which cannot be opened for one field alone.
         declared = any((parameters.source or {}).values())
         try:
             opened = open_field(options.balance) if declared else source
@@ -127,7 +127,7 @@ def _declared(
 
 
 def _with_labels(source: Source | StreamSource, name: str) -> Source:
-    """`source`, if the field `name` of it can be balanced; raises ParameterError."""
+    """Return `source` if its field `name` can be balanced; raises ParameterError."""
     if not isinstance(source, Source) or name not in source.specs:
         names = ", ".join(source.specs)
         raise ParameterError(
@@ -183,7 +183,7 @@ def _subset(value: Any, parameters: Parameters, samples: int, base_dir: Path, wh
 
 
 def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
-    """An array or a list as it is; a path is a .npy file, or text with a number on each line."""
+    """Return an array or list as an array; read a path as a .npy file, or as text with a number on each line."""
     if not isinstance(value, str | Path):
         try:
             return np.asarray(value)
@@ -204,7 +204,7 @@ def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:
 
 
 def _check_beside(parameters: Parameters, *, may_shuffle: bool) -> None:
-    """Parameters that say something else about the order."""
+    """Raises ParameterError for other parameters that determine the order."""
     if parameters.shuffle and not (may_shuffle and parameters.shuffle is True):
         raise ParameterError(
             f"shuffle is {parameters.shuffle!r}, and a sampler gives the order: leave shuffle out (true shuffles a "

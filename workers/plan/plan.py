@@ -1,11 +1,11 @@
-"""The plan of a run: all that describes it, made once in the trainer, and handed whole to assembler and loaders.
+"""The plan of a run: its whole description, made once in the trainer and sent to the assembler and the loaders.
 
-    trainer     what the batches are: `unpack`, `begin`, `resumed`, and how many there are
-    assembler   what to make next: `schedule`
-    loaders     how to make it: `worker`
+    trainer     counts and unpacks batches: `unpack`, `begin`, `resumed`, `batches`
+    assembler   chooses the next rows: `schedule`
+    loaders     make them: `worker`
 
-Reading by index, the usual way, is `IndexedPlan`; reading in a sampler's order and as a stream have files of their own.
-Anyone who needs `batch_size`, `seed` or another parameter asks `parameters`; nobody keeps a copy.
+`IndexedPlan` reads by index, the usual way. Plans for samplers and streams have files of their own. `parameters` is the
+only place of `batch_size`, `seed` and other parameters; no component stores a copy.
 """
 
 from __future__ import annotations
@@ -40,103 +40,104 @@ from .batch import Batch
 State = dict[str, int | str]
 
 _STATE_VERSION = 3
-"""Of the state of an IndexedPlan."""
+"""The version of an IndexedPlan's state."""
 
 _AHEAD = 4
-"""Slots made ahead of the trainer by `prefetch_batches: auto`, besides the one that it reads. With only two,
-the trainer waited at every fourth slot of tiny batches."""
+"""The slots that `prefetch_batches: auto` fills ahead of the trainer, besides the one that it reads. With only two, the
+trainer waited at every fourth slot of tiny batches."""
 
 
 class Progress(Protocol):
-    """How far the trainer has come. It never changes: the next one takes its place, in one step."""
+    """The trainer's position in a run. Immutable: each batch replaces it by the next one in a single assignment."""
 
     @property
     def taken(self) -> int:
-        """Batches since the plan begins."""
+        """The number of batches since the start of the plan."""
 
     def after(self, batch: Batch) -> Progress:
-        """The progress when the trainer has received `batch` too."""
+        """Return the progress after the trainer has also received `batch`."""
 
     def state(self) -> State:
-        """Plain values from which `Plan.resumed` goes on."""
+        """Return plain values from which `Plan.resumed` continues."""
 
 
 class Schedule(ABC):
-    """What the assembler asks, group by group in rising order; no I/O."""
+    """The content of each group, requested by the assembler group by group in rising order; no I/O."""
 
     __slots__ = ()
 
     @property
     def can_be_cut(self) -> bool:
-        """Whether rows of one affinity may be made by several loaders."""
+        """True if several loaders may make rows of one affinity."""
         return True
 
     @abstractmethod
     def has(self, group: int) -> bool:
-        """Whether there is such a group, now; asked until it is there."""
+        """Return true if the group exists by now; may be called until it does."""
 
     @abstractmethod
     def rows_of(self, group: int) -> int:
-        """Rows to be made."""
+        """Return the number of rows to make."""
 
     def affinity(self, group: int, row: int) -> int | None:
-        """Rows of one affinity had better be made by one loader, since they lie in the same storage chunks or come from
-        the same shard of a stream; None if any loader will do.
+        """Return the affinity of a row; None if any loader may make it.
+
+        Rows of one affinity should be made by one loader, since they share storage chunks or a shard of a stream.
         """
         return None
 
     def stream_batch(self, group: int) -> StreamBatch | None:
-        """Which batch of a stream the group is; None if it is no stream's."""
+        """Return the stream's batch that the group holds; None without a stream."""
         return None
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
-        """Where the indices of these rows lie, if a sampler drew them."""
+        """Return the places of these rows' indices in the shared file; empty without a sampler."""
         return ()
 
     @abstractmethod
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        """The rows of each batch in the group that lies within its first `good_rows` rows."""
+        """Return the number of rows of each batch that lies within the group's first `good_rows` rows."""
 
     def note_done(self, group: int, stream_rows: int) -> None:  # noqa: B027 - all that was asked for is there
-        """A loader has made rows of the group; `stream_rows`: how many a stream had for it."""
+        """Record that a loader has made rows of the group; `stream_rows`: the rows that a stream had for it."""
 
     @abstractmethod
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        """(epoch, index, where) of the sample in `row`, as far as it is known here; `seen`: what a loader was at."""
+        """Return (epoch, index, location) of the sample in `row`, as far as known; `seen`: the loader's last sample."""
 
     @abstractmethod
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        """What to tell the trainer; None if there is nothing for it in the group.
+        """Return the trainer's message about the group; None if the group has no batch for it.
 
-        `good_rows`: if the run ends with a bad row of the group, how many lie before it.
+        `good_rows`: if the run ends with a bad row of the group, the number of rows before it.
         """
 
     @property
     def complaint(self) -> str:
-        """Why there is no way on, or nothing."""
+        """The reason why the run cannot continue; "" if it can."""
         return ""
 
     @property
     def cause(self) -> tuple[int, str]:
-        """The exception behind the complaint: its number on the error channel and its traceback, (0, "") if none."""
+        """The exception behind the complaint: its number on the error channel and its traceback; (0, "") for none."""
         return 0, ""
 
     @property
     def finished(self) -> bool:
-        """Whether the trainer must be told that no more groups will come; never if it knows by itself."""
+        """True if no more groups will come and the trainer needs a message; it needs none if it knows their number."""
         return False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(ABC):
-    """What does not change while the pipeline runs.
+    """The description of a run. It does not change while the pipeline runs.
 
     `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
-    `specs`: what the tops' rows are, by name and in order. `slot_specs`: those, and what a slot has beside them.
-    `postprocesses`: whether there is such a hook.
+    `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
+    `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
-    `rows_at_once`: the least rows in a task, since its source fetches them at the same time. `batches_per_slot`: at
-    most. `tried`: the sample that setup has made.
+    `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
+    maximum. `tried`: the sample that setup has made.
     """
 
     parameters: Parameters
@@ -152,19 +153,19 @@ class Plan(ABC):
     tried: int = 0
 
     needs_sampler: ClassVar[bool] = False
-    """Whether a process draws the epochs."""
+    """True if a sampler process draws the epochs."""
 
     ends: ClassVar[str] = "the stream has ended in all of its epochs"
-    """What is told behind the last batch, if the number of batches is not known."""
+    """The message of EndOfData behind the last batch, if the number of batches is not known."""
 
     @property
     @abstractmethod
     def samples(self) -> int:
-        """Samples in an epoch, over all ranks; raises SourceError for a stream, which does not know."""
+        """The number of samples in an epoch, over all ranks; raises SourceError for a stream, where it is unknown."""
 
     @property
     def batches(self) -> Batches | None:
-        """All batches of this rank, if every epoch is as long."""
+        """All batches of this rank, if all epochs have the same length; else None."""
         return None
 
     @cached_property
@@ -173,25 +174,25 @@ class Plan(ABC):
 
     @abstractmethod
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        """The batches of an announced group, as views on its slot's rows."""
+        """Return the batches of an announced group, as views on its slot's rows."""
 
     @abstractmethod
     def begin(self) -> Progress: ...
 
     @abstractmethod
     def resumed(self, state: Mapping[str, object]) -> Self:
-        """The same, going on from `state`; raises ParameterError if that is not possible."""
+        """Return this plan continued from `state`; raises ParameterError if that is not possible."""
 
     @abstractmethod
     def schedule(self) -> Schedule:
-        """For one assembler, from the plan's start."""
+        """Return the schedule for one assembler, from the plan's start."""
 
     @abstractmethod
     def worker(self, place: Workplace) -> Worker:
-        """For one loader; raises whatever unpickling user code raises."""
+        """Return the worker for one loader; raises any exception of unpickling user code."""
 
     def reweigh(self, weights: object, progress: Progress, *, started: bool) -> NewWeights:
-        """Note new weights for the sampler, and from where on they count; raises ParameterError."""
+        """Record new weights for the sampler and the first epoch that uses them; raises ParameterError."""
         raise ParameterError(
             "set_weights: this pipeline has no sampler with weights: declare sampler: {weights: FILE, draws: n}, or "
             "{draws: n} to begin with equal ones"
@@ -204,18 +205,18 @@ class Plan(ABC):
 
     @property
     def data(self) -> str:
-        """What states hold of the data: see `Source.identity`."""
+        """The identity of the data, as stored in states: see `Source.identity`."""
         identity: str = self.decoded.value.identity
         return identity
 
     @cached_property
     def delivered(self) -> tuple[str, ...]:
-        """What of a slot's rows the trainer gets."""
+        """The names of the slot's arrays that the trainer reads."""
         return (*self.specs, *(name for name in self.slot_specs if name == CROPS))
 
     @property
     def status_lines(self) -> int:
-        """Of the status board: the local loaders', the remote ones', and the last one for the sampler."""
+        """The number of the status board's lines: for local loaders, remote loaders and, last, the sampler."""
         return self.max_loaders + self.max_remote_loaders + 1
 
     @property
@@ -229,26 +230,26 @@ class Plan(ABC):
 
     @property
     def description(self) -> About:
-        """Made in the trainer."""
+        """The status board's description of the run, made in the trainer."""
         return About(os.getpid(), self.slots, self.batches_per_slot, self.source.kind)
 
     @property
     def slots(self) -> int:
-        """Slots in the ring: for the batches made ahead, at most a number given, and one that is lent by view."""
+        """The number of slots: for the batches prefetched, plus one that `delivery: view` gives the trainer."""
         ahead = self.parameters.prefetch_batches
         if ahead == "auto":
             return _AHEAD + 1
         return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
 
     def most_ahead(self, in_slot: int) -> int:
-        """What the ring holds at most if up to `in_slot` batches share a slot: as many for copies as for views."""
+        """Return the most batches in the ring if up to `in_slot` share a slot; the same for copies and views."""
         ahead = self.parameters.prefetch_batches
         return (_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot
 
 
 @dataclass(frozen=True, kw_only=True)
 class IndexedPlan(Plan, Schedule):
-    """Its own schedule: what is in a group follows from its number. `rounds`: all of them, with this rank's batches."""
+    """A plan that is its own schedule, since a group's number determines its content. `rounds`: this rank's batches."""
 
     order: EpochOrder
     rounds: Batches
@@ -292,7 +293,7 @@ class IndexedPlan(Plan, Schedule):
         return replace(self, rounds=rounds, first_number=int(checked["batches"]))
 
     def from_batch(self, taken: int) -> IndexedPlan:
-        """The same, from the batch on that follows the first `taken` ones of this plan."""
+        """Return this plan without its first `taken` batches."""
         return self.resumed(IndexedProgress(self, taken).state())
 
     @property
@@ -300,7 +301,7 @@ class IndexedPlan(Plan, Schedule):
         return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
 
     def batches_in_slot(self, seconds_per_row: float) -> int:
-        """How many had better share a slot if it takes so long to make a row."""
+        """Return the number of batches that should share a slot if a row takes `seconds_per_row`."""
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
         return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
 
@@ -317,7 +318,7 @@ class IndexedPlan(Plan, Schedule):
         return self.groups.rows_of(group)
 
     def affinity(self, group: int, row: int) -> int | None:
-        """Rows of one window of a chunked order have chunks in common: one loader decompresses them, once."""
+        """Return the row's window in a chunked order. Rows of one window share chunks: one loader decodes them once."""
         return self.order.window_at(self.groups.position_of(group, row)) if self.order.has_windows else None
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
@@ -343,7 +344,7 @@ class IndexedPlan(Plan, Schedule):
 
 
 class IndexedProgress(msgspec.Struct, frozen=True):
-    """Counts batches: which samples they were follows from the plan."""
+    """Counts batches; the plan determines their samples."""
 
     plan: IndexedPlan
     taken: int = 0
@@ -366,7 +367,7 @@ class IndexedProgress(msgspec.Struct, frozen=True):
 
 
 def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask counts, not what the machine has."""
+    """Return the number of cores in this process's affinity mask, which may be fewer than the machine has."""
     return len(os.sched_getaffinity(0))
 
 
@@ -377,9 +378,9 @@ def max_loaders(parameters: Parameters) -> int:
 def check_state(
     state: Mapping[str, object], ours: State, fixed: tuple[str, ...], changed_data: str = "refuse"
 ) -> State:
-    """Return `state`, if it has the names and types of `ours`, and the same values for `fixed`.
+    """Check that `state` has the names and types of `ours` and its values of `fixed`, and return it.
 
-    Raises ParameterError, also if its `data` are others, but with "accept".
+    Raises ParameterError, also for other `data`, unless `changed_data` is "accept".
     """
     given = dict(state) if isinstance(state, Mapping) else {}
     version, expected = given.get("version"), int(ours["version"])
@@ -431,4 +432,4 @@ def _changes(then: str, now: str) -> str:
 
 
 _WAYS = {"sampler": "a sampler", "sequences": "a stream", "shuffle": "no sampler"}
-"""By the name that only the states of such pipelines have."""
+"""The kind of a pipeline, by a name that occurs only in states of that kind."""

@@ -1,4 +1,4 @@
-"""The plan of a run whose epochs a sampler draws: samples have indices, and which ones come is known an epoch ahead."""
+"""The plan of a run whose epochs a sampler draws: samples have indices, and an epoch's are known one epoch ahead."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from .sampled_schedule import SampledSchedule
 _STATE_VERSION = 3
 
 _PARTS_OF_EPOCH = 16
-"""A slot holds at most such a part of an epoch if weights may be set. By default there are five slots."""
+"""A slot holds at most 1/16 of an epoch if weights may be set. By default there are five slots."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SampledPlan(Plan):
-    """`epoch`, `position`: where the first round begins, counted in samples, or in batches if the sampler gives some.
+    """A plan with a sampler. `epoch`, `position`: the start of the first round, in samples or the sampler's batches.
 
-    `source_samples`: what the sampler may draw from. `most_in_slot`: how many batches would share a slot if they took
-    no time: where new weights begin must not depend on how long a sample takes, which is measured.
+    `source_samples`: the number of samples to draw from. `most_in_slot`: the batches per slot if they took no time. The
+    first epoch of new weights is computed from it, since it must not depend on measured times.
     """
 
     sampler: Packed[Sampler]
@@ -48,7 +48,7 @@ class SampledPlan(Plan):
 
     @classmethod
     def of(cls, plan: IndexedPlan, sampler: Sampler, samples: int) -> SampledPlan:
-        """Reads what `plan` reads, in the sampler's order; raises ParameterError."""
+        """Make the plan that reads the source of `plan` in the sampler's order; raises ParameterError."""
         if samples > MOST_SAMPLES:
             raise ParameterError(
                 f"{sampler.about.name} chooses among at most 2**48 samples, and the source has {samples}"
@@ -56,7 +56,7 @@ class SampledPlan(Plan):
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
             **shared,
-            # The modules of a sampler are its own process's to import: torch, often, which no loader needs.
+            # Only the sampler's process imports its modules: often that is torch, which no loader needs.
             sampler=Packed(sampler, parts={sampler.about.name: sampler}),
             about=sampler.about,
             source_samples=samples,
@@ -64,7 +64,7 @@ class SampledPlan(Plan):
         batches = made.batches  # checks what can be checked before the first epoch is drawn
         if batches is None or not sampler.about.takes_weights:
             return made
-        # New weights count behind what may be planned: with tiny batches in full slots that would be epochs later.
+        # New weights apply after all batches that may be planned. With tiny batches in full slots that would be epochs.
         part = max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH)
         most = min(plan.batches_in_slot(0), part)
         return replace(made, batches_per_slot=min(made.batches_per_slot, most), most_in_slot=most)
@@ -77,7 +77,7 @@ class SampledPlan(Plan):
 
     @cached_property
     def batches(self) -> Batches | None:
-        """Counted in items."""
+        """The batches of this rank, counted in items; None if the length of an epoch is unknown."""
         items, given = self.about.length, self.parameters
         if items is None:
             return None
@@ -113,7 +113,7 @@ class SampledPlan(Plan):
         made = replace(self, epoch=epoch, position=position, first_number=number, log=log)
         if made.batches is None:
             return made
-        # With `drop` the rest of the epoch may be no round: of another batch size, or for more ranks.
+        # With `drop` the rest of the epoch may be less than a round, if batch size or ranks have changed.
         epoch, position = divmod(made.batches.round_start(0), made.batches.samples)
         return replace(made, epoch=epoch, position=position)
 
@@ -129,7 +129,7 @@ class SampledPlan(Plan):
         return NewWeights(change, checked, self.log.forget(progress.epoch))
 
     def _epoch_behind(self, progress: SampledProgress, batches: int) -> int:
-        """The first epoch that has nothing in what has been taken, nor in so many batches behind it."""
+        """Return the first epoch of which no batch is among those taken, nor among the next `batches` ones."""
         samples = self.samples
         rest = Batches(samples, self.parameters, progress.epoch * samples + progress.position)
         return -(-rest.round_start(batches) // samples)
@@ -152,7 +152,7 @@ class SampledPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class SampledProgress:
-    """Where the next round begins."""
+    """The position of the next round."""
 
     plan: SampledPlan
     taken: int

@@ -1,8 +1,8 @@
-"""What the assembler makes next when a sampler says which samples an epoch has. Pure, but for reading shared memory.
+"""The schedule of a run with a sampler. Pure, except for reading shared memory.
 
-How long an epoch is becomes known when it has been drawn, by another process, one epoch ahead. From then on it is cut
-into rounds, one batch for each rank, as batches.py does it for epochs of equal length. An *item* is what is dealt to
-the ranks: a sample, or a whole batch if the sampler gives batches.
+A separate process draws each epoch one epoch ahead; only then its length is known. A drawn epoch is cut into rounds,
+one batch for each rank, like the epochs of equal length in batches.py. An *item* is the unit that ranks share out: a
+sample, or a whole batch if the sampler draws batches.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from .plan import Schedule
 _INDEX_BYTES = 8
 
 _MOST_OTHERS = 100
-"""Told with each task, if bad samples are replaced: a remote loader has no other samples of the epoch."""
+"""The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
 
 _Key = tuple[int, int]
-"""An epoch, and the version of the weights that it was drawn with."""
+"""An epoch and the version of the weights by which it was drawn."""
 
 ReadIndices = Callable[[int, int], IndexArray]
-"""(offset in bytes, count) → the draws, or sizes of batches, there."""
+"""A function of (offset in bytes, count) that reads draws, or sizes of batches, from the shared file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Epoch:
-    """A drawn epoch. `starts`: where each of its batches begins, and the end, if the sampler gave batches.
+    """A drawn epoch. `starts`: the first sample of each of its batches, and the end, if it was drawn in batches.
 
-    `others`: as for DrawnRows.
+    `others`: see DrawnRows.
     """
 
     offset: int
@@ -51,7 +51,7 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """`rows` rows of an epoch from its sample `first` on."""
+    """A run of `rows` rows of an epoch from its sample `first` on."""
 
     key: _Key
     offset: int
@@ -61,7 +61,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """One batch of this rank. `end`: epoch and item where the next round begins."""
+    """One batch of this rank. `end`: epoch and item of the next round's start."""
 
     runs: tuple[_Run, ...]
     end: tuple[int, int]
@@ -73,7 +73,7 @@ class _Placed:
 
 @dataclass(slots=True)
 class SampledSchedule(Schedule):
-    """`epoch`, `position`: where the next round begins, an item of the epoch."""
+    """The schedule. `epoch`, `position`: the start of the next round, an item of the epoch."""
 
     parameters: Parameters
     about: AboutSampler
@@ -81,9 +81,9 @@ class SampledSchedule(Schedule):
     epoch: int
     position: int
     changes: list[WeightsChange]
-    """Of the weights."""
+    """The changes of the sampler's weights."""
     read: ReadIndices = field(init=False, repr=False)
-    """Set by the process that has the shared file."""
+    """The reader of the shared file, set by the process that has the file."""
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
     _asked: Draw | None = None
@@ -98,7 +98,7 @@ class SampledSchedule(Schedule):
     # ---- epochs
 
     def wanted(self) -> Draw | None:
-        """What the sampler is to draw now, the same until it is answered; None if nothing is needed."""
+        """Return the request for the sampler, the same one until it is answered; None if no epoch is needed."""
         if self._asked is None and (key := self._next_key()) is not None:
             self._requests += 1
             self._asked = Draw(self._requests, *key, self._file_end)
@@ -106,11 +106,11 @@ class SampledSchedule(Schedule):
 
     @property
     def waits(self) -> bool:
-        """Whether there can be no further batch before an epoch has been drawn."""
+        """True if no further batch is possible before an epoch has been drawn."""
         return self._needed is not None
 
     def _next_key(self) -> _Key | None:
-        """The epoch that batches wait for, else the one behind the current."""
+        """Return the epoch for which batches wait, else the one after the current."""
         if self._is_over:
             return None
         epochs = self.parameters.epochs
@@ -120,7 +120,7 @@ class SampledSchedule(Schedule):
         return next((key for key in keys if key not in self._drawn), None)
 
     def note_drawn(self, answer: Drawn | DrawFailed) -> bool:
-        """The sampler's answer; False if nobody had asked."""
+        """Record the sampler's answer; returns False if no request is open."""
         if self._asked is None or answer.request != self._asked.request:
             return False
         draw, self._asked = self._asked, None
@@ -149,7 +149,7 @@ class SampledSchedule(Schedule):
         self.changes = [*without_superseded(self.changes, self.epoch), change]
 
     def freed(self) -> list[tuple[int, int]]:
-        """(offset, size) of what nobody needs any more in the file; each is told once."""
+        """Return the (offset, size) of parts of the file that are no longer needed; each is returned once."""
         past = [key for key in self._drawn if key[0] < self.epoch or key != self._key(key[0])]
         if past:
             groups = (*self._groups.values(), self._pending)
@@ -164,7 +164,7 @@ class SampledSchedule(Schedule):
         return epoch, version_at(self.changes, epoch)
 
     def _epoch_drawn(self, epoch: int) -> _Epoch | None:
-        """None while it is awaited, or if there is none: then nothing follows."""
+        """Return the drawn epoch; None while it is awaited, or after a failure, which ends the run."""
         key = self._key(epoch)
         found = self._drawn.get(key)
         self._needed = key if found is None else None
@@ -210,9 +210,9 @@ class SampledSchedule(Schedule):
         return placed
 
     def _left_in_epoch(self, round_items: int) -> int:
-        """Items from the position to the end of the epoch, which goes on to the next one if there is no round left.
+        """Return the items left in the epoch; if they make no further round, go on to the next epoch first.
 
-        0 if the epoch is awaited, or nothing follows.
+        Returns 0 while the epoch is awaited, and at the end of the run.
         """
         given = self.parameters
         while not self._is_over:
@@ -243,7 +243,7 @@ class SampledSchedule(Schedule):
         return 0
 
     def _walk(self, items: int) -> list[tuple[int, int, _Epoch]] | None:
-        """(epoch, item behind the last one, epoch's contents) of all epochs in which the next `items` items lie."""
+        """Return (epoch, item after the last one, drawn epoch) for all epochs that hold the next `items` items."""
         found, epoch, position = [], self.epoch, self.position
         while items:
             drawn = self._epoch_drawn(epoch)
@@ -255,7 +255,7 @@ class SampledSchedule(Schedule):
         return found
 
     def _runs(self, found: list[tuple[int, int, _Epoch]], first: int, end: int) -> Iterator[_Run]:
-        """The rows of the round's items first … end-1."""
+        """Yield the runs of the round's items first … end-1."""
         begin, position = 0, self.position
         for epoch, stop, drawn in found:
             low, high = max(first - begin, 0) + position, min(end - begin, stop - position) + position
@@ -265,7 +265,7 @@ class SampledSchedule(Schedule):
                 yield _Run(self._key(epoch), drawn.offset + _INDEX_BYTES * low, low, high - low)
             begin, position = begin + stop - position, 0
 
-    # ---- what the ledger and the assembly ask
+    # ---- for the ledger and the assembly
 
     def rows_of(self, group: int) -> int:
         return len(self._groups[group]) * self.parameters.batch_size
@@ -295,9 +295,9 @@ class SampledSchedule(Schedule):
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
         size, placed = self.parameters.batch_size, self._groups.pop(group)
         good = [each for n, each in enumerate(placed) if good_rows < 0 or n * size + each.rows <= good_rows]
-        return Announce(group, slot, replaced, drawn=tuple(map(self._told, good))) if good else None
+        return Announce(group, slot, replaced, drawn=tuple(map(self._drawn_batch, good))) if good else None
 
-    def _told(self, placed: _Placed) -> DrawnBatch:
+    def _drawn_batch(self, placed: _Placed) -> DrawnBatch:
         first, rows = placed.runs[0], tuple((run.key[0], run.rows) for run in placed.runs)
         indices = b"".join(self._samples(run.offset, run.rows).tobytes() for run in placed.runs)
         return DrawnBatch(placed.rows, first.key[0], first.first, *placed.end, rows, indices)

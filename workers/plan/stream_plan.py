@@ -1,4 +1,4 @@
-"""The plan of a run over a stream: its batches are known when they come, not before."""
+"""The plan of a run over a stream, whose batches become known only when they come."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _NO_FULL_BATCH = (
 
 @dataclass(frozen=True, kw_only=True)
 class StreamPlan(Plan):
-    """`shards`: of this rank; each belongs to one loader at a time. `capacity`: of each shard's shuffle buffer.
+    """A plan over a stream. `shards`: of this rank; each belongs to one loader at a time.
 
-    `end`: the `epochs` of which an end has been taken, in a short batch; 0 if none has.
-    `takes_any_shards`: nobody asked for a number: there are as many as loaders, which may be others after a restart.
+    `capacity`: the size of each shard's shuffle buffer. `end`: the value of `epochs` if a short batch at its end has
+    been taken, else 0. `takes_any_shards`: the user declared no number of shards; it is that of the loaders, and may
+    change at a restart.
     """
 
     shards: int
@@ -98,7 +99,7 @@ class StreamPlan(Plan):
 
 @dataclass(frozen=True, slots=True)
 class StreamProgress:
-    """Counts what has been taken from each shard."""
+    """Counts the batches taken from each shard."""
 
     plan: StreamPlan
     position: StreamPosition
@@ -130,7 +131,7 @@ class StreamProgress:
 
 @dataclass(slots=True)
 class StreamSchedule(Schedule):
-    """What the assembler asks: shards take turns, and a shard's batches belong to the loader that runs it."""
+    """The schedule of a stream: shards take turns, and all batches of a shard go to the loader that runs it."""
 
     plan: StreamPlan
     can_be_cut: bool = False
@@ -138,13 +139,13 @@ class StreamSchedule(Schedule):
     cause: tuple[int, str] = (0, "")
     _turns: ShardTurns = field(init=False)
     _draws: dict[int, Draw] = field(default_factory=dict)
-    """By group."""
+    """The batch of each group."""
     _rows: dict[int, int] = field(default_factory=dict)
-    """By group, how many were there."""
+    """The number of rows that each group has received."""
     _longest_in_epoch: int = field(init=False)
-    """Rows of the batch that has most of them."""
+    """The number of rows of the longest batch in this epoch."""
     _ends: dict[int, int] = field(default_factory=dict)
-    """By shard, which of its batches in this epoch is known not to be full."""
+    """The first batch of each shard in this epoch that is known not to be full."""
 
     def __post_init__(self) -> None:
         given, position = self.plan.parameters, copy.deepcopy(self.plan.position)
@@ -183,7 +184,7 @@ class StreamSchedule(Schedule):
     def _note_end(self, draw: Draw) -> None:
         epoch = self._turns.position.epoch
         if self._turns.finished or draw.epoch != epoch:
-            return  # it was asked of a shard whose end was not known yet
+            return  # requested before the end of its shard was known
         self._ends[draw.shard] = min(draw.sequence, self._ends.get(draw.shard, draw.sequence))
         self._turns.note_end(draw.epoch, draw.shard)
         if not self._turns.finished and self._turns.position.epoch == epoch:
@@ -197,9 +198,9 @@ class StreamSchedule(Schedule):
         self._ends.clear()
 
     def _may_get_more(self, epoch: int) -> bool:
-        """Whether a batch of `epoch` that lies before its shard's end is still being made.
+        """Return true if a batch of `epoch` before its shard's end is still being made.
 
-        A loader that was dismissed may have it, while the shard's next loader has already met the end.
+        A dismissed loader may have it, while the shard's next loader has already met the end.
         """
         asked = [draw for group, draw in self._draws.items() if group not in self._rows]
         return any(draw.epoch == epoch and draw.sequence < self._ends[draw.shard] for draw in asked)
@@ -210,12 +211,12 @@ class StreamSchedule(Schedule):
         return draw.epoch, seen if seen >= 0 else counted, f"the stream's shard {self._shard_of_all(draw)}"
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        draw, rows = self._draws.pop(group), self._rows.pop(group, 0)  # none if loaders died of it
+        draw, rows = self._draws.pop(group), self._rows.pop(group, 0)  # absent if loaders died of it
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size
         if rows == 0 or too_short or good_rows >= 0:
             return None
         return Announce(group, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
 
     def _shard_of_all(self, draw: Draw) -> int:
-        """Its number among the shards of all ranks."""
+        """Return the shard's number among the shards of all ranks."""
         return (self.plan.parameters.rank or 0) * self.plan.shards + draw.shard

@@ -1,4 +1,4 @@
-"""One sample, or one batch, made in this process as a loader makes it: for tests of hooks, and for a debugger."""
+"""Makes one sample or batch in this process the way a loader does: for tests of hooks, and for a debugger."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _log = logging.getLogger("blobfeed")
 
 
 def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
-    """Sample `index` by name, after decode, crop and mirror, before postprocess, mean and scale.
+    """Return sample `index` by name, after decode, crop and mirror, before postprocess, mean and scale.
 
-    Of a stream: the sample of that number in its first shard. Raises IndexError for a sample that is not there, and
-    whatever reading and decode raise.
+    For a stream, `index` counts the samples of its first shard. Raises IndexError for a sample that does not exist, and
+    any exception of reading and decode.
     """
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     rows = allocate_rows(decoded.rows.slot_specs, 1)
@@ -41,16 +41,16 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
 
 
 def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> dict[str, Rows]:
-    """The batch of these samples by the names of the tops, after postprocess if there is such a hook.
+    """Return the batch of these samples by top, after the postprocess hook if there is one.
 
-    Its random numbers are those of the batch that begins the epoch. Raises what reading and the hooks raise.
+    Its random numbers are those of the epoch's first batch. Raises the exceptions of reading and the hooks.
     """
     slot = made_batch(plan, indices, epoch).tops
     return {name: slot[name] for name in plan.specs}
 
 
 def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> Batch:
-    """The same as the trainer gets it, ready for delivery: with notes of crops beside the tops."""
+    """Return the batch in the trainer's form, ready for delivery, with notes of crops besides the tops."""
     if not len(indices):
         raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
     decoded: DecodedSource | DecodedStream = plan.decoded.value
@@ -63,16 +63,16 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
 
 
 def _first_batch(plan: Plan, epoch: int) -> tuple[int, ...]:
-    """The number that a worker gives to the batch that begins the epoch."""
+    """Return the number of the epoch's first batch in workers."""
     if isinstance(plan, SampledPlan):
         return epoch, 0
     return (epoch * plan.order.samples,) if isinstance(plan, IndexedPlan) else (epoch, 0, 0)
 
 
 def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
-    """The samples of `epoch` in their order, for all ranks: what the sampler draws, else by `shuffle`.
+    """Return the samples of `epoch` in order, for all ranks: drawn by the sampler, else ordered by `shuffle`.
 
-    Raises ParameterError for a stream, and what a sampler raises.
+    Raises ParameterError for a stream, and the exceptions of a sampler.
     """
     if isinstance(plan, SampledPlan):
         given = plan.parameters
@@ -86,7 +86,7 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 
 def make_one_sample(plan: Plan) -> None:
-    """Make a sample that the run has, as setup does; raises what reading and decode raise."""
+    """Make a sample of the run, as setup does; raises the exceptions of reading and decode."""
     decoded: DecodedSource | DecodedStream = plan.decoded.value
     if isinstance(decoded, DecodedSource):
         may_be_bad = plan.parameters.on_error == "replace"
@@ -96,10 +96,10 @@ def make_one_sample(plan: Plan) -> None:
 
 
 def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be_bad: bool) -> _Made:
-    """What `make` gives for sample `first`; raises what it raises, with the sample's name.
+    """Return `make(first)`; raises its exception with the sample's name.
 
-    `may_be_bad`: with `on_error: replace`, or if a sampler may leave it out, one bad sample proves nothing: then one of
-    three has to be good.
+    `may_be_bad`: a bad sample is no error, because of `on_error: replace` or because a sampler may never draw it. Then
+    it is enough if one of three samples is good.
     """
     others = [len(source) // 2, len(source) - 1] if may_be_bad else []
     *candidates, last = dict.fromkeys([first, *others])
