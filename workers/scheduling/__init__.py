@@ -1,1 +1,1 @@
-"""Which loader makes which rows, and what the trainer is told: the ledger and the assembler's decisions. Pure."""
+"""The ledger, which assigns rows to loaders, and the assembler's other decisions. Pure."""

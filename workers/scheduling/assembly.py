@@ -1,9 +1,9 @@
-"""What the assembler decides, and which of its messages the trainer takes. Pure: no I/O, no clock.
+"""The assembler's decisions, and the trainer's filter for its messages. Pure: no I/O, no clock.
 
-`Assembly` is the assembler's: which task goes to which loader, and what the trainer is told. The assembler's process
-brings the events (a loader is ready, a task is done, a loader has died, a slot is released) and carries the answers
-out: `assignments` to the loaders, `outbox` to the trainer. `Reception` is the trainer's: which of these messages it
-still has to take. So every order of events can be tried without a process.
+`Assembly` assigns tasks to loaders and composes messages to the trainer. The assembler's process reports the events (a
+loader is ready, a task is done, a loader has died, a slot is released) and sends the results: `assignments` to the
+loaders, `outbox` to the trainer. `Reception` runs in the trainer and drops messages that it has already received. So
+tests can try every order of events without a process.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from ..transport.status_board import LoaderState
 from .ledger import Ledger, Task, Weight, moving_mean
 
 TASK_S = 0.010
-"""A task of this length makes its own cost about a hundredth."""
+"""The target length of a task, at which its overhead is about a hundredth."""
 
 REMOTE_TASK_S = 0.100
-"""With remote loaders: what a task makes is an object of the cluster, and one of these costs 5 to 10 ms of processor
-time on its way from node to node."""
+"""The target length with remote loaders: each task's result is an object of the cluster, and moving one between nodes
+costs 5 to 10 ms of processor time."""
 
 _ALL_ROWS = 1 << 40
 
 _FIX_HOOK = "fix the hook"
-"""No other sample takes the place of a whole batch."""
+"""The advice for a failed hook: a whole batch has no replacement."""
 
 OUT_OF_MEMORY = "perhaps out of memory: see dmesg; use fewer loaders or smaller prefetch_batches"
-"""What to do if loaders are killed by SIGKILL, which the kernel does when memory runs out."""
+"""The advice if loaders are killed by SIGKILL, which the kernel sends when memory runs out."""
 
 _KILLED = "killed by SIGKILL"
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A loader that has ended: what it was doing, and how it ended in words."""
+    """The death of a loader: its last state, and the way it ended in words."""
 
     loader: int
     last: LoaderState
@@ -63,14 +63,14 @@ class Death:
 
 @dataclass(slots=True)
 class TaskSize:
-    """Rows in a task of `task_s` seconds, at most those of a slot, following the measured time per row.
+    """The number of rows in a task of about `task_s` seconds by the measured time per row, at most a slot's.
 
-    A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds go
-    a whole slot at a time, and slow decodes are cut small, so that the first batch is there soon and the loaders end it
-    together. This changes no byte: rows are made where they belong, whoever makes them.
+    A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds are
+    assigned a whole slot at a time. Slow decodes are cut into small tasks, so that the first batch is complete soon and
+    the loaders finish it together. The size of tasks does not affect the data: each row has its fixed place.
 
-    `least`: rows that a source fetches at the same time over a network. There a row takes less time the more of them
-    are in a task; without this, measured times would make tasks ever smaller.
+    `least`: rows that a source fetches concurrently over a network. There a row takes less time in a larger task, so
+    without a minimum the measured times would shrink tasks further and further.
     """
 
     seconds_per_row: float
@@ -88,15 +88,15 @@ class TaskSize:
 
 
 class Assembly:
-    """One run, from the first task to `last`, the message behind which nothing comes."""
+    """One run, from the first task to `last`, the final message."""
 
     def __init__(self, plan: Plan, slots: int | None = None) -> None:
-        """`slots`: those that there are at first, if not all."""
+        """Prepare the run. `slots`: the number of slots at first, if it is not the plan's."""
         self.outbox: list[ToTrainer] = []
         self.last: Failure | End | None = None
         self.tasks_done = 0
         self.replaced = 0
-        """Rows for which another sample was put in."""
+        """The number of rows filled with a replacement."""
         self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
         self.schedule = plan.schedule()
@@ -114,7 +114,7 @@ class Assembly:
         self._bad_samples: dict[tuple[int, str], str] = {}
         self._unreleased: dict[int, Announce] = {}
 
-    # ---- towards the loaders
+    # ---- to the loaders
 
     def assignments(self, now: float) -> Iterator[Order]:
         if self.last is not None:
@@ -138,7 +138,7 @@ class Assembly:
     # ---- from the loaders
 
     def done(self, done: Done, now: float) -> bool:
-        """A loader reports; False if it has no such task (a repeated or late message)."""
+        """Record a loader's report; returns False if it has no such task (a repeated or late message)."""
         task = self.ledger.done(done.loader, done.task, now)
         if task is None:
             return False
@@ -155,11 +155,11 @@ class Assembly:
             self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
             return
         replaced = self._replaced.setdefault(group, {})
-        if bad.row in replaced:  # the row was made a second time, since a loader died in the group's postprocessing
+        if bad.row in replaced:  # the row is a repetition, since a loader died in the group's postprocessing
             return
         replaced[bad.row] = bad.replacement
         self.replaced += 1
-        # The same sample is bad again in every epoch: that makes it no further one.
+        # A bad sample comes again in every epoch, and counts once.
         if (bad.index, bad.path) not in self._bad_samples:
             self._bad_samples[bad.index, bad.path] = bad.text
             self._new_bad_samples.append(bad)
@@ -167,7 +167,7 @@ class Assembly:
             self._fail_for_bad_samples()
 
     def taken_bad_samples(self) -> list[str]:
-        """For the log: each bad sample once, however often it comes."""
+        """Return new bad samples for the log, each sample only once."""
         new, self._new_bad_samples = self._new_bad_samples, []
         return [
             f"bad sample {bad.index} of epoch {bad.epoch} ({bad.path}) replaced by sample {bad.replacement}: {bad.text}"
@@ -189,7 +189,7 @@ class Assembly:
         self.end(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
 
     def loader_died(self, death: Death) -> bool:
-        """Its tasks go to others; returns whether it was ready and had none."""
+        """Reassign the tasks of a dead loader; returns true if it was ready and idle."""
         self._orders.pop(death.loader, None)
         if death.loader not in self.ledger.loaders:
             return False
@@ -200,7 +200,7 @@ class Assembly:
         return was_idle
 
     def _settle(self, poisoned: Task, death: Death) -> None:
-        """Loaders die on this task again and again."""
+        """Replace or fail a task on which loaders died repeatedly."""
         replace = self._parameters.on_error == "replace" and self.schedule.can_be_cut
         if replace and not poisoned.is_postprocess:
             self.ledger.retry(poisoned)
@@ -216,12 +216,12 @@ class Assembly:
         self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
 
-    # ---- towards the trainer
+    # ---- to the trainer
 
     def announce(self) -> bool:
-        """Tell the trainer of all that is complete and has its turn, or how the run ends.
+        """Send the trainer all complete groups that are next in order, and the end of the run.
 
-        Returns whether slots have become free, since nothing in them was for the trainer.
+        Returns true if slots became free because their groups had no batch for the trainer.
         """
         freed = False
         for group, slot in self.ledger.announcements():
@@ -229,10 +229,10 @@ class Assembly:
                 return False
             replaced = tuple(self._replaced.pop(group, {}).items())
             if failures := self._failures.get(group):
-                self._tell(self.schedule.announcement(group, slot, replaced, good_rows=min(failures)))
+                self._send(self.schedule.announcement(group, slot, replaced, good_rows=min(failures)))
                 self.end(failures[min(failures)])
                 return False
-            if not self._tell(self.schedule.announcement(group, slot, replaced)):
+            if not self._send(self.schedule.announcement(group, slot, replaced)):
                 self.ledger.release(group)
                 freed = True
         if self.schedule.complaint:
@@ -242,26 +242,25 @@ class Assembly:
             self.end(End())
         return freed
 
-    def _tell(self, announce: Announce | None) -> bool:
+    def _send(self, announce: Announce | None) -> bool:
         if announce is not None:
             self._unreleased[announce.group] = announce
             self.outbox.append(announce)
         return announce is not None
 
     def end(self, last: Failure | End) -> None:
-        """Tell the trainer how it ends, once; nothing comes behind that."""
+        """Send the trainer the final message, once."""
         if self.last is None:
             self.last = last
             self.outbox.append(last)
 
     def release(self, group: int) -> Announce | None:
-        """The trainer is done with `group`: what was announced; None if it does not hold it (a repeated or foreign
-        message)."""
+        """Free the slot of `group` and return its announcement; None for a repeated or foreign message."""
         announce = self._unreleased.pop(group, None)
         return announce if self.ledger.release(group) else None
 
     def batch_rows(self, announce: Announce) -> tuple[int, ...]:
-        """The rows of each batch in an announced group."""
+        """Return the number of rows of each batch in an announced group."""
         if announce.drawn:
             return tuple(batch.rows for batch in announce.drawn)
         if announce.stream is not None:
@@ -269,18 +268,18 @@ class Assembly:
         return self.schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
 
     def resend(self, number: int) -> None:
-        """The trainer cannot be sure that it has received everything: all that it may still need, in order."""
+        """Send the trainer again all messages that it may have missed, in order."""
         last = () if self.last is None else (self.last,)
         self.outbox += [Resent(number), *self._unreleased.values(), *last]
 
 
 class Reception:
-    """Which of the assembler's messages are for the trainer now; each call may be interrupted and repeated.
+    """Filters the assembler's messages in the trainer; each call may be interrupted and repeated.
 
-    Groups are announced in rising order, with gaps where the trainer gets nothing of one. So the last one that was
-    accepted tells what is new, and a run keeps no more of its millionth group than of its first.
+    Groups are announced in rising order, with gaps for groups without a batch. So the number of the last accepted group
+    identifies new ones, and the memory does not grow with the number of groups.
 
-    `held`: the groups that the trainer has accepted and not released. `dropped`: messages that were not expected.
+    `held`: the groups that the trainer has accepted and not released. `dropped`: the number of unexpected messages.
     """
 
     def __init__(self) -> None:
@@ -292,26 +291,26 @@ class Reception:
         """The first group that may be new."""
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
-        """`message`, if the trainer has still to be told of it."""
+        """Return `message` if it is new to the trainer, else None."""
         if isinstance(message, Resent):
             self._awaited = 0 if message.number == self._awaited else self._awaited
             return None
         if self._awaited:
-            return None  # it comes again
+            return None  # the assembler sends it again
         if isinstance(message, Announce) and not self._is_new(message.group):
             if message.group not in self.held or not self._resends:
-                self.dropped += 1  # a frame of ours that somebody sent again
+                self.dropped += 1  # a repeated frame of this run
             return None
         return message
 
     def ask_again(self) -> int:
-        """A message may have been lost: the number for `Resend`. What comes before `Resent` of that number is void."""
+        """Return the number for a `Resend` after a possible loss; messages before its `Resent` are ignored."""
         self._resends += 1
         self._awaited = self._resends
         return self._resends
 
     def accept(self, group: int) -> bool:
-        """`group` has been received: the next one is another. False if it was accepted before."""
+        """Record `group` as received; returns False if it was accepted before."""
         if not self._is_new(group):
             return False
         self.held.add(group)

@@ -1,7 +1,8 @@
 """`num_loaders: auto`: the smallest number of loaders that keeps the trainer from waiting. Pure.
 
-It begins with one, and adds one while the trainer still waits for a noticeable part of its time. One that brings no
-more batches is taken back: on few cores a second loader can even be in the first one's way. It cannot change the data.
+It starts with one loader and adds one while the trainer still waits for a noticeable part of its time. A loader that
+does not increase the rate of batches is removed: on few cores a second loader can even slow down the first one. The
+number of loaders does not affect the data.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 _WINDOW_S = 0.25
 _WINDOW_GROUPS = 8
 _NOTICEABLE = 0.03
-"""Part of the time that the trainer may wait and still count as not waiting."""
+"""The fraction of time that the trainer may wait and still count as not waiting."""
 
 _WORTH_IT = 1.05
-"""What another loader must make of the rate of batches, at least, to be kept."""
+"""The minimum factor in the rate of batches for which another loader is kept."""
 
 
 class AutoScale:
-    """Observes windows of some groups and a quarter of a second; `wanted` is the number of loaders to have."""
+    """Measures windows of at least 8 groups and a quarter of a second; `wanted` is the best number of loaders."""
 
     def __init__(self, most: int, now: float) -> None:
         self.wanted = 1
@@ -32,7 +33,7 @@ class AutoScale:
         self._waited_s = 0.0
 
     def observe(self, waited_s: float, now: float) -> bool:
-        """A group was released after the trainer had waited `waited_s`; true when `wanted` or `settled` changed."""
+        """Record a released group, for which the trainer waited `waited_s`; returns true after a decision."""
         self._groups += 1
         self._waited_s += waited_s
         elapsed = now - self._begun

@@ -1,12 +1,12 @@
-"""The ledger: which loader makes which rows of which batch. Pure: events in, decisions out, no clock and no socket.
+"""The ledger assigns the rows of batches to loaders. Pure: events in, decisions out, no clock and no socket.
 
-A *group* is what one slot holds: a batch, or several if they are tiny. Its rows are cut into tasks; each task is given
-to the loader that has the fewest, at most MAX_ASSIGNED at a time; a group whose last task is done is announced; the
-trainer's release frees its slot for the next group. The tasks of a dead loader are given to others. Only the death of
-the process puts its tasks back, never a mere suspicion: so nobody can still be writing into rows that another gets.
+A *group* is the content of one slot: a batch, or several tiny ones. Its rows are cut into tasks. Each task is assigned
+to the loader with the fewest, at most MAX_ASSIGNED at a time. When its last task is done, the group is announced. The
+trainer's release frees its slot for the next group. The tasks of a dead loader are reassigned. Only the death of a
+process puts its tasks back, never a suspicion: so no loader can still write into rows that another loader makes.
 
-A batch waits for its last task. So a slow remote loader, on a node that is busy with other people's work perhaps, gets
-fewer tasks; it gets none if the others would have done all that there is to do before it had done one.
+A batch waits for its last task. So a slow remote loader, perhaps on a busy node, receives fewer tasks. It receives none
+if the other loaders would finish all open tasks before it finished one.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from dataclasses import dataclass, field
 from ..plan.plan import Schedule
 
 MAX_ASSIGNED = 2
-"""Tasks a loader has at most: one to work on and one so that it need not wait for the next."""
+"""The most tasks of a loader: the current one, and one more so that it need not wait for the next."""
 
 MAX_ASSIGNED_WAITING = 3
-"""If loaders wait for a network: with one behind the one that is worked on there would be none at the moment when that
-one is done, and nothing to fetch beside it."""
+"""The most tasks of a loader that waits for a network. With only one queued task there would be none to prefetch at the
+moment when the current task ends."""
 
 MAX_ASSIGNED_REMOTE = 4
-"""A task's way to another host and its rows' way back take milliseconds: meanwhile a remote loader works on others."""
+"""The most tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
 
 _REST = 20
-"""A remote loader that is too slow to be of use gets a task again after so many times what its last one took."""
+"""The pause of a remote loader that is too slow to be useful, as a multiple of the duration of its last task."""
 
 _MEMORY = 0.7
-"""Weight of the past in the moving mean of the time per row: a dozen tasks make a change of speed known."""
+"""The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
 
 _MOST_OWNERS = 256
-"""Affinities remembered; one that was forgotten costs reading a chunk twice, and nothing else."""
+"""The number of affinities remembered. A forgotten one only costs reading a chunk twice."""
 
 ENOUGH_TO_CONVICT = 6
-"""Sum of the weights of its deaths from which a task is called poisoned."""
+"""The sum of weights of its deaths at which a task counts as poisoned."""
 
 
 class Weight(enum.IntEnum):
-    """How much the death of a loader says against the task that it was working on."""
+    """The evidence of a loader's death against its current task."""
 
     KILLED_FROM_OUTSIDE = 1
-    """By memory shortage, for which the task need not be to blame, or by somebody."""
+    """Killed by the user, or by a memory shortage of which the task need not be the cause."""
     CRASHED = 2
     HUNG = 3
-    """Each time costs task_timeout_s, and all of them together must stay below timeout_s."""
+    """Hung. Each hang costs task_timeout_s, and all together must stay below timeout_s."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """`rows` rows of `group` from `first_row`; `rows` is 0 for the postprocessing of the whole group."""
+    """A task: `rows` rows of `group` from `first_row`; `rows` is 0 for the postprocessing of the whole group."""
 
     id: int
     group: int
@@ -66,7 +66,7 @@ class Task:
     deaths: int = 0
     suspicion: int = 0
     skip: int = 0
-    """How many candidates for the row are already known to kill loaders (only if `rows` is 1)."""
+    """The number of candidates for the row that are known to kill loaders (only if `rows` is 1)."""
 
     @property
     def is_postprocess(self) -> bool:
@@ -74,7 +74,7 @@ class Task:
 
 
 _Entry = tuple[int, int, int, Task]
-"""Group, first row and id, so that a heap has the earliest rows first; and the task."""
+"""A task behind its group, first row and id, so that a heap has the earliest rows first."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class _Group:
     rows: int
     open_rows: int
     postprocess: Task | None = None
-    """If loaders have died in it: what is held against it."""
+    """The postprocessing in which loaders have died, with the evidence against it."""
 
 
 def moving_mean(before: float, now: float) -> float:
@@ -92,37 +92,37 @@ def moving_mean(before: float, now: float) -> float:
 
 @dataclass(slots=True)
 class LoaderSpeed:
-    """Of one loader; one of this host is never observed, and counts as no slower than the fastest."""
+    """The speed of one loader. Local loaders are not measured and count as fast as the fastest."""
 
     seconds_per_row: float = 0.0
-    """A moving mean; 0 until it has done a task."""
+    """A moving mean; 0 before the first task is done."""
     slowness: int = 1
-    """How many times longer than the fastest one it takes for a row."""
+    """The time for a row as a multiple of the fastest loader's."""
     rests: bool = False
     rests_until: float = 0.0
-    """If it is far slower than the others: when it is tried again."""
+    """The time at which a loader that is far slower than the others is tried again."""
 
     @property
     def most_tasks(self) -> int:
-        """Tasks that a remote loader has at most: one until its speed is known."""
+        """The most tasks of a remote loader: one until its speed is known."""
         return max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
 
     def observe(self, rows: int, seconds: float, now: float) -> None:
-        """A task of `rows` rows took `seconds` until `now`; one of no rows postprocesses a whole batch."""
+        """Record that a task of `rows` rows took `seconds` until `now`; 0 rows: the postprocessing of a batch."""
         self.rests_until = now + _REST * seconds
         if rows:
             self.seconds_per_row = moving_mean(self.seconds_per_row or seconds / rows, seconds / rows)
 
 
 def compare_speeds(speeds: Sequence[LoaderSpeed], open_tasks: int, now: float) -> None:
-    """Set how slow each one is and whether it rests; `open_tasks`: those given out, and those still to be given."""
+    """Set the slowness of each loader, and whether it rests; `open_tasks`: assigned tasks and queued ones."""
     known = [speed for speed in speeds if speed.seconds_per_row]
     if not known:
         return
     fastest = min(speed.seconds_per_row for speed in known)
     for speed in known:
         speed.slowness = max(1, round(speed.seconds_per_row / max(1e-9, fastest)))
-    rows_meanwhile = sum(1 / speed.slowness for speed in speeds)  # made by all while the fastest makes one
+    rows_meanwhile = sum(1 / speed.slowness for speed in speeds)  # rows of all loaders while the fastest makes one
     for speed in known:
         others_are_done_before = speed.slowness * rows_meanwhile > open_tasks
         speed.rests = speed.slowness > 1 and now < speed.rests_until and others_are_done_before
@@ -130,15 +130,15 @@ def compare_speeds(speeds: Sequence[LoaderSpeed], open_tasks: int, now: float) -
 
 @dataclass(slots=True)
 class _Loader:
-    """`tasks`: what it has been given, oldest first; it works in this order. `waiting`: what it alone shall get."""
+    """A loader. `tasks`: assigned to it, oldest first, its order of work. `waiting`: reserved for it by affinity."""
 
     waits: bool
-    """For a network, more than it computes."""
+    """True if it mostly waits for a network."""
     remote: bool
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
-    """When it began its oldest task."""
+    """The time at which it began its oldest task."""
     dismissed: bool = False
     being_killed: bool = False
     speed: LoaderSpeed = field(default_factory=LoaderSpeed)
@@ -156,14 +156,14 @@ class _Loader:
 
     @property
     def load(self) -> int:
-        """What has the fewest tasks, or would have done one more the soonest, comes first."""
+        """The key for assigning: the loader that would finish one more task first has the smallest."""
         return (len(self.tasks) + 1) * self.speed.slowness
 
 
 class Ledger:
-    """All groups of `schedule` between the opening of a slot and its release.
+    """Keeps all groups of `schedule` between the opening of a slot and its release.
 
-    `slots`: slots in the ring.  `waits`: whether loaders wait for a network more than they compute.
+    `slots`: the number of slots in the ring.  `waits`: true if loaders mostly wait for a network.
     """
 
     def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False, waits: bool = False) -> None:
@@ -187,7 +187,7 @@ class Ledger:
         self._free.append(slot)
 
     def open_groups(self) -> None:
-        """Give every free slot to the next group and cut its rows into tasks."""
+        """Open the next group in every free slot and cut its rows into tasks."""
         while self._free and self._schedule.has(self._next_group):
             number, slot = self._next_group, self._free.popleft()
             self._next_group += 1
@@ -201,10 +201,10 @@ class Ledger:
             self._cut_rows(group, slot, first, end, rows_per_task, affinity)
 
     def _runs(self, group: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
-        """(first, end, affinity) of the rows that one loader had better make: an affinity never comes back once left.
+        """Yield (first, end, affinity) of runs of rows that one loader should make; each affinity has one run.
 
-        A task across such a border had its chunks decoded by two loaders: a third of all chunks, if a window is as long
-        as two batches.
+        With a task across the end of a run two loaders would decode its chunks: a third of all chunks, if a window is
+        as long as two batches.
         """
         end = 0
         while end < rows:
@@ -231,18 +231,18 @@ class Ledger:
         heapq.heappush(self._queue, (task.group, task.first_row, task.id, task))
 
     def announcements(self) -> Iterator[tuple[int, int]]:
-        """(group, slot) of what the trainer can be told of now, in its order; each is given once."""
+        """Yield the (group, slot) of each complete group that is next in order, once."""
         while self._complete and self._is_next(self._complete[0][0]):
             number, group = heapq.heappop(self._complete)
             self._announced[number] = group.slot
             yield number, group.slot
 
     def _is_next(self, group: int) -> bool:
-        earliest = next(iter(self._working), group)  # they are opened in rising order
+        earliest = next(iter(self._working), group)  # groups are opened in rising order
         return group <= earliest
 
     def release(self, group: int) -> bool:
-        """The trainer is done with `group`; False if it does not hold it (a repeated or foreign message)."""
+        """Free the slot of `group`; returns False if it is not announced (a repeated or foreign message)."""
         slot = self._announced.pop(group, None)
         if slot is None:
             return False
@@ -257,7 +257,7 @@ class Ledger:
 
     @property
     def slots_full(self) -> int:
-        """Announced, and not released."""
+        """The number of slots that are announced and not released."""
         return len(self._announced)
 
     def add_loader(self, loader: int, *, remote: bool = False) -> None:
@@ -268,7 +268,7 @@ class Ledger:
         return list(self._loaders)
 
     def dismiss_one(self) -> None:
-        """Give no more tasks to the loader of this host that has the fewest."""
+        """Dismiss the local loader with the fewest tasks: it receives no more."""
         working = [line for line in self._loaders.values() if not line.dismissed and not line.remote]
         if working:
             least = min(working, key=lambda line: len(line.tasks))
@@ -279,11 +279,11 @@ class Ledger:
         return [loader for loader, line in self._loaders.items() if line.dismissed and not line.tasks]
 
     def assigned(self, loader: int) -> list[Task]:
-        """The tasks of `loader`, oldest first."""
+        """Return the tasks of `loader`, oldest first."""
         return list(self._loaders[loader].tasks)
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
-        """(loader, task) for each task that can be given out now; the earliest rows first, to whom has the fewest."""
+        """Assign all tasks possible now and yield (loader, task): the earliest rows to the least loaded loader."""
         if any(line.remote for line in self._loaders.values()):
             open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
             compare_speeds([line.speed for line in self._loaders.values()], open_tasks, now)
@@ -299,7 +299,8 @@ class Ledger:
         free = [(line.load, loader) for loader, line in self._loaders.items() if line.may_get_more]
         if not free:
             return None
-        # What one loader shall get waits for it alone: else it would be looked at again and again while that is busy.
+        # A task with an owner moves to the owner's own queue: otherwise each call would examine it again while the
+        # owner is busy.
         while self._queue and (owner := self._owner(self._queue[0][-1])) is not None:
             heapq.heappush(self._loaders[owner].waiting, heapq.heappop(self._queue))
         _, idlest = min(free)
@@ -316,13 +317,13 @@ class Ledger:
         return loader, task
 
     def _owner(self, task: Task) -> int | None:
-        """The loader that has been given rows of the same affinity; None if any may have the task."""
+        """Return the loader that makes other rows of the same affinity; None if any loader may have the task."""
         owner = None if task.affinity is None else self._owners.get(task.affinity)
         line = None if owner is None else self._loaders.get(owner)
         return None if line is None or line.dismissed or line.being_killed else owner
 
     def done(self, loader: int, task_id: int, now: float) -> Task | None:
-        """The task that `loader` has done; None if it has no such task (a repeated or late message)."""
+        """Record the end of a task and return it; None if `loader` has no such task (a repeated or late message)."""
         line = self._loaders.get(loader)
         task = next((task for task in line.tasks if task.id == task_id), None) if line else None
         if line is None or task is None:
@@ -346,21 +347,21 @@ class Ledger:
         heapq.heappush(self._complete, (task.group, self._working.pop(task.group)))
 
     def overdue(self, now: float, limit: float) -> list[int]:
-        """Loaders that have been working on one task for longer than `limit` seconds, and are not being killed."""
+        """Return the loaders that have worked on one task for longer than `limit` seconds and are not being killed."""
         return [loader for loader, line in self._loaders.items() if line.can_be_late and now - line.since > limit]
 
     def note_moved(self, loader: int, at: float) -> None:
-        """`loader`, which is overdue, got on with its task at the time `at`."""
+        """Record that the overdue `loader` has made progress at the time `at`."""
         self._loaders[loader].since = at
 
     def next_deadline(self, limit: float) -> float | None:
-        """When the first loader becomes overdue, if it does not report before."""
+        """Return the time at which the first loader becomes overdue; None if none works."""
         return min((line.since + limit for line in self._loaders.values() if line.can_be_late), default=None)
 
     def note_killed(self, loader: int) -> None:
-        """`loader` is being killed, which may take long: it gets no more tasks, and those that it has no deadline.
+        """Stop assigning tasks to `loader`, which is being killed, and drop the deadline of those that it has.
 
-        A process that waits for a disk or a server that hangs dies only when that answers.
+        Its death may take long: a process that waits for a hung disk or server dies only when that answers.
         """
         line = self._loaders[loader]
         line.being_killed = True
@@ -369,12 +370,12 @@ class Ledger:
     # ---- death
 
     def remove_loader(self, loader: int, working_on: int = 0, weight: Weight = Weight.CRASHED) -> Task | None:
-        """`loader` is dead: its tasks go back. Returns the task on which loaders die too often, if this is one.
+        """Put back the tasks of the dead `loader`; returns the task it died on if loaders died too often on that.
 
-        `working_on`: the id of the task it had begun, 0 if none: that one alone is suspect. The oldest task is no
-        substitute: a loader may die before its report of that task has left it, and working on the next one.
-        At the first death a suspect of many rows is cut into single ones, and only one of them can be guilty.
-        A returned task is out of the ledger's hands until `retry` puts it back.
+        `working_on`: the id of the task that it had begun, 0 for none. Only this task is suspect. The oldest task may
+        be another one: a loader may die while it works on the next task, before its report of the oldest is sent.
+        At the first death a suspect of many rows is cut into single rows, so that only the guilty row remains suspect.
+        A returned task has left the ledger until `retry` puts it back.
         """
         poison = None
         line = self._loaders.pop(loader)
@@ -409,17 +410,17 @@ class Ledger:
         return None
 
     def _refill(self, task: Task) -> None:
-        """A hook that died in the middle of a group may have left it half changed: all its rows are made again."""
+        """Make all rows of a group again: a hook that died in the middle may have changed some of them."""
         group = self._working[task.group]
         group.postprocess = task
         group.open_rows = group.rows
         self._cut(task.group, group.slot, group.rows)
 
     def write_off(self, task: Task) -> None:
-        """Count a poisoned task as done: its group fails, and is still to be announced in its turn."""
+        """Count a poisoned task as done: its group has failed and is announced in its turn."""
         self._tick_off(task)
 
     def retry(self, task: Task) -> None:
-        """Put back a poisoned row: the candidate on which loaders died is to be skipped, the next one tried."""
+        """Put back a poisoned row with the next candidate, skipping the one on which loaders died."""
         row, skip = task.first_row, task.skip + 1
         self._cut_rows(task.group, task.slot, row, row + 1, 1, task.affinity, skip)
