@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.pipeline.feed import Feed
-from blobfeed.workers.processes.upkeep import usage_of
+from blobfeed.workers.processes.usage_monitor import usage_of
 
 from blobfeed import BatchReader
 

@@ -27,7 +27,7 @@ from ..workers.base.hooks import Hooks
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.parameters import check_parameters
 from ..workers.base.specs import AnyArray
-from ..workers.loading.worker import DecodedSource
+from ..workers.loading.worker import SampleDecoder
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import made_batch
@@ -106,7 +106,7 @@ def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
 def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
     """Some samples of `plan` as they arrive in the net: after decode, crop, mirror, postprocess, mean and scale."""
     decoded = plan.decoded.value
-    count = len(decoded.source) if isinstance(decoded, DecodedSource) else _SAMPLES
+    count = len(decoded.source) if isinstance(decoded, SampleDecoder) else _SAMPLES
     indices = np.unique(np.linspace(0, count - 1, min(_SAMPLES, count)).astype(np.int64))
     made = make_tops(plan.specs, plan.parameters, base_dir)
     pictured = next((top for top in made if _is_picture(top.largest_shape(1)[1:])), None)

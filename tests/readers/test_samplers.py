@@ -25,7 +25,7 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.processes.sampler import Drawer
+from blobfeed.workers.processes.sampler import SamplerRunner
 from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.transport.messages import Draw, DrawFailed
 from blobfeed.workers.transport.shared_file import SharedFile
@@ -843,7 +843,7 @@ def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpy
         plan: Any = reader._feed.pipeline.plan
         weights.write(8 * SAMPLES, only(3))
         weights.free(8 * SAMPLES, 8 * SAMPLES)
-        answer = Drawer(plan, drawn, weights, lambda _: 0).answer(Draw(1, epoch=0, weights=1, offset=0))
+        answer = SamplerRunner(plan, drawn, weights, lambda _: 0).answer(Draw(1, epoch=0, weights=1, offset=0))
     assert isinstance(answer, DrawFailed)
     assert answer.text.endswith("the weights of version 1 count no more")
 

@@ -48,7 +48,7 @@ class Item:
 
 
 @dataclass(eq=False)
-class DecodedStream:
+class StreamDecoder:
     """A stream and the `rows` that are made from its samples. `num_shards`: over all ranks together."""
 
     source: StreamSource
@@ -86,7 +86,7 @@ class ShardReader:
     It calls `note` for each skipped sample, so that the loader does not seem to hang.
     """
 
-    def __init__(self, stream: DecodedStream, shard: int, parameters: Parameters, note: Note) -> None:
+    def __init__(self, stream: StreamDecoder, shard: int, parameters: Parameters, note: Note) -> None:
         self._stream = stream
         self._shard = shard
         self._parameters = parameters
@@ -126,7 +126,7 @@ class ShardReader:
 class StreamWorker(Worker):
     """Makes batches of a stream's shards."""
 
-    def __init__(self, decoded: DecodedStream, parameters: Parameters, place: Workplace) -> None:
+    def __init__(self, decoded: StreamDecoder, parameters: Parameters, place: Workplace) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}

@@ -140,7 +140,7 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return f"at a location that its source cannot name: {summary_of(error)}"
 
 
-class DecodedSource:
+class SampleDecoder:
     """Makes rows from the samples of a source, through the hooks. Setup runs it on trial, then each loader runs it."""
 
     def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
@@ -272,7 +272,7 @@ class WantedRows(msgspec.Struct, frozen=True):
 class IndexedWorker(Worker):
     """Makes rows from samples by index; a subclass finds the samples of a task."""
 
-    def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
+    def __init__(self, decoded: SampleDecoder, parameters: Parameters, place: Workplace) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._cache_counts = decoded.source.cache_counts
@@ -364,7 +364,7 @@ class OrderedWorker(IndexedWorker):
     """Computes the samples of a task from the order and the groups."""
 
     def __init__(
-        self, decoded: DecodedSource, order: EpochOrder, groups: Groups, parameters: Parameters, place: Workplace
+        self, decoded: SampleDecoder, order: EpochOrder, groups: Groups, parameters: Parameters, place: Workplace
     ) -> None:
         super().__init__(decoded, parameters, place)
         self._order = order
@@ -383,7 +383,7 @@ class OrderedWorker(IndexedWorker):
 class SampledWorker(IndexedWorker):
     """Reads the samples of a task from the shared file into which a sampler draws epochs."""
 
-    def __init__(self, decoded: DecodedSource, parameters: Parameters, place: Workplace) -> None:
+    def __init__(self, decoded: SampleDecoder, parameters: Parameters, place: Workplace) -> None:
         super().__init__(decoded, parameters, place)
         self._drawn = SharedFile(place.drawn)
         self._runs: tuple[DrawnRows, ...] = ()

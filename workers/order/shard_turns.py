@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
+class ShardBatch:
     """The `sequence`-th batch of `shard` in `epoch`, all counted from 0."""
 
     epoch: int
@@ -31,7 +31,7 @@ class StreamPosition:
     def start(cls, shards: int) -> StreamPosition:
         return cls(0, [0] * shards)
 
-    def take(self, draw: Draw) -> None:
+    def take(self, draw: ShardBatch) -> None:
         if draw.epoch != self.epoch:
             self.epoch, self.sequences = draw.epoch, [0] * len(self.sequences)
         self.sequences[draw.shard] = draw.sequence + 1
@@ -48,14 +48,14 @@ class ShardTurns:
     finished: bool = False
     _ended: set[int] = field(default_factory=set)
 
-    def next(self) -> Draw | None:
+    def next(self) -> ShardBatch | None:
         """Return the next batch to request; None while the end of the epoch is awaited, and after the last batch."""
         shards = len(self.position.sequences)
         if self.finished or len(self._ended) == shards:
             return None
         while self.position.turn in self._ended:
             self.position.turn = (self.position.turn + 1) % shards
-        draw = Draw(self.position.epoch, self.position.turn, self.position.sequences[self.position.turn])
+        draw = ShardBatch(self.position.epoch, self.position.turn, self.position.sequences[self.position.turn])
         self.position.take(draw)
         return draw
 

@@ -33,7 +33,7 @@ from ..plan.plan import IndexedPlan, Plan
 from ..plan.sampled_plan import SampledPlan
 from ..plan.sampled_schedule import SampledSchedule
 from ..processes.process import interrupts_deferred
-from ..processes.sampler import Drawer
+from ..processes.sampler import SamplerRunner
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
 from ..transport.messages import Announce, Done, Resent, ToLoader
@@ -96,12 +96,12 @@ class LocalFeed:
         has one, warm in the cache."""
         self._drawn: SharedFile | None = None
         self._weights: SharedFile | None = None
-        self._drawer: Drawer | None = None
+        self._runner: SamplerRunner | None = None
         schedule = self._assembly.schedule
         if isinstance(plan, SampledPlan) and isinstance(schedule, SampledSchedule):
             self._drawn = drawn = SharedFile.create("blobfeed-drawn")
             self._weights = SharedFile.create("blobfeed-weights")
-            self._drawer = Drawer(plan, drawn, self._weights, self._errors.keep)
+            self._runner = SamplerRunner(plan, drawn, self._weights, self._errors.keep)
             schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
         descriptor = -1 if self._drawn is None else self._drawn.descriptor
         self._board: StatusBoard | None = StatusBoard.create(0)
@@ -273,7 +273,7 @@ class LocalFeed:
     def _draw(self) -> bool:
         """Draw the epoch that batches wait for; False if they wait for none."""
         schedule = self._assembly.schedule
-        if self._drawer is None or self._drawn is None or not isinstance(schedule, SampledSchedule):
+        if self._runner is None or self._drawn is None or not isinstance(schedule, SampledSchedule):
             return False
         for offset, size in schedule.freed():
             self._drawn.free(offset, size)
@@ -281,7 +281,7 @@ class LocalFeed:
         if wanted is None:
             return False
         with _no_globals if self._globals is None else self._globals.used():
-            answer = self._drawer.answer(wanted)
+            answer = self._runner.answer(wanted)
         with interrupts_deferred():
             schedule.note_drawn(answer)
         return True

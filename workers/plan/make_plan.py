@@ -26,9 +26,9 @@ from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
-from ..loading.stream_worker import DecodedStream, copy_row, shard_items
+from ..loading.stream_worker import StreamDecoder, copy_row, shard_items
 from ..loading.transform import CropMirror
-from ..loading.worker import DecodedSource, read_one
+from ..loading.worker import SampleDecoder, read_one
 from ..order.batches import Batches, rand_skip_of
 from ..order.epoch_order import EpochOrder
 from ..order.make_order import make_order
@@ -202,7 +202,7 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
 
 
 def _common(
-    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: DecodedSource | DecodedStream
+    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: SampleDecoder | StreamDecoder
 ) -> dict[str, Any]:
     """Return the arguments common to all kinds of plans; user code is packed with its name for messages.
 
@@ -254,11 +254,11 @@ def _indexed_plan(
     trial_hooks = trial_copy(hooks)
     epoch = batches.start // order.samples
 
-    def tried(index: int) -> tuple[int, DecodedSource, float]:
+    def tried(index: int) -> tuple[int, SampleDecoder, float]:
         rows = RowMaker(trial_hooks, source.specs, partial(read_one, source, index), parameters, transform)
         _check_memory(rows.slot_specs.items())
         # The trial sample has just been cached, so its time would not be typical of the other samples.
-        timed = DecodedSource(plain if cached_samples < len(plain) else source, rows)
+        timed = SampleDecoder(plain if cached_samples < len(plain) else source, rows)
         return index, timed, _seconds_per_row(timed, index, epoch)
 
     with closing(source):
@@ -271,7 +271,7 @@ def _indexed_plan(
             postprocessor, per_row = _postprocessor(trial_hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
     plan = IndexedPlan(
-        **_common(parameters, hooks, plain, DecodedSource(source, rows, postprocessor)),
+        **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
         tried=index,
@@ -291,7 +291,7 @@ def _order(parameters: Parameters, source: Source) -> EpochOrder:
     return make_order(len(source), shuffle=shuffle, seed=seed, chunk_samples=chunk, window_chunks=window)
 
 
-def _seconds_per_row(decoded: DecodedSource, index: int, epoch: int) -> float:
+def _seconds_per_row(decoded: SampleDecoder, index: int, epoch: int) -> float:
     """Measure the seconds per row when everything is warm.
 
     The first run opens files and waits for the disk, so it is repeated even if it took long. Rows in a run share the
@@ -308,13 +308,13 @@ def _seconds_per_row(decoded: DecodedSource, index: int, epoch: int) -> float:
     return seconds
 
 
-def _seconds_for(decoded: DecodedSource, index: int, epoch: int, rows: int) -> float:
+def _seconds_for(decoded: SampleDecoder, index: int, epoch: int, rows: int) -> float:
     begun = time.perf_counter()
     _made(decoded, index, epoch, rows)
     return time.perf_counter() - begun
 
 
-def _made(decoded: DecodedSource, index: int, epoch: int, rows: int) -> NamedRows:
+def _made(decoded: SampleDecoder, index: int, epoch: int, rows: int) -> NamedRows:
     # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
     decoded.make(np.full(rows, index, np.int64), np.full(rows, epoch, np.int64), out, lambda *_: None)
@@ -369,7 +369,7 @@ def _stream_plan(
         rows.put(first(), row, 0)
         postprocessor, _ = _postprocessor(trial_hooks.postprocess, parameters, rows, row, 0)
     return StreamPlan(
-        **_common(parameters, hooks, source, DecodedStream(source, rows, num_shards, postprocessor)),
+        **_common(parameters, hooks, source, StreamDecoder(source, rows, num_shards, postprocessor)),
         shards=shards,
         capacity=source.capacity,
         position=StreamPosition.start(shards),

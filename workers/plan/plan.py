@@ -24,9 +24,9 @@ from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
-from ..loading.stream_worker import DecodedStream
+from ..loading.stream_worker import StreamDecoder
 from ..loading.transform import CROPS
-from ..loading.worker import DecodedSource, OrderedWorker, Worker, Workplace
+from ..loading.worker import OrderedWorker, SampleDecoder, Worker, Workplace
 from ..order.batches import Batches, Groups, batches_per_slot
 from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
@@ -200,7 +200,7 @@ class Plan(ABC):
 
     @property
     def source(self) -> Source | StreamSource:
-        decoded: DecodedSource | DecodedStream = self.decoded.value
+        decoded: SampleDecoder | StreamDecoder = self.decoded.value
         return decoded.source
 
     @property

@@ -60,7 +60,7 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
+class _RankBatch:
     """One batch of this rank. `end`: epoch and item of the next round's start."""
 
     runs: tuple[_Run, ...]
@@ -90,8 +90,8 @@ class SampledSchedule(Schedule):
     _requests: int = 0
     _file_end: int = 0
     _freed: list[tuple[int, int]] = field(default_factory=list)
-    _pending: list[_Placed] = field(default_factory=list)
-    _groups: dict[int, list[_Placed]] = field(default_factory=dict)
+    _pending: list[_RankBatch] = field(default_factory=list)
+    _groups: dict[int, list[_RankBatch]] = field(default_factory=dict)
     _is_over: bool = False
     _failure: DrawFailed | None = None
 
@@ -153,7 +153,7 @@ class SampledSchedule(Schedule):
         past = [key for key in self._drawn if key[0] < self.epoch or key != self._key(key[0])]
         if past:
             groups = (*self._groups.values(), self._pending)
-            in_use = {run.key for group in groups for placed in group for run in placed.runs} | {self._needed}
+            in_use = {run.key for group in groups for batch in group for run in batch.runs} | {self._needed}
             for key in set(past) - in_use:
                 epoch = self._drawn.pop(key)
                 self._freed.append((epoch.offset, epoch.size))
@@ -182,13 +182,13 @@ class SampledSchedule(Schedule):
     def has(self, group: int) -> bool:
         if group in self._groups:
             return True
-        while len(self._pending) < self.batches_per_slot and (placed := self._place()) is not None:
-            self._pending.append(placed)
+        while len(self._pending) < self.batches_per_slot and (batch := self._next_batch()) is not None:
+            self._pending.append(batch)
         if len(self._pending) == self.batches_per_slot or (self._pending and self._is_over):
             self._groups[group], self._pending = self._pending, []
         return group in self._groups
 
-    def _place(self) -> _Placed | None:
+    def _next_batch(self) -> _RankBatch | None:
         given, world_size = self.parameters, self.parameters.world_size or 1
         each = 1 if self.about.gives_batches else given.batch_size
         left = self._left_in_epoch(each * world_size)
@@ -205,9 +205,9 @@ class SampledSchedule(Schedule):
         epoch, end, last = found[-1]
         least = each * world_size if given.last_batch == "drop" else 1
         next_round = (epoch, end) if last.items - end >= least else (epoch + 1, 0)
-        placed = _Placed(tuple(self._runs(found, first, first + each)), next_round)
-        self.epoch, self.position = placed.end
-        return placed
+        batch = _RankBatch(tuple(self._runs(found, first, first + each)), next_round)
+        self.epoch, self.position = batch.end
+        return batch
 
     def _left_in_epoch(self, round_items: int) -> int:
         """Return the items left in the epoch; if they make no further round, go on to the next epoch first.
@@ -272,9 +272,9 @@ class SampledSchedule(Schedule):
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         found = []
-        for number, placed in enumerate(self._groups[group]):
+        for number, batch in enumerate(self._groups[group]):
             row = number * self.parameters.batch_size
-            for run in placed.runs:
+            for run in batch.runs:
                 begin, end = max(first_row, row), min(first_row + rows, row + run.rows)
                 if begin < end:
                     offset, first = run.offset + _INDEX_BYTES * (begin - row), run.first + begin - row
@@ -284,8 +284,8 @@ class SampledSchedule(Schedule):
         return tuple(found)
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        size, placed = self.parameters.batch_size, self._groups[group]
-        return tuple(each.rows for number, each in enumerate(placed) if number * size + each.rows <= good_rows)
+        size, batches = self.parameters.batch_size, self._groups[group]
+        return tuple(each.rows for number, each in enumerate(batches) if number * size + each.rows <= good_rows)
 
     def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
         run = [each for each in self.drawn(group, 0, self.rows_of(group)) if each.row <= row][-1]
@@ -293,14 +293,14 @@ class SampledSchedule(Schedule):
         return run.epoch, int(self._samples(run.offset + _INDEX_BYTES * within, 1)[0]), ""
 
     def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        size, placed = self.parameters.batch_size, self._groups.pop(group)
-        good = [each for n, each in enumerate(placed) if good_rows < 0 or n * size + each.rows <= good_rows]
+        size, batches = self.parameters.batch_size, self._groups.pop(group)
+        good = [each for n, each in enumerate(batches) if good_rows < 0 or n * size + each.rows <= good_rows]
         return Announce(group, slot, replaced, drawn=tuple(map(self._drawn_batch, good))) if good else None
 
-    def _drawn_batch(self, placed: _Placed) -> DrawnBatch:
-        first, rows = placed.runs[0], tuple((run.key[0], run.rows) for run in placed.runs)
-        indices = b"".join(self._samples(run.offset, run.rows).tobytes() for run in placed.runs)
-        return DrawnBatch(placed.rows, first.key[0], first.first, *placed.end, rows, indices)
+    def _drawn_batch(self, batch: _RankBatch) -> DrawnBatch:
+        first, rows = batch.runs[0], tuple((run.key[0], run.rows) for run in batch.runs)
+        indices = b"".join(self._samples(run.offset, run.rows).tobytes() for run in batch.runs)
+        return DrawnBatch(batch.rows, first.key[0], first.first, *batch.end, rows, indices)
 
     @property
     def _all_announced(self) -> bool:

@@ -11,7 +11,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
 from ..loading.stream_worker import StreamWorker
 from ..loading.worker import Workplace
-from ..order.shard_turns import Draw, ShardTurns, StreamPosition
+from ..order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from ..sources.stream import EMPTY_EPOCH
 from ..transport.messages import Announce, Replaced, StreamBatch
 from .batch import Batch
@@ -108,7 +108,7 @@ class StreamProgress:
 
     def after(self, batch: Batch) -> StreamProgress:
         position, given = copy.deepcopy(self.position), self.plan.parameters
-        position.take(Draw(batch.epoch, batch.shard, batch.position // given.batch_size))
+        position.take(ShardBatch(batch.epoch, batch.shard, batch.position // given.batch_size))
         ends = given.last_batch == "wrap" and batch.rows < given.batch_size
         return StreamProgress(self.plan, position, given.epochs or 0 if ends else self.end, self.taken + 1)
 
@@ -138,7 +138,7 @@ class StreamSchedule(Schedule):
     complaint: str = ""
     cause: tuple[int, str] = (0, "")
     _turns: ShardTurns = field(init=False)
-    _draws: dict[int, Draw] = field(default_factory=dict)
+    _draws: dict[int, ShardBatch] = field(default_factory=dict)
     """The batch of each group."""
     _rows: dict[int, int] = field(default_factory=dict)
     """The number of rows that each group has received."""
@@ -181,7 +181,7 @@ class StreamSchedule(Schedule):
         if stream_rows < self.plan.parameters.batch_size:
             self._note_end(self._draws[group])
 
-    def _note_end(self, draw: Draw) -> None:
+    def _note_end(self, draw: ShardBatch) -> None:
         epoch = self._turns.position.epoch
         if self._turns.finished or draw.epoch != epoch:
             return  # requested before the end of its shard was known
@@ -217,6 +217,6 @@ class StreamSchedule(Schedule):
             return None
         return Announce(group, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
 
-    def _shard_of_all(self, draw: Draw) -> int:
+    def _shard_of_all(self, draw: ShardBatch) -> int:
         """Return the shard's number among the shards of all ranks."""
         return (self.plan.parameters.rank or 0) * self.plan.shards + draw.shard

@@ -13,8 +13,8 @@ from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, Sample
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..loading.postprocessing import BatchSamples
-from ..loading.stream_worker import DecodedStream, shard_items
-from ..loading.worker import DecodedSource, location_of
+from ..loading.stream_worker import StreamDecoder, shard_items
+from ..loading.worker import SampleDecoder, location_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
 from ..transport.error_channel import summary_of
@@ -33,7 +33,7 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     For a stream, `index` counts the samples of its first shard. Raises IndexError for a sample that does not exist, and
     any exception of reading and decode.
     """
-    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
     rows = allocate_rows(decoded.rows.slot_specs, 1)
     with globals_kept():
         _decode(plan, [index], epoch, rows)
@@ -53,7 +53,7 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
     """Return the batch in the trainer's form, ready for delivery, with notes of crops besides the tops."""
     if not len(indices):
         raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
-    decoded: DecodedSource | DecodedStream = plan.decoded.value
+    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
     with globals_kept():
         _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
@@ -87,8 +87,8 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 def make_one_sample(plan: Plan) -> None:
     """Make a sample of the run, as setup does; raises the exceptions of reading and decode."""
-    decoded: DecodedSource | DecodedStream = plan.decoded.value
-    if isinstance(decoded, DecodedSource):
+    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
+    if isinstance(decoded, SampleDecoder):
         may_be_bad = plan.parameters.on_error == "replace"
         on_trial(lambda index: decoded_sample(plan, index, 0), decoded.source, plan.tried, may_be_bad=may_be_bad)
     else:
@@ -127,8 +127,8 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
 
 
 def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:
-    decoded: DecodedSource | DecodedStream = plan.decoded.value
-    if isinstance(decoded, DecodedSource):
+    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
+    if isinstance(decoded, SampleDecoder):
         samples = len(decoded.source)
         for index in indices:
             if not 0 <= index < samples:

@@ -63,7 +63,7 @@ from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_d
 from .sampler import run_sampler
 from .sampling import Sampling
 from .slot_trace import SlotTrace
-from .upkeep import Upkeep
+from .usage_monitor import UsageMonitor
 
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
@@ -108,7 +108,7 @@ class Assembler:
         self._stopping = False
         self._clock = AwakeClock()
         """A loader's deadline is by this clock: while the job is suspended, the loader cannot work."""
-        self._upkeep = Upkeep(self._board, plan.parameters)
+        self._monitor = UsageMonitor(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
 
@@ -130,7 +130,7 @@ class Assembler:
         if self._sampling is not None:
             self._poller.register(self._sampling.link.fileno(), zmq.POLLIN)
         port = self._plan.parameters.metrics
-        self._port = MetricsPort(port, self._poller, self._upkeep.metrics) if isinstance(port, int) else None
+        self._port = MetricsPort(port, self._poller, self._monitor.metrics) if isinstance(port, int) else None
         # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
         self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
@@ -144,7 +144,7 @@ class Assembler:
         finally:
             if self._trace is not None:
                 self._trace.end(self._assembly.batch_rows)
-            self._upkeep.end()
+            self._monitor.end()
             self._context.destroy(linger=0)
             if self._bridge is not None:
                 self._bridge.close()
@@ -208,8 +208,8 @@ class Assembler:
         self._board.set_count(Count.REPLACED, self._assembly.replaced)
         self._board.set_count(Count.SLOTS_FULL, self._assembly.ledger.slots_full)
         self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
-        if (now := time.monotonic()) >= self._upkeep.next_turn:
-            self._upkeep.turn(now)
+        if (now := time.monotonic()) >= self._monitor.next_turn:
+            self._monitor.turn(now)
 
     def _take_event(self) -> None:
         event = self._nursery.receive()

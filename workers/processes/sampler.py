@@ -40,7 +40,7 @@ def run_sampler(config: Config, errors: socket.socket, number: int, line: int, l
     status = config.status(line)
     status.begin(number, os.getpid())
     drawn, weights = SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights)
-    drawer = Drawer(config.plan, drawn, weights, partial(send_exception, errors))
+    runner = SamplerRunner(config.plan, drawn, weights, partial(send_exception, errors))
     sealer, opener = Sealer(config.key), Opener[Draw](config.key, Draw)
     status.write(Activity.WAITING)
     while frame := link.recv(FRAME_BYTES):
@@ -48,11 +48,11 @@ def run_sampler(config: Config, errors: socket.socket, number: int, line: int, l
         if request is None:
             continue
         status.write(Activity.SAMPLING, request.epoch)
-        link.send(sealer.seal(drawer.answer(request)))
+        link.send(sealer.seal(runner.answer(request)))
         status.write(Activity.WAITING)
 
 
-class Drawer:
+class SamplerRunner:
     """Draws epochs into the file `drawn`, by the weights in the file `weights`, if the user has set some."""
 
     def __init__(self, plan: SampledPlan, drawn: SharedFile, weights: SharedFile, send_error: SendError) -> None:

@@ -66,7 +66,7 @@ _LOOK_S = 0.5
 """How often the cluster is asked which nodes it has."""
 
 _SLOW_PLACING_S = 10.0
-_MOST_CAREFUL = 256
+_MOST_ONE_AT_A_TIME = 256
 _FRAME_BYTES = 1 << 16
 
 _log = logging.getLogger("blobfeed")
@@ -104,13 +104,13 @@ class _Bridge:
         self._errors = errors
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
-        self._careful: deque[int] = deque(maxlen=_MOST_CAREFUL)
+        self._one_at_a_time: deque[int] = deque(maxlen=_MOST_ONE_AT_A_TIME)
         """Groups during which an actor died that had several tasks: nobody can say which one it died of. Their tasks
         are given one at a time, so that the next death says it."""
         self._arrived: queue.SimpleQueue[tuple[int, Callable[[_Remote, Any], None], Future[Any]]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._next_look = 0.0
-        self._room = -1
+        self._capacity = -1
         self._unplaced = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._context.set(zmq.MAX_SOCKETS, self._plan.max_remote_loaders + 64)
@@ -170,9 +170,9 @@ class _Bridge:
         if len(unplaced) > self._unplaced:  # they may wait for hours, for another training to end
             _log.warning("the cluster has no place yet for %d remote loaders: its processors are taken", len(unplaced))
         self._unplaced = len(unplaced)
-        room = sum(map(self._cluster.room_on, nodes.values()))
-        if room != self._room:
-            self._room = room
+        room = sum(map(self._cluster.capacity_of, nodes.values()))
+        if room != self._capacity:
+            self._capacity = room
             self._tell(Room(room))
             if self._wanted.count != "auto" and room < self._wanted.count:
                 _log.warning("the cluster has room for %d of %d remote loaders", room, self._wanted.count)
@@ -244,7 +244,7 @@ class _Bridge:
 
     def _send_waiting(self, remote: _Remote) -> None:
         while remote.waiting:
-            alone = any(task.group in self._careful for task in (*remote.sent.values(), remote.waiting[0]))
+            alone = any(task.group in self._one_at_a_time for task in (*remote.sent.values(), remote.waiting[0]))
             if alone and remote.sent:
                 break
             task = remote.waiting.popleft()
@@ -286,7 +286,7 @@ class _Bridge:
             self._poller.unregister(remote.link)
             remote.link.close()
         if crashed and len(remote.sent) > 1:
-            self._careful.extend({task.group for task in remote.sent.values()})
+            self._one_at_a_time.extend({task.group for task in remote.sent.values()})
         elif crashed and remote.sent:
             remote.status.begin_task(next(iter(remote.sent)))
         self._tell(LoaderEnded(remote.number, how, crashed))

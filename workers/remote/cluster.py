@@ -94,7 +94,7 @@ class Cluster:
         """What Ray knows of each living node, by its id."""
         return {node["NodeID"]: node for node in self.ray.nodes() if node["Alive"]}
 
-    def room_on(self, node: Mapping[str, Any]) -> int:
+    def capacity_of(self, node: Mapping[str, Any]) -> int:
         """How many loaders it could hold if it had nothing else to do."""
         resources = node["Resources"]
         needs = {"CPU": self._wanted.num_cpus, **self._wanted.resources}

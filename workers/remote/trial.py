@@ -97,7 +97,7 @@ def _troubles(config: Config, errors: socket.socket) -> Iterator[_Trouble]:
     except Exception as error:
         yield _Trouble("", why_not_joined(config, error))
         return
-    nodes = {name: node for name, node in cluster.nodes().items() if cluster.room_on(node)}
+    nodes = {name: node for name, node in cluster.nodes().items() if cluster.capacity_of(node)}
     loaders = {name: cluster.loader_on(name) for name in nodes}
     begun = {cluster.begin(loader): name for name, loader in loaders.items()}
     refs, limit_s = list(begun), config.plan.parameters.task_timeout_s

@@ -78,7 +78,7 @@ _Entry = tuple[int, int, int, Task]
 
 
 @dataclass(slots=True)
-class _Group:
+class _OpenGroup:
     slot: int
     rows: int
     open_rows: int
@@ -175,8 +175,8 @@ class Ledger:
         self._free = deque(range(slots))
         self._next_group = 0
         self._next_task = 1
-        self._working: dict[int, _Group] = {}
-        self._complete: list[tuple[int, _Group]] = []
+        self._working: dict[int, _OpenGroup] = {}
+        self._complete: list[tuple[int, _OpenGroup]] = []
         self._announced: dict[int, int] = {}
         self._queue: list[_Entry] = []
         self._loaders: dict[int, _Loader] = {}
@@ -192,7 +192,7 @@ class Ledger:
             number, slot = self._next_group, self._free.popleft()
             self._next_group += 1
             rows = self._schedule.rows_of(number)
-            self._working[number] = _Group(slot, rows, rows)
+            self._working[number] = _OpenGroup(slot, rows, rows)
             self._cut(number, slot, rows)
 
     def _cut(self, group: int, slot: int, rows: int) -> None:

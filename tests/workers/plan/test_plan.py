@@ -16,7 +16,7 @@ from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
-from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
+from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.plan import IndexedPlan, Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
@@ -262,9 +262,9 @@ def test_a_streams_state_has_a_number_for_each_shard(sequences: str) -> None:
 def test_an_end_that_is_told_late_ends_no_other_epoch() -> None:
     turns = ShardTurns(StreamPosition.start(1), epochs=3, chained=False)
     turns.note_end(0, 0)
-    assert turns.next() == Draw(1, 0, 0)
+    assert turns.next() == ShardBatch(1, 0, 0)
     turns.note_end(0, 0)
-    assert turns.next() == Draw(1, 0, 1)
+    assert turns.next() == ShardBatch(1, 0, 1)
 
 
 def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:

@@ -25,9 +25,9 @@ def test_loaders_that_wait_for_hours_are_told_once_and_again_if_more_wait(caplog
     bridge: Any = object.__new__(bridge_module._Bridge)
     status: Any = None
     remotes = {number: bridge_module._Remote(number, None, status, asked=0.0) for number in range(3)}
-    cluster = SimpleNamespace(nodes=dict, room_on=None)
+    cluster = SimpleNamespace(nodes=dict, capacity_of=None)
     vars(bridge).update(_cluster=cluster, _remotes=remotes, _wanted=RemoteLoaders())
-    vars(bridge).update(_room=0, _next_look=0.0, _unplaced=0)
+    vars(bridge).update(_capacity=0, _next_look=0.0, _unplaced=0)
     for seconds in range(100):
         bridge._look_at_nodes(float(seconds))
     assert [record.getMessage() for record in caplog.records] == [

@@ -20,7 +20,7 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.sample_rng import SampleRng
-from blobfeed.workers.order.shard_turns import Draw, ShardTurns, StreamPosition
+from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.sources.stream import StreamSource
@@ -469,7 +469,7 @@ def _deliver(lengths: list[int], lag: list[int]) -> list[tuple[int, int, int]]:
     """Batches with something in them, when ends become known `lag[i]` draws late."""
     schedule = ShardTurns(StreamPosition.start(len(lengths)), epochs=2, chained=False)
     delivered: list[tuple[int, int, int]] = []
-    unknown: list[tuple[int, Draw]] = []
+    unknown: list[tuple[int, ShardBatch]] = []
     lags = iter(lag)
     while not schedule.finished:
         draw = schedule.next()

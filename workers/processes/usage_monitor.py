@@ -27,7 +27,7 @@ class _Before(NamedTuple):
     usage: Usage
 
 
-class Upkeep:
+class UsageMonitor:
     """`turn` is called when the assembler has done something and `next_turn` is over."""
 
     def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
