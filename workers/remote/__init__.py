@@ -1,1 +1,1 @@
-"""Loaders on other machines: the bridge between assembler and Ray cluster, and what its actors do. Only here is ray."""
+"""Loaders on other machines: the bridge between assembler and Ray cluster, and its actors. No other imports ray."""

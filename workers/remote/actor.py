@@ -1,8 +1,8 @@
-"""What a remote loader does: the work of a local one, in memory of its own, which it gives back as bytes.
+"""A remote loader: does the work of a local one in its own memory, and returns the rows as bytes.
 
-    1. placed by the cluster: says where it is
-    2. begins: unpacks the plan, makes one sample on trial, since this node may lack the files or a library
-    3. works: makes the rows of one task in a slot of its own, and gives their bytes back
+    1. place: reports its host, after the cluster has chosen one
+    2. begin: unpacks the plan and makes one sample on trial, since the node may lack the files or a library
+    3. work: makes the rows of one task in its own slot and returns their bytes
 
 It is a Ray actor, owned by the bridge and ended with it.
 """
@@ -43,7 +43,7 @@ Memory = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why it cannot work here; `cause` as in StartFailed."""
+    """The reason why a loader cannot work on its node; `cause`: see StartFailed."""
 
     text: str
     cause: int
@@ -53,7 +53,7 @@ class Refusal:
 
 @dataclass(frozen=True)
 class Made:
-    """A task done: as in Done, and beside that the bytes of its rows and `frames` for the trainer's error channel."""
+    """The result of a task: the fields of Done, the bytes of the rows, and `frames` for the trainer's error channel."""
 
     elapsed_ns: int
     bad: tuple[BadRow, ...]
@@ -64,10 +64,10 @@ class Made:
 
 @dataclass(frozen=True)
 class Job:
-    """A task on its way to an actor.
+    """A task sent to an actor.
 
-    `drawn`: the indices that a sampler drew for its rows, each with its offset in the drawn file. `slot`: for
-    postprocess, the whole slot as it is.
+    `drawn`: the sampler's draws for its rows, each with its offset in the shared file. `slot`: the bytes of the whole
+    slot, for postprocessing.
     """
 
     task: ToLoader
@@ -83,7 +83,7 @@ class Job:
 
 
 def code_digest() -> str:
-    """Of all the code that a loader runs: another version might make other bytes, or not understand the plan."""
+    """Return a digest of all code that a loader runs: another version might make other bytes or misread the plan."""
     digest, root = blake2b(digest_size=16), Path(__file__).parents[1]
     for path in sorted(root.rglob("*.py")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
@@ -91,11 +91,11 @@ def code_digest() -> str:
 
 
 class RemoteLoader:
-    """One at a time of these calls runs; Ray keeps their order."""
+    """The actor class. Ray runs its calls one at a time, in order."""
 
     def place(self) -> tuple[str, int, str]:
-        """The host where it is, its process there, and the cluster's name of the node."""
-        import ray  # it runs already wherever this is called
+        """Return the host, the process id there, and the cluster's id of the node."""
+        import ray  # already running in an actor
 
         return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
 
@@ -108,9 +108,10 @@ class RemoteLoader:
         sys_path: Sequence[str],
         levels: Levels,
     ) -> Refusal | None:
-        """Get ready; `plan` is pickled. `memory`: the content of the source's memory files, by their descriptors there.
+        """Unpack the plan and make one sample on trial; returns None, or the reason why that failed.
 
-        `code`: what code_digest says there. `shipped`: the trainer's folder that was brought here as working directory.
+        `code`: the trainer's code_digest. `plan`: pickled. `memory`: the content of the source's memory files, by their
+        descriptors in the trainer. `shipped`: the trainer's folder that is the working directory here.
         """
         if code != code_digest():
             folder = Path(__file__).parents[2]
@@ -119,7 +120,7 @@ class RemoteLoader:
         self._theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._frames = ours
         log_to_trainer(self._theirs, levels)
-        # What the trainer finds beside its script is found here, if this node has the same folders.
+        # Modules next to the trainer's script are found here, too, if this node has the same folders.
         sys.path += [entry for entry in sys_path if entry not in sys.path]
         try:
             copies = {descriptor: _memory_file(content) for descriptor, content in memory.items()}
@@ -131,7 +132,7 @@ class RemoteLoader:
 
     def _open(self, plan: Plan) -> None:
         for name in plan.decoded.modules:
-            with suppress(ImportError):  # unpickling will say what really is missing
+            with suppress(ImportError):  # unpickling reports the modules that are really needed
                 importlib.import_module(name)
         self._layout = plan.layout
         make_one_sample(plan)
@@ -140,7 +141,7 @@ class RemoteLoader:
         self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
         self._drawn = SharedFile.create("blobfeed-drawn")
         status = StatusBoard.create(1).line(0)
-        # Whatever slot a task names on the trainer's host, here it is this one.
+        # The actor has one slot, which stands for any slot of the trainer's host.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
         send_error = partial(send_exception, self._theirs)
         place = Workplace(slots, status, send_error, self._drawn.descriptor, exceptions_only)
@@ -160,7 +161,7 @@ class RemoteLoader:
         return Made(time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows, rows, self._told())
 
     def _told(self) -> list[bytes]:
-        """What was logged or raised: the bridge passes it on to the trainer."""
+        """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""
         return list(waiting(self._frames, FRAME_BYTES))
 
 
@@ -171,5 +172,5 @@ def _memory_file(content: Memory) -> int:
 
 
 def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:
-    """The bytes of a slot that `task` makes, as actor and bridge both know it."""
+    """Return the ranges of a slot's bytes that `task` makes; the actor and the bridge compute the same."""
     return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.used_bytes)]

@@ -1,17 +1,17 @@
-"""`python -m blobfeed.workers.remote.bridge CONFIG LINK PARENT`: between the assembler and a Ray cluster's loaders.
+"""`python -m blobfeed.workers.remote.bridge CONFIG LINK PARENT`: connects the assembler to a Ray cluster's loaders.
 
      assembler                        bridge                          actor N, on some node
         │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
-        │ ◄── LoaderStarted, Ready ──── │ ◄─── where it is, or why not ─── │      a sample on trial
+        │ ◄── LoaderStarted, Ready ──── │ ◄─── its host, or a Refusal ──── │      a sample on trial
         │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
         │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
         │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
 
-For each actor it binds the same link `tasks-N` and sends the same reports as a loader of this host would. Only this
-process writes an actor's rows into slots: once it has said that a loader has ended, what that one may still send is
-thrown away. Ray's own threads do the transport; what they bring is put into a queue, and one loop does all the rest.
+For each actor the bridge binds the same link `tasks-N` and sends the same reports as a local loader. Only the bridge
+writes an actor's rows into slots. After it has reported the end of a loader, it discards all later results of that
+loader. Ray's own threads do the transport and put results into a queue; one loop does everything else.
 
-It dies with the assembler (PR_SET_PDEATHSIG), and Ray ends a dead driver's actors and objects: nothing is left.
+The bridge dies with the assembler (PR_SET_PDEATHSIG), and Ray ends a dead driver's actors and objects: nothing remains.
 
 CONFIG, LINK: the descriptors of the Config and of the link to the assembler. PARENT: the assembler's process id.
 """
@@ -63,7 +63,7 @@ from .actor import Job, Made, Refusal, ranges_of
 from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
-"""How often the cluster is asked which nodes it has."""
+"""The interval between two queries for the cluster's nodes."""
 
 _SLOW_PLACING_S = 10.0
 _MOST_ONE_AT_A_TIME = 256
@@ -74,7 +74,7 @@ _log = logging.getLogger("blobfeed")
 
 @dataclass
 class _Remote:
-    """One actor. `waiting`: what it has not been sent yet; `sent`: what it is working on, oldest first."""
+    """One actor. `waiting`: tasks not sent to it yet; `sent`: tasks that it works on, oldest first."""
 
     number: int
     actor: Any
@@ -105,8 +105,8 @@ class _Bridge:
         self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
         self._remotes: dict[int, _Remote] = {}
         self._one_at_a_time: deque[int] = deque(maxlen=_MOST_ONE_AT_A_TIME)
-        """Groups during which an actor died that had several tasks: nobody can say which one it died of. Their tasks
-        are given one at a time, so that the next death says it."""
+        """Groups in which an actor died while it had several tasks, so that the guilty task is unknown. Their tasks are
+        sent one at a time: the next death identifies it."""
         self._arrived: queue.SimpleQueue[tuple[int, Callable[[_Remote, Any], None], Future[Any]]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._next_look = 0.0
@@ -121,7 +121,7 @@ class _Bridge:
         self._poller.register(self._wake, zmq.POLLIN)
 
     def run(self) -> None:
-        """Until the assembler closes its end."""
+        """Serve until the assembler closes its end."""
         try:
             self._cluster = Cluster(self._config)
         except Exception as error:
@@ -149,7 +149,7 @@ class _Bridge:
                     remote.waiting.extend(remote.tasks.arrived())
                     self._send_waiting(remote)
 
-    # ---- towards the assembler
+    # ---- to the assembler
 
     def _tell(self, message: FromBridge) -> None:
         self._link.send(self._sealer.seal(message))
@@ -158,7 +158,7 @@ class _Bridge:
         self._results.send(self._sealer.seal(message))
 
     def _look_at_nodes(self, now: float) -> None:
-        """How many loaders the cluster has nodes for, and whose node is gone."""
+        """Report the cluster's capacity for loaders, and end loaders whose node is lost."""
         if now < self._next_look:
             return
         self._next_look = now + _LOOK_S
@@ -178,19 +178,19 @@ class _Bridge:
                 _log.warning("the cluster has room for %d of %d remote loaders", room, self._wanted.count)
 
     def _take_requests(self) -> bool:
-        """False when the assembler is gone."""
+        """Do the assembler's requests; returns False when the assembler is gone."""
         frame = self._link.recv(_FRAME_BYTES)
         match self._opener.open(frame) if frame else None:
             case StartLoader(number, line):
                 self._start(number, line)
             case KillLoader(number):
                 if remote := self._remotes.get(number):
-                    # It hangs, and what it had done before has long arrived.
+                    # It hangs, and its earlier results have arrived long ago: the oldest task is the guilty one.
                     remote.status.begin_task(next(iter(remote.sent), 0))
                     self._end(remote, f"{remote} was killed", crashed=False)
         return bool(frame)
 
-    # ---- towards the actors
+    # ---- to the actors
 
     def _start(self, number: int, line: int) -> None:
         status = self._board.line(line)
@@ -199,7 +199,7 @@ class _Bridge:
         self._call(remote, remote.actor.place.remote(), self._note_placed)
 
     def _call(self, remote: _Remote, ref: Any, then: Callable[[_Remote, Any], None]) -> None:
-        """`then` gets what `ref` stands for, in the loop; if there is nothing to get, the actor has ended."""
+        """Call `then` in the loop with the result of `ref`; an exception instead means that the actor has ended."""
         number = remote.number
 
         def arrived(future: Future[Any]) -> None:
@@ -214,7 +214,7 @@ class _Bridge:
             number, then, future = self._arrived.get()
             remote = self._remotes.get(number)
             if remote is None:
-                continue  # it has been told to have ended
+                continue  # its end has been reported
             if error := future.exception():
                 self._note_error(remote, error)
             else:
@@ -273,14 +273,14 @@ class _Bridge:
             text = f"{remote} could not be started: {summary_of(error)}"
             self._report(StartFailed(remote.number, text, 0, str(error)))
             return
-        # An object that got lost on its way, and not its actor, is an actor lost too: what it owes is made again.
+        # A lost object counts as a lost actor, too: its tasks are repeated elsewhere.
         died = isinstance(error, self._cluster.ray.exceptions.ActorDiedError)
         crashed = died and "its node has died" not in str(error)
         self._end(remote, f"{remote}: {summary_of(error)}", crashed=crashed)
 
     def _end(self, remote: _Remote, how: str, *, crashed: bool) -> None:
         del self._remotes[remote.number]
-        with suppress(Exception):  # it is gone, or the cluster is
+        with suppress(Exception):  # the actor or the cluster is gone
             self._cluster.ray.kill(remote.actor)
         if remote.link is not None:
             self._poller.unregister(remote.link)
@@ -298,7 +298,7 @@ def main() -> None:
     leave_signals_to_trainer()
     keep_freed_memory()
     bridge = _Bridge(*Config.adopt(descriptor), socket.socket(fileno=link))
-    run_and_exit(bridge.run)  # Ray's threads and exit handlers have nothing more to do here
+    run_and_exit(bridge.run)  # without Ray's exit handlers: the cluster cleans up after a dead driver
 
 
 if __name__ == "__main__":

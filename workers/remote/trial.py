@@ -1,8 +1,8 @@
 """`python -m blobfeed.workers.remote.trial CONFIG PARENT`: in setup, each node of the cluster makes a sample on trial.
 
-What a node lacks (files, a library, a credential) would else be found at the first batch. It is a process of its own,
-since the trainer imports no Ray and starts no threads; it takes some seconds, however many nodes there are. Nodes that
-join later are tried when a loader starts there.
+Otherwise missing files, libraries or credentials of a node would show only at the first batch. The trial is a separate
+process, since the trainer imports no Ray and starts no threads. It takes some seconds for any number of nodes. A node
+that joins later is tried when a loader starts there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _log = logging.getLogger("blobfeed")
 
 
 class _Trouble(msgspec.Struct):
-    """On `node`, or with the cluster as a whole if that is empty; the rest as in Refusal."""
+    """A failure on `node`, or of the whole cluster if that is empty; the other fields: see Refusal."""
 
     node: str
     text: str
@@ -43,9 +43,9 @@ class _Trouble(msgspec.Struct):
 
 
 def try_nodes(plan: Plan) -> None:
-    """Have each node that may get loaders make one sample.
+    """Make one sample on each node that may run loaders.
 
-    Raises ParameterError if the cluster cannot be joined, SourceError that names a node which cannot, with the node's
+    Raises ParameterError if the cluster cannot be joined, SourceError that names a failing node, with the node's
     exception as its cause, and PipelineStalled.
     """
     with deadline(plan.parameters.timeout_s):
@@ -130,10 +130,10 @@ def main() -> None:
     die_with(parent)
     leave_signals_to_trainer()
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Ray prints, and so may the user's modules
+    os.dup2(2, 1)  # Ray and the user's modules may print to standard output
     answers.write(msgspec.json.encode(list(_troubles(*Config.adopt(descriptor)))))
     answers.flush()
-    os._exit(0)  # the cluster ends what a dead driver had
+    os._exit(0)  # the cluster ends the actors of a dead driver
 
 
 if __name__ == "__main__":
