@@ -1,1 +1,1 @@
-"""Which processes run, what each has to make, which died: assembler, ledger, loader pool, nursery, loaders."""
+"""The child processes: assembler, nursery, loaders, sampler; starting them, and replacing dead ones."""

@@ -5,14 +5,14 @@
         │                               │ ── Fill(task, slot, rows) ──► │   1. a free slot gets the next group,
         │                               │                               │      its rows are cut into tasks
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
-        │ ◄── Announce(group, slot) ─── │                               │   3. all rows in: announced, in order
+        │ ◄── Announce(group, slot) ─── │                               │   3. all rows done: announced, in order
         │    or Failure(what, cause)    │                               │
-        │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have cost a message: all
+        │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have lost a message: all
         │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
-It is started as an interpreter of its own (assembler_main.py), forks the nursery before it makes its ZeroMQ context,
-and waits in one place for all there is: releases, results, deaths of loaders (through the nursery), the death of the
-trainer (through its pidfd), and the next deadline.
+It is a separate interpreter (assembler_main.py), and forks the nursery before it makes its ZeroMQ context. One poll
+waits for everything: releases, results, deaths of loaders (reported by the nursery), the trainer's death (its pidfd),
+and the next deadline.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ from .usage_monitor import UsageMonitor
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
 _ORPHANS_S = 2.0
-"""So long only if a program ignores SIGTERM: as soon as none is left, nobody waits."""
+"""The patience with programs that ignore SIGTERM. The wait ends as soon as no program is left."""
 
 _log = logging.getLogger("blobfeed")
 
 
 class Assembler:
-    """Thin around the assembly: receives, asks it, sends."""
+    """The process around the assembly: receives messages, calls the assembly, sends its answers."""
 
     def __init__(self, config: Config, nursery: Nursery, sampler: socket.socket) -> None:
         self._config = config
@@ -107,7 +107,7 @@ class Assembler:
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
         self._clock = AwakeClock()
-        """A loader's deadline is by this clock: while the job is suspended, the loader cannot work."""
+        """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
         self._monitor = UsageMonitor(self._board, plan.parameters)
         self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
         self._open_links()
@@ -131,13 +131,13 @@ class Assembler:
             self._poller.register(self._sampling.link.fileno(), zmq.POLLIN)
         port = self._plan.parameters.metrics
         self._port = MetricsPort(port, self._poller, self._monitor.metrics) if isinstance(port, int) else None
-        # The trainer's end hangs up if it calls exec: then it is another program, and its process lives on.
+        # A trainer that calls exec becomes another program while its process lives on; then this socket hangs up.
         self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
     # ---- the loop
 
     def run(self) -> None:
-        """Until the trainer says stop or is gone."""
+        """Run until the trainer sends Stop or is gone."""
         try:
             while not self._stopping:
                 self._turn()
@@ -158,9 +158,9 @@ class Assembler:
             self._assign()
             if self._sampling is not None and self._assembly.last is None:
                 self._sampling.turn(self._clock.now)
-            while self._assembly.announce():  # if no task is left, nothing would end the wait
+            while self._assembly.announce():  # freed slots may be the only work, which no event would announce
                 self._assign()
-            self._tell_trainer()
+            self._send_outbox()
             self._wait()
         except LoaderDied as death:
             if isinstance(death, NurseryDied):
@@ -176,7 +176,7 @@ class Assembler:
             if self._trace is not None:
                 self._trace.assigned(order.task.group)
 
-    def _tell_trainer(self) -> None:
+    def _send_outbox(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
             if self._trace is not None and isinstance(message, Announce):
@@ -239,7 +239,7 @@ class Assembler:
         now = self._clock.now
         for loader in self._assembly.ledger.overdue(now, limit):
             moved = self._clock.time_of(self._pool_of(loader).moved_at(loader))
-            # Before it makes a batch of a stream, it may have to run the whole shard again.
+            # Before a batch of a stream the loader may have to run the whole shard again.
             if is_stream and now - moved < limit:
                 self._assembly.ledger.note_moved(loader, moved)
             elif self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}"):
@@ -279,7 +279,7 @@ class Assembler:
                 case StartFailed(loader, text, cause, traceback):
                     what = f"loader {loader} could not start: {text}"
                     if self._assembly.tasks_done and self._bridge is None:
-                        # Others could: memory may be short for a while. Its end counts as that of one that crashes.
+                        # Other loaders could start, so memory may be short for a while. It counts as a crash.
                         _log.warning("%s", what)
                         continue
                     failure = Failure("LoaderDied", what, cause=cause, traceback=traceback, details=(text,))
@@ -306,7 +306,7 @@ class Assembler:
     def _note_event(self, event: LoaderStarted | LoaderEnded, pool: LoaderPool) -> None:
         if (death := pool.handle_event(event, self._clock.now)) is None:
             return
-        # Its last reports may already lie in the socket: what they tick off need not be made again.
+        # Its last reports may still lie in the socket; the tasks that they finish need not be repeated.
         self._drain_results()
         (self._folder / f"tasks-{death.loader}").unlink(missing_ok=True)
         if link := self._task_links.pop(death.loader, None):
@@ -345,19 +345,19 @@ class Assembler:
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
-    """Copying from huge pages is faster by a fifth to a third; see shared_map.py."""
+    """Back the ring with huge pages, step by step; copying from them is a fifth to a third faster (shared_map.py)."""
     yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
 def run(descriptor: int) -> None:
-    """Do all that the assembler does, from the Config in `descriptor` to its end.
+    """Run the assembler with the Config in `descriptor`, to its end.
 
-    It begins to watch the trainer when the nursery has been forked. If the trainer has died by then, it ends at once.
+    It watches the trainer as soon as the nursery is forked. If the trainer has died by then, it ends at once.
     """
     leave_signals_to_trainer()
     raise_descriptor_limit()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # The loaders' too: they are killed in the end, and what waited in a buffer would be lost.
+        # Applies to the loaders, too: they are killed in the end, and buffered output would be lost.
         sys.stdout.reconfigure(line_buffering=True)
     config, errors = Config.adopt(descriptor)
     sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -387,15 +387,15 @@ def run(descriptor: int) -> None:
 
 
 def _trainer_is_ready(config: Config) -> bool:
-    """Wait until the trainer has made the sockets' directory; False if it has died before, or given up.
+    """Wait until the trainer has made the sockets' directory; returns False if it has died before, or given up.
 
-    It gives up without telling if an exception, a signal handler's perhaps, reaches it before it holds the handle of
-    this process: then its end of the error channel is closed.
+    An exception, perhaps of a signal handler, can reach the trainer before it has the handle of this process. Then it
+    gives up silently, and its end of the error channel is closed.
     """
     folder = Path(config.sockets)
     poller = select.poll()
     poller.register(config.descriptors.trainer, select.POLLIN)
-    poller.register(config.descriptors.errors, 0)  # a hang-up is always told
+    poller.register(config.descriptors.errors, 0)  # a hang-up is always reported
     while not poller.poll(0):
         if folder.exists():
             return True

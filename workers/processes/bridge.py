@@ -1,8 +1,8 @@
-"""The bridge as the assembler sees it: the home of remote loaders.
+"""The assembler's side of the bridge, the home of remote loaders.
 
-The bridge is a process of its own (remote/bridge.py), since Ray brings threads, and since it may end when a cluster
-does. It speaks the loaders' protocol for each actor. If it dies, all its loaders have died. Another one is started
-after a growing pause, for as long as the run lasts: a cluster may come back; this host's loaders go on meanwhile.
+The bridge is a separate process (remote/bridge.py), since Ray starts threads, and since it may end when a cluster does.
+It speaks the loaders' protocol for each actor. If the bridge dies, all its loaders count as dead. It is restarted after
+a growing pause, as long as the run lasts: a cluster may come back. Local loaders continue meanwhile.
 
     assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
     bridge → assembler    Room, LoaderStarted, LoaderEnded, JoinFailed
@@ -39,7 +39,7 @@ from .process import exit_in_words
 _MODULE = "blobfeed.workers.remote.bridge"
 _FRAME_BYTES = 1 << 16
 _END_S = 2.0
-"""For leaving the cluster; after that the bridge is killed, and the cluster clears up by itself."""
+"""The time for leaving the cluster; after it the bridge is killed, and the cluster cleans up by itself."""
 
 _MOST_FAILED_JOINS = 3
 _FIRST_PAUSE_S = 0.5
@@ -49,7 +49,7 @@ _log = logging.getLogger("blobfeed")
 
 
 class Bridge:
-    """At most one process at a time."""
+    """Starts the bridge and talks to it; at most one process at a time."""
 
     def __init__(self, config: Config, board: StatusBoard, numbers: Iterator[int]) -> None:
         plan = config.plan
@@ -73,20 +73,20 @@ class Bridge:
         self._failed_joins = 0
 
     def fileno(self) -> int:
-        """Readable when there is something to `receive`; -1 while there is no process."""
+        """Return the descriptor that is readable when `receive` has a message; -1 while there is no process."""
         return -1 if self._link is None else self._link.fileno()
 
     def next_start(self) -> float | None:
         return None if self._process is not None else self._next_start
 
     def start_if_due(self, now: float, poller: zmq.Poller) -> None:
-        """Start the process, unless it runs or its last end was a moment ago. Raises LoaderDied: see `_put_off`."""
+        """Start the process, unless it runs or the pause is not over. Raises LoaderDied: see `_put_off`."""
         if self._process is not None or now < self._next_start:
             return
         try:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
-                # In the assembler's own session and group: what is left at its end, it ends.
+                # In the assembler's own session and group, so that the assembler ends it at the latest.
                 link = theirs.fileno()
                 self._process = self._config.start(sys.executable, _MODULE, link, os.getpid(), inherited=(link,))
         except OSError as error:  # processes, descriptors or memory may be short for a while
@@ -98,7 +98,7 @@ class Bridge:
             poller.register(self._link.fileno(), zmq.POLLIN)
 
     def _put_off(self, how: str, now: float) -> None:
-        """The next one comes after a growing pause. Raises LoaderDied if none has ever joined: then it is no use."""
+        """Schedule the next start after a growing pause; raises LoaderDied if three bridges failed without joining."""
         self._failed_joins += not self._has_joined
         if self._failed_joins == _MOST_FAILED_JOINS:
             text = f"the bridge to the cluster has failed {self._failed_joins} times before it had joined: it {how}"
@@ -120,12 +120,12 @@ class Bridge:
             if self._link is not None:
                 self._link.send(self._sealer.seal(message))
         except ConnectionError:
-            _log.info("the bridge is gone, and was to be told %r", message)  # `receive` will say so
+            _log.info("the bridge is gone; not sent: %r", message)  # `receive` reports its end
 
-    # ---- what it tells
+    # ---- from the bridge
 
     def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded]:
-        """What has arrived of loaders; room in the cluster is noted. Raises LoaderDied if it cannot be joined."""
+        """Yield events of loaders and record the cluster's capacity; raises LoaderDied if it cannot be joined."""
         while self._link is not None:
             try:
                 frame = self._link.recv(_FRAME_BYTES, socket.MSG_DONTWAIT)
@@ -151,7 +151,7 @@ class Bridge:
                 yield message
 
     def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded]:
-        """Only when the process is gone can it no longer write into slots."""
+        """Kill the process, wait for its end, and yield the end of its loaders: now it can no longer write to slots."""
         if self._link is None or self._process is None:
             return
         poller.unregister(self._link.fileno())

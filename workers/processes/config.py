@@ -1,8 +1,8 @@
-"""What the trainer hands to the assembler at start, through an inherited memory file.
+"""The configuration that the trainer sends to the assembler at start, through an inherited memory file.
 
-A memory file and not a pipe: a pipe holds 64 KiB, so writing an index of megabytes would wait for the child to read,
-and a child that died meanwhile would mean SIGPIPE, which an embedding program need not have ignored.
-Only descriptors that the trainer itself made are read here, so unpickling runs no stranger's code.
+A pipe would hold only 64 KiB: writing an index of megabytes would wait for the child to read. If the child died
+meanwhile, the trainer would get SIGPIPE, which an embedding program may not ignore. Only descriptors that the trainer
+itself made are read here, so unpickling runs no foreign code.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ..transport.trace_ring import TracedStatus, TraceRing
 from .interpreter import child_environment
 
 _ALIGNMENT = 64
-"""Of arrays in memory: a cache line, and as much as any instruction wants."""
+"""The alignment of arrays in bytes: a cache line, which suffices for any instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Descriptors:
-    """Inherited by the assembler, and kept by the nursery and the loaders. -1: there is none."""
+    """The descriptors that the assembler, the nursery and the loaders inherit; -1 for none."""
 
     trainer: int
     """pidfd of the trainer"""
@@ -39,15 +39,15 @@ class Descriptors:
     board: int
     errors: int
     drawn: int = -1
-    """The epochs that the sampler has drawn: indices, in memory"""
+    """the memory file with the sampler's draws"""
     weights: int = -1
-    """What the user has set, for the sampler"""
+    """the memory file with weights that the user has set for the sampler"""
     source: tuple[int, ...] = ()
-    """What the source needs"""
+    """those that the source needs"""
     sampler: tuple[int, ...] = ()
-    """What the sampler needs: its process is forked from where the loaders are"""
+    """those that the sampler needs; the nursery forks its process, too"""
     trace: int = -1
-    """The file that all write their spans into"""
+    """the file into which all processes write their spans"""
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ class Descriptors:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """The plan, and the way to the trainer."""
+    """The plan, and the connections to the trainer."""
 
     plan: Plan
     descriptors: Descriptors
@@ -68,7 +68,7 @@ class Config:
     log_levels: Levels
 
     def status(self, line: int) -> LoaderStatus:
-        """That line of the status board, for the process that writes it."""
+        """Return a line of the status board for the process that writes it."""
         board = StatusBoard(self.descriptors.board)
         if self.descriptors.trace < 0:
             return board.line(line)
@@ -79,9 +79,9 @@ class Config:
     def start(
         self, interpreter: str, module: str, *arguments: object, inherited: tuple[int, ...] = (), **options: Any
     ) -> subprocess.Popen[bytes]:
-        """A child that runs `module`, with a descriptor to `adopt` and `arguments` on its command line.
+        """Start a child that runs `module`, with a descriptor for `adopt` and `arguments` on its command line.
 
-        `inherited`: what it needs beside the loaders' descriptors. Raises what pickling the user's code raises.
+        `inherited`: descriptors that it needs besides the loaders'. Raises any exception of pickling user code.
         """
         sent = replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
         buffers: list[pickle.PickleBuffer] = []
@@ -101,9 +101,10 @@ class Config:
 
     @staticmethod
     def adopt(descriptor: int) -> tuple[Config, socket.socket]:
-        """What the parent has written, and the error channel, to be kept as long as anybody uses its descriptor.
+        """Read the parent's Config; returns also the error channel, to be kept as long as its descriptor is in use.
 
-        From now on this process logs to the trainer, and imports what it would. User code may remove the log's handler.
+        From now on this process logs to the trainer and has its module search path. User code may remove the log's
+        handler.
         """
         packed, *buffers = _map_parts(descriptor)
         config: Config = pickle.loads(packed, buffers=buffers)
@@ -122,7 +123,7 @@ def _write_parts(descriptor: int, parts: list[memoryview]) -> None:
 
 
 def _map_parts(descriptor: int) -> list[memoryview]:
-    """Closes `descriptor`. The processes that are forked from this one share the memory until they write to it."""
+    """Map the parts and close `descriptor`. Processes forked from this one share the memory until they write to it."""
     mapped = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
     os.close(descriptor)
     (count,) = struct.unpack_from("=q", mapped)

@@ -1,8 +1,8 @@
-"""Choose the Python that runs the assembler: of the trainer's version, with blobfeed; `sys.executable` may lie.
+"""Chooses the Python that runs the assembler: of the trainer's version, with blobfeed; `sys.executable` may be wrong.
 
 Inside a program that embeds Python, such as the `caffe train` binary, `sys.executable` is the first `python3` on PATH
-or an empty string; it can be another version than the one embedded. If a virtual environment is out of reach, as after
-privileges were dropped, the Python below it runs, and has no packages.
+or an empty string; its version can differ from the embedded one. If a virtual environment is not accessible, for
+example after privileges were dropped, the Python below it runs and finds no packages.
 """
 
 from __future__ import annotations
@@ -31,14 +31,12 @@ _ANSWER_S = 10.0
 
 
 def find_interpreter() -> str:
-    """The path of a Python of this very major.minor version that finds what the assembler imports.
+    """Return the path of a Python of this major.minor version that finds the assembler's imports.
 
-    Raises InterpreterError that names each candidate, and what is wrong with it.
-
-    BLOBFEED_PYTHON, if set, is the only candidate.
+    BLOBFEED_PYTHON, if set, is the only candidate. Raises InterpreterError with each candidate and its fault.
     """
     if getattr(sys, "frozen", False) and os.environ.get("BLOBFEED_PYTHON", "") in ("", sys.executable):
-        # Asked to run the loaders, it would begin anew and start itself again.
+        # Started as an interpreter, it would run the program again, which would start itself again.
         raise InterpreterError(
             f"no Python to run the loaders: {sys.executable} is a frozen program (made by PyInstaller or the like), "
             "which can run nothing but itself; set num_loaders: 0, so that it reads in its own process, or the "
@@ -63,12 +61,12 @@ def _candidates() -> Iterator[str]:
         yield sys.executable
     for prefix in dict.fromkeys((sys.exec_prefix, sys.base_exec_prefix)):
         candidate = str(Path(prefix, "bin", f"python{_VERSION}"))
-        if os.access(candidate, os.F_OK):  # no error if the folder may not be looked into
+        if os.access(candidate, os.F_OK):  # false, not an error, in a folder without permission
             yield candidate
 
 
 def _is_this_process(candidate: str) -> bool:
-    """Recognise the trainer's own program, which need not be asked: that would start an interpreter.
+    """Return true for the trainer's own program, which needs no check: that would start an interpreter.
 
     Under another path the same file may belong to another environment, with other packages.
     """
@@ -79,7 +77,7 @@ def _is_this_process(candidate: str) -> bool:
 
 
 def _answer_of(candidate: str) -> str:
-    """Its version, and what it lacks, in the environment in which it would run."""
+    """Run the candidate in the assembler's environment; returns its version and missing packages, or its failure."""
     environment = {**child_environment(), "PYTHONSAFEPATH": "1"}
     try:
         answer = subprocess.run(
@@ -91,17 +89,17 @@ def _answer_of(candidate: str) -> str:
 
 
 def child_environment() -> dict[str, str]:
-    """The trainer's environment, and what lets a child of ours find this package wherever the trainer found it.
+    """Return the trainer's environment, extended so that a child finds this package where the trainer did.
 
-    Numeric libraries in loaders keep to one thread each: the loaders themselves are the parallelism.
+    Numeric libraries in loaders use one thread each: the loaders themselves are the parallelism.
     """
     environment = dict(os.environ)
-    if sys.flags.ignore_environment:  # -E, -I: the trainer was to be spared what these name
+    if sys.flags.ignore_environment:  # -E, -I: the trainer ignores these, too
         for name in ("PYTHONPATH", "PYTHONHOME"):
             environment.pop(name, None)
-    if sys.flags.utf8_mode:  # by -X utf8, perhaps: names of files have to mean the same to both
+    if sys.flags.utf8_mode:  # perhaps by -X utf8: both must decode file names alike
         environment["PYTHONUTF8"] = "1"
-    # What holds the top package, installed or as a checkout: from there `import blobfeed` works.
+    # The folder of the top package, installed or a checkout: from there `import blobfeed` works.
     package = str(Path(str(sys.modules[__name__.partition(".")[0]].__file__)).resolve().parents[1])
     if package not in (*site.getsitepackages(), site.getusersitepackages()):
         before = environment.get("PYTHONPATH")

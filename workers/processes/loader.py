@@ -1,11 +1,11 @@
 """A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
 
     1. receive Fill or Postprocess       (its own tasks link, at most two ahead)
-    2. write on the status board what it is about to do
+    2. write the next step on the status board
     3. make the rows, in the slot's own memory
-    4. send Done, with the rows that could not be made
+    4. send Done, with the bad rows
 
-It is killed whenever the assembler sees fit, so nothing it does may need a tidy end.
+The assembler may kill it at any time, so no step may rely on cleaning up.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LAST_REPORT_MS = 1000
 
 
 def run_loader(config: Config, errors: socket.socket, loader: int, line: int) -> None:
-    """The whole life of loader number `loader`, on `line` of the status board; returns only if it could not start."""
+    """Run loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
     settle()
     status = config.status(line)
@@ -64,19 +64,19 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         begun = time.monotonic_ns()
         done = worker.work(message)
         took = time.monotonic_ns() - begun
-        status.begin_task(0)  # before the report: with the last one the run may end, and the task's spans be lost
+        status.begin_task(0)  # before the report: the last report may end the run, and the task's spans would be lost
         report(Done(loader, message.task, took, tuple(done.bad), done.stream_rows))
 
 
 def settle() -> None:
-    """What suits a process that decodes and does little else."""
+    """Tune this process for decoding: keep freed memory, one OpenCV thread."""
     keep_freed_memory()
     if cv2 := sys.modules.get("cv2"):
         cv2.setNumThreads(1)
 
 
 class Tasks:
-    """The loader's end of its tasks link: what is no order of ours, or was done before, is dropped and counted."""
+    """The loader's end of its tasks link. It drops and counts frames that are foreign, repeated or invalid."""
 
     def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
         self._loader = loader
@@ -100,7 +100,7 @@ class Tasks:
 
 
 def _messages(tasks: Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
-    """Tasks as they come. Each one that arrives behind another is announced, once, before the other one is done."""
+    """Yield tasks in order. A task that arrives behind another is announced once, before the other one is done."""
     waiting: list[ToLoader] = []
     while True:
         if not waiting:

@@ -1,7 +1,7 @@
-"""A pool of loaders: asks their home for them, and replaces the dead with a growing pause.
+"""A pool of loaders: requests loaders from their home and replaces dead ones, with growing pauses.
 
-The home of this host's loaders is the nursery, that of remote ones the bridge to the cluster; each has a pool. A pool
-decides nothing about tasks; the assembler tells it whom to kill and hears from it who has died.
+The home of local loaders is the nursery, that of remote loaders the bridge to the cluster; each has a pool. A pool
+decides nothing about tasks. The assembler requests kills, and the pool reports deaths.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from .process import WHERE_TO_LOOK
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _PROMPT = 2
-"""Deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
+"""The number of deaths in a row after which the next loader still starts at once: most deaths are single accidents."""
 
 _STARTING_AT_ONCE = 16
-"""Requests that the home has not answered yet. More would fill the socket between the two, and with thousands
-of loaders each would wait for ever for the other to read."""
+"""The most requests that the home has not answered. More would fill the socket between the two, and with thousands of
+loaders each side would wait for the other to read: a deadlock."""
 
 _DEATHS_BEYOND = 8
-"""Deaths in a row, with no task done in between, that end the run: this many and two for each loader. A sample on which
-loaders die is isolated after seven at most."""
+"""The run ends after this many deaths in a row plus two for each loader, with no task done in between. A sample on
+which loaders die is isolated after at most seven."""
 
 _log = logging.getLogger("blobfeed")
 
 
 class Home(Protocol):
-    """Where loaders are started and ended; it answers with events."""
+    """Starts and ends loaders; it answers with events."""
 
     def spawn(self, loader: int, line: int) -> None:
-        """Ask for a loader; raises NurseryDied."""
+        """Request a loader; raises NurseryDied."""
 
     def kill(self, loader: int) -> None:
-        """End one that has started at once, whatever it is doing."""
+        """Kill a loader that has started, at once."""
 
 
 @dataclass(slots=True)
 class _Member:
     line: int
     deadline: float = math.inf
-    """When it must be ready; nobody knows how long a cluster needs to find a place for it."""
+    """The time at which it must be ready; infinite before it starts, since a cluster may need long to place it."""
     started: bool = False
     ready: bool = False
     kill_reason: str = ""
@@ -58,9 +58,9 @@ class _Member:
 
 
 class LoaderPool:
-    """At most as many loaders as there are `lines` of the status board, each on its own.
+    """Keeps `wanted` loaders alive, at most one for each of the `lines` of the status board.
 
-    `numbers`: those of the loaders; none is given twice, in no pool.
+    `numbers`: the numbers of new loaders, unique over all pools.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class LoaderPool:
 
     @property
     def loaders(self) -> list[int]:
-        """Those that were asked for and have not ended."""
+        """The loaders that were requested and have not ended."""
         return list(self._members)
 
     def start_missing(self, now: float) -> None:
-        """Ask for loaders that are wanted and not there, some at a time."""
+        """Request missing loaders, some at a time."""
         while self._may_ask_for_one and now >= self._next_start:
             loader, line = next(self._numbers), self._free_lines.popleft()
             self._members[loader] = _Member(line)
@@ -104,7 +104,7 @@ class LoaderPool:
         self._most_wanted = max(self._most_wanted, self.wanted)
 
     def next_deadline(self) -> float | None:
-        """When a pause before starting another loader ends, or one is too late in starting; None for never."""
+        """Return the end of the pause before the next start, or the first start deadline; None without either."""
         times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
         if self._may_ask_for_one:
             times.append(self._next_start)
@@ -117,7 +117,7 @@ class LoaderPool:
         return sum(not member.started for member in self._members.values()) < _STARTING_AT_ONCE
 
     def note_ready(self, loader: int) -> bool:
-        """False for a loader that is not, or no longer, one of ours, or that has said so before."""
+        """Record that a loader is ready; returns False if it does not belong here (any more) or was ready before."""
         member = self._members.get(loader)
         if member is None or member.ready:
             return False
@@ -129,12 +129,12 @@ class LoaderPool:
         self._failed_tasks.clear()
 
     def moved_at(self, loader: int) -> float:
-        """When the loader last told the status board what it does, by the monotonic clock; -inf if it is not here."""
+        """Return the monotonic time of the loader's last entry on the status board; -inf for an unknown loader."""
         member = self._members.get(loader)
         return -math.inf if member is None else self._board.line(member.line).read().since
 
     def kill(self, loader: int, reason: str) -> bool:
-        """Works on hung, endlessly looping and stopped processes alike. Its death is reported later.
+        """Kill a loader, also one that hangs, loops or is stopped. Its death is reported later.
 
         Returns false for a loader that is not, or not yet, known to run.
         """
@@ -147,7 +147,7 @@ class LoaderPool:
         return True
 
     def dismiss(self, loader: int) -> None:
-        """End a loader that is not needed any more and has no task; this is no death to be counted."""
+        """End a loader that is no longer needed and has no task. This does not count as a death."""
         self._members[loader].dismissed = True
         self.kill(loader, "not needed any more")
 
@@ -157,7 +157,7 @@ class LoaderPool:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
     def handle_event(self, event: LoaderStarted | LoaderEnded, now: float) -> Death | None:
-        """What the home has told of a loader."""
+        """Record the home's event about a loader; returns the loader's death, if it is one."""
         if isinstance(event, LoaderStarted):
             member = self._members[event.loader]
             member.started, member.deadline = True, now + self._start_timeout_s
@@ -174,10 +174,10 @@ class LoaderPool:
         return Death(event.loader, last, how, member.ready, member.dismissed, weight)
 
     def count(self, death: Death, was_idle: bool, now: float) -> None:
-        """A loader has died that was wanted; raises LoaderDied when starting more of them is no use.
+        """Count the death of a loader that was not dismissed; raises LoaderDied after too many in a row.
 
-        One that had nothing to do (`was_idle`) proves nothing of those that follow it: it is replaced, and not held
-        against them.
+        The death of an idle loader (`was_idle`) is no evidence against its successors, so it is replaced and does not
+        count towards that limit.
         """
         self._board.add(Count.LOADER_DEATHS)
         self._board.note_death(str(death))
@@ -193,11 +193,11 @@ class LoaderPool:
             raise LoaderDied(
                 f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; {look}", exits
             )
-        # The pause grows, for memory may be short for a while; not its exponent: hundreds of loaders may die at once.
+        # The pause grows, since memory may be short for a while. Its exponent is bounded: hundreds may die at once.
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))
         self._next_start = now + (pause_s if deaths > _PROMPT else 0)
 
 
 def weight_of(event: LoaderEnded) -> Weight:
-    """How much its end says against what the loader was doing."""
+    """Return the weight of a loader's end as evidence against its task."""
     return Weight.CRASHED if event.crashed else Weight.KILLED_FROM_OUTSIDE

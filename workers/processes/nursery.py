@@ -1,9 +1,9 @@
 """The nursery: a small single-threaded process from which loaders are forked.
 
-The assembler forks it before it makes its ZeroMQ context, so that forking a loader copies neither sockets nor threads,
-costs a few milliseconds, and shares the pages of all that was imported. What only loaders need is imported here and not
-in the assembler, which must see the trainer's death even while an import takes its time.
-It reaps the loaders and says how each ended. It lives as long as its parent, and its loaders as long as it.
+The assembler forks it before it makes its ZeroMQ context. So forking a loader copies neither sockets nor threads, costs
+a few milliseconds, and shares the pages of all imported modules. Modules for loaders are imported here and not in the
+assembler, which must notice the trainer's death even during a slow import.
+The nursery reaps the loaders and reports the end of each. It dies with its parent, and its loaders die with it.
 It also watches the trainer itself: an assembler that was stopped by a signal cannot act on the trainer's death.
 
     assembler → nursery   SPAWN loader line       (one datagram of a sequenced-packet socket pair)
@@ -29,11 +29,11 @@ from ..transport.messages import LoaderEnded, LoaderStarted
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
 _END_S = 0.5
-"""The patience of each side with the other one's end. A nursery that hangs, in an import or stopped by a signal, is
-killed after this time. An assembler that lets this time pass after the trainer's death is taken for stopped."""
+"""The time that each side allows the other to end. After it, a nursery that hangs, in an import or stopped by a signal,
+is killed. An assembler that has not acted so long after the trainer's death counts as stopped."""
 
 _BACKGROUND_AFTER_MS = 300
-"""Until then the first batches are being made, and background work would be in their way."""
+"""The delay of background work, which would slow down the first batches."""
 
 _RECORD = struct.Struct("=qqq")
 _STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
@@ -41,10 +41,10 @@ _STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
 _log = logging.getLogger("blobfeed")
 
 LoaderMain = Callable[[int, int], None]
-"""Called in the new loader with its number and the number of its line on the status board."""
+"""The function called in a new loader with its number and its line on the status board."""
 
 Background = Callable[[], Iterator[object]]
-"""Work for the nursery's idle time, in steps of some milliseconds."""
+"""The work for the nursery's idle time, in steps of some milliseconds."""
 
 
 class NurseryDied(LoaderDied):
@@ -52,7 +52,7 @@ class NurseryDied(LoaderDied):
 
 
 class Nursery:
-    """The assembler's side."""
+    """The assembler's side of the nursery."""
 
     def __init__(
         self,
@@ -62,8 +62,8 @@ class Nursery:
         background: Background = lambda: iter(()),
         trainer: int | None = None,
     ) -> None:
-        """Fork it now. `modules`: what it imports before the first loader; `keep`: descriptors that the loaders need.
-        `trainer`: pidfd of the process whose death ends the nursery too, one of `keep`.
+        """Fork the nursery. `modules`: imported before the first loader; `keep`: descriptors that the loaders need.
+        `trainer`: pidfd of the process whose death ends the nursery, too, one of `keep`.
 
         No ZeroMQ context may exist in this process yet.
         """
@@ -81,28 +81,28 @@ class Nursery:
             run_and_exit(nurse)
         theirs.close()
         self.handles: dict[int, int] = {}
-        """By loader, its pidfd: readable once the process has ended."""
+        """The pidfd of each loader: readable once the process has ended."""
         self._handle = pidfd_open(self.pid)
         self._how = ""
         self._has_had_loaders = False
 
     def fileno(self) -> int:
-        """Readable when there is something to `receive`."""
+        """Return the descriptor that is readable when `receive` has an event."""
         return self._socket.fileno()
 
     def spawn(self, loader: int, line: int) -> None:
-        """Ask for a loader; raises NurseryDied."""
+        """Request a loader; raises NurseryDied."""
         try:
             self._socket.send(_RECORD.pack(0, loader, line))
         except ConnectionError:
             raise self._death() from None
 
     def kill(self, loader: int) -> None:
-        """End a loader that has started; its exit is told as any other."""
+        """Kill a loader that has started; its exit is reported like any other."""
         send_signal(self.handles[loader], signal.SIGKILL)
 
     def receive(self) -> LoaderStarted | LoaderEnded:
-        """The next event; raises NurseryDied."""
+        """Return the next event; raises NurseryDied."""
         try:
             data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
         except ConnectionError:  # it ended with a request unread
@@ -120,9 +120,9 @@ class Nursery:
         return LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
 
     def close(self) -> None:
-        """End it and all its loaders, and wait until they are gone."""
+        """End the nursery and all its loaders, and wait until they are gone."""
         self._socket.close()
-        # Before its first loader it is importing: that may take seconds, and there is nothing to be tidied up.
+        # Before its first loader it still imports, which may take seconds, and has nothing to clean up.
         if not wait_for_exit(self._handle, _END_S if self._has_had_loaders else 0.0):
             send_signal(self._handle, signal.SIGKILL)
         if not self._how:
@@ -154,14 +154,14 @@ class _Nurse:
         self._loader_main = loader_main
         self._pid = os.getpid()
         self._children: dict[int, tuple[int, int]] = {}
-        """By handle: the loader's number and its process id."""
+        """The loader's number and process id, by its pidfd."""
         self._poller = select.poll()
         self._poller.register(link, select.POLLIN)
         if trainer is not None:
             self._poller.register(trainer, select.POLLIN)
 
     def run(self) -> None:
-        """Until the assembler closes its end, or the trainer has died and the assembler does nothing about it."""
+        """Serve until the assembler closes its end, or fails to act on the trainer's death."""
         try:
             while self._serve():
                 pass
@@ -188,8 +188,8 @@ class _Nurse:
         return True
 
     def _wait_for_assembler(self) -> None:
-        """Leave the end to the assembler, if it runs: it first adopts the programs that loaders have started, and they
-        get their time to tidy up."""
+        """Leave the end to a running assembler: it adopts the programs that loaders have started, and gives them time
+        to clean up."""
         hang_up = select.poll()
         hang_up.register(self._link, 0)
         hang_up.poll(_END_S * 1000)
@@ -197,7 +197,7 @@ class _Nurse:
     def _work_in_background(self) -> None:
         try:
             self._pause_ms = None if next(self._background, None) is None else 0
-        except Exception as problem:  # it is for speed; without it everything still works
+        except Exception as problem:  # it only improves speed
             _log.info("background work was given up: %s: %s", type(problem).__name__, problem)
             self._pause_ms = None
 
@@ -209,7 +209,7 @@ class _Nurse:
                 run_and_exit(lambda: self._become_loader(loader, line))
             handle = pidfd_open(pid)
         except OSError as error:
-            if pid:  # no descriptor is left: the loader could neither be watched nor killed
+            if pid:  # without a descriptor the loader could be neither watched nor killed
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
             self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
@@ -221,7 +221,7 @@ class _Nurse:
 
     def _become_loader(self, loader: int, line: int) -> None:
         die_with(self._pid)
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a loader may be ended by hand: it is replaced
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a user may end a loader, which is then replaced
         self._link.close()
         for handle in self._children:
             os.close(handle)
@@ -242,7 +242,7 @@ class _Nurse:
 
 
 def _preload(modules: tuple[str, ...]) -> None:
-    """Import once what every loader will need; what cannot be imported is the loaders' to report, with the reason."""
+    """Import modules once for all loaders. A loader that needs a missing one reports the reason."""
     for name in modules:
         try:
             importlib.import_module(name)

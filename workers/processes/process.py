@@ -1,4 +1,4 @@
-"""Small facts about processes: handles that can be waited for, death with the parent, descriptors, exits in words."""
+"""Functions for processes: waiting for handles, death with the parent, signals, limits, exits in words."""
 
 from __future__ import annotations
 
@@ -25,22 +25,23 @@ _PR_SET_CHILD_SUBREAPER = 36
 _OWN_DESCRIPTORS = Path("/proc/self/fd")
 _LOOK_S = 0.005
 _START_DESCRIPTORS = 32
-"""What a trainer needs for one pipeline: 16 for as long as it runs, some more while it starts."""
+"""The descriptors that a trainer needs for one pipeline: 16 while it runs, some more while it starts."""
 
 _START_THREADS = 6
-"""Two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. A process that gets none for ZeroMQ is
-ended by it, with a SIGABRT: the trainer would be, and what it has learnt would be lost."""
+"""The threads at start: two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. ZeroMQ aborts a
+process in which it cannot start a thread: the trainer would lose everything that it has learnt."""
 
 _THREADS_PER_LOADER = 3
-"""Its own, and two of ZeroMQ."""
+"""The loader's own thread, and two of ZeroMQ."""
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
-"""In the assembler: process handle, results, and three for the socket of its tasks, as the next one may overlap."""
+"""The assembler's descriptors for a loader: process handle, results, and three for the socket of its tasks, since the
+next loader's may overlap."""
 
 
 def die_with(parent: int) -> None:
-    """Be killed by the kernel when the parent process ends; end at once if it already has."""
+    """Let the kernel kill this process when its parent ends; end at once if the parent already has."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -49,15 +50,15 @@ def die_with(parent: int) -> None:
 
 
 def adopt_orphans() -> None:
-    """From now on, whatever a descendant of this process leaves behind becomes a child of this process."""
+    """Make this process the parent of all orphans among its descendants from now on."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_group(patience_s: float) -> None:
-    """End this process, which ignores SIGTERM, and all of its group; the last ones are killed after `patience_s`.
+    """End all processes of this group by SIGTERM; after `patience_s` kill the rest, with this process itself.
 
-    Not at once: a resource tracker of multiprocessing, or of joblib, ignores SIGTERM, and removes the shared memory and
-    the semaphores of processes that were killed. `adopt_orphans` has to come before their parents end.
+    The pause is for resource trackers of multiprocessing and joblib: they ignore SIGTERM and remove the shared memory
+    and semaphores of killed processes. `adopt_orphans` must be called before their parents end.
     """
     os.killpg(0, signal.SIGTERM)
     end = time.monotonic() + patience_s
@@ -69,9 +70,9 @@ def end_group(patience_s: float) -> None:
 
 
 def leave_signals_to_trainer() -> None:
-    """Ctrl-C, a closed terminal and a scheduler's SIGTERM are the trainer's business; it ends its children itself.
+    """Ignore Ctrl-C, a closed terminal and a scheduler's SIGTERM: the trainer handles them and ends its children.
 
-    A trainer that ignores SIGCHLD would hand that down, and the kernel would then keep no exit codes for us.
+    A trainer that ignores SIGCHLD would pass that on, and then the kernel would keep no exit codes. So it is reset.
     """
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -79,12 +80,12 @@ def leave_signals_to_trainer() -> None:
 
 
 class interrupts_deferred:  # noqa: N801 - as contextlib's are named
-    """Let Ctrl-C wait for the end of what could not be undone if it broke off in the middle.
+    """Defers Ctrl-C to the end of a block that could not be undone after an interrupt in its middle.
 
-    Such as the start of a process of which there is no handle yet, or of a socket that its context does not know yet
-    and would wait for at its end, for ever. Threads other than the main one are never interrupted.
+    Examples: a process has started, but its handle is not stored yet; a socket is open, but not registered, and its
+    context would wait for it endlessly. Other threads than the main one are never interrupted.
 
-    Done three times for each batch that is made in the trainer's process: so it is no generator, and does not call
+    It is entered three times for each batch made in the trainer's process. So it is no generator, and does not call
     signal.signal, which takes 8 µs to look for an enum of the handler; the C function below it takes 0.2.
     """
 
@@ -112,7 +113,7 @@ class interrupts_deferred:  # noqa: N801 - as contextlib's are named
 
 @contextlib.contextmanager
 def interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C has no effect: for the end of a program, where it would only spoil the clearing up."""
+    """Ignore Ctrl-C in the block: at the end of a program it would only disturb the clean-up."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -124,9 +125,9 @@ def interrupts_ignored() -> Iterator[None]:
 
 
 def fill_standard_streams() -> None:
-    """Open the null device as descriptors 0, 1 and 2 if they are closed, for good.
+    """Open the null device permanently as descriptors 0, 1 and 2 if they are closed.
 
-    Else the next socket or memory file would get such a number, and printed text would go into it.
+    Otherwise the next socket or memory file would get such a number, and printed text would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -134,9 +135,9 @@ def fill_standard_streams() -> None:
 
 
 def require_descriptors(loaders: int) -> None:
-    """Raise DescriptorLimitError unless this process and an assembler of `loaders` loaders can open what they need.
+    """Raise DescriptorLimitError if this process or an assembler with `loaders` loaders would lack descriptors.
 
-    Asked in time, since ZeroMQ ends the process that it runs out of descriptors in.
+    The check comes first, since ZeroMQ aborts a process that runs out of descriptors.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
@@ -159,10 +160,10 @@ def require_descriptors(loaders: int) -> None:
 
 
 def loaders_that_fit(most: int, *, least: int, others: int, tasks: TasksLeft | None) -> int:
-    """The number of loaders, at most `most`, for whose processes and threads the control group has room.
+    """Return the number of loaders, at most `most`, whose processes and threads the control group allows.
 
-    `others`: processes of one thread that the pipeline needs beside the usual ones. Raises BlobfeedError if fewer than
-    `least` fit: ZeroMQ would end each loader that gets no thread, again and again.
+    `others`: single-threaded processes that the pipeline needs besides the usual ones. Raises BlobfeedError if fewer
+    than `least` fit: ZeroMQ would abort each loader that gets no thread, again and again.
     """
     start = _START_THREADS + others
     if tasks is None or tasks.left >= start + _THREADS_PER_LOADER * most:
@@ -179,9 +180,9 @@ def loaders_that_fit(most: int, *, least: int, others: int, tasks: TasksLeft | N
 
 
 def require_threads() -> None:
-    """Raise BlobfeedError unless as many threads can be started as trainer and assembler begin with.
+    """Raise BlobfeedError if the threads with which trainer and assembler start cannot be started.
 
-    Tried, since the kernel does not say how many a limit of the user's (ulimit -u) leaves.
+    It starts threads on trial, since the kernel does not tell how many the user's limit (ulimit -u) leaves.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return  # the C library reserves 64 MB of addresses for a thread, and the pipeline may need them
@@ -221,7 +222,7 @@ def close_all_but(kept: Iterable[int]) -> None:
 
 
 def run_and_exit(main: Callable[[], None]) -> None:
-    """Run `main` and end this process there, whatever happens: a fork's caller has frames that are not ours."""
+    """Run `main` and end this process, also after an exception: a fork must not return into its caller's frames."""
     code = 1
     try:
         main()
@@ -231,7 +232,7 @@ def run_and_exit(main: Callable[[], None]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        # Nothing may lead past the next line: not a stream that user code closed or replaced, nor a broken pipe.
+        # os._exit must be reached, even if user code has closed or replaced a stream, or a pipe is broken.
         with contextlib.suppress(BaseException):
             sys.stdout.flush()
             sys.stderr.flush()
@@ -239,14 +240,14 @@ def run_and_exit(main: Callable[[], None]) -> None:
 
 
 def wait_for_exit(handle: int, timeout_s: float | None) -> bool:
-    """Whether the process that the pidfd `handle` stands for has ended, waiting for it at most `timeout_s`."""
+    """Wait at most `timeout_s` for the end of the process of the pidfd `handle`; returns true if it has ended."""
     poller = select.poll()
     poller.register(handle, select.POLLIN)
     return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process stands still, by SIGSTOP or under a debugger."""
+    """Return true if the process is stopped, by SIGSTOP or under a debugger."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -255,7 +256,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def send_signal(handle: int, number: signal.Signals) -> None:
-    """Signal the process that the pidfd `handle` stands for; that it is already gone is no error."""
+    """Send a signal to the process of the pidfd `handle`; a process that is already gone is no error."""
     with contextlib.suppress(ProcessLookupError):
         pidfd_send_signal(handle, number)
 
@@ -264,11 +265,11 @@ WHERE_TO_LOOK = (
     "after a SIGKILL look for memory shortage, after a SIGABRT or a failed fork for a limit of processes and threads "
     "(ulimit -u, docker run --pids-limit), after a SIGBUS for a failing disk or a file cut short"
 )
-"""What to do about a process that has ended, beside its own last words."""
+"""The advice for a process that has ended, besides its own last words."""
 
 
 def exit_in_words(returncode: int) -> str:
-    """`killed by SIGKILL` or `exited with code 3`; `returncode` as subprocess and waitstatus_to_exitcode give it."""
+    """Return `killed by SIGKILL` or `exited with code 3`; `returncode`: as in subprocess, negative for a signal."""
     if returncode >= 0:
         return f"exited with code {returncode}"
     try:

@@ -1,10 +1,10 @@
-"""The process that runs the sampler: takes requests for epochs, puts their draws into shared memory, says so.
+"""The process that runs the sampler: receives requests for epochs, writes their draws to shared memory, answers.
 
     assembler → sampler   Draw(request, epoch)           over a socket pair that is made before the nursery is forked
     sampler → assembler   Drawn(request, indices)  or  DrawFailed(request, why)
 
-It is forked from the nursery like a loader, and a dead one is replaced like a loader: an epoch is drawn again from the
-seed. So user code that takes long, crashes or hangs is in nobody's way. It works one epoch ahead.
+It is forked from the nursery, and replaced after its death, like a loader: an epoch is drawn again from the seed. So
+user code that is slow, crashes or hangs blocks no other process. It works one epoch ahead.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ..transport.status_board import Activity
 from .config import Config
 
 FRAME_BYTES = 1 << 18
-"""The longest is DrawFailed with a traceback of 32,768 characters, of up to four bytes each."""
+"""The largest frame: DrawFailed with a traceback of 32,768 characters, of up to four bytes each."""
 
 _MOST_CHARACTERS = 2000
 
 
 def run_sampler(config: Config, errors: socket.socket, number: int, line: int, link: socket.socket) -> None:
-    """The whole life of the sampler's process, on `line` of the status board."""
+    """Run the sampler's process, on `line` of the status board."""
     os.environ["BLOBFEED_ROLE"] = "sampler"
     assert isinstance(config.plan, SampledPlan)
     status = config.status(line)
@@ -63,7 +63,7 @@ class SamplerRunner:
         self._sampler: Sampler | None = None
 
     def answer(self, request: Draw) -> FromSampler:
-        """Draw what is asked for; what the sampler raises becomes a DrawFailed."""
+        """Draw the requested epoch; an exception of the sampler becomes a DrawFailed."""
         try:
             with exceptions_only():
                 return self._draw(request)
@@ -96,6 +96,6 @@ class SamplerRunner:
             return self._plan.log.weights[version]
         samples = self._plan.source_samples
         weights = self._weights.read(8 * samples * version, samples, np.float64)
-        if not weights.any():  # given back since this was asked for, so newer ones count: nobody takes the answer
+        if not weights.any():  # freed since the request, so newer weights apply, and the answer will be ignored
             raise SourceError(f"{self._plan.about.name}: the weights of version {version} count no more")
         return weights

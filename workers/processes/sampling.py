@@ -1,4 +1,4 @@
-"""The assembler's side of the sampler's process: asks for what the schedule wants, replaces a dead process."""
+"""The assembler's side of the sampler's process: requests the epochs of the schedule, replaces a dead process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("blobfeed")
 
 
 class Sampling:
-    """At most one process at a time; it has a negative number in the nursery, each its own."""
+    """Runs at most one sampler process at a time. Each has a negative number of its own in the nursery."""
 
     def __init__(
         self, config: Config, nursery: Nursery, link: socket.socket, board: StatusBoard, schedule: SampledSchedule
@@ -42,14 +42,14 @@ class Sampling:
         self._asked_for_one = False
         self._started = False
         self._sent: Draw | None = None
-        """What the process has not answered."""
+        """The request that the process has not answered."""
         self._deadline = 0.0
         self._killed = False
         self._suspicion = 0
         self._deaths = 0
 
     def turn(self, now: float) -> None:
-        """Ask for what is wanted next; give back the memory of epochs that are over. Raises NurseryDied."""
+        """Request the next epoch and free the memory of past epochs. Raises NurseryDied."""
         for offset, size in self.schedule.freed():
             self._drawn.free(offset, size)
         wanted = self.schedule.wanted()
@@ -61,12 +61,12 @@ class Sampling:
             self._status.begin(-self._processes, 0)
             self._nursery.spawn(-self._processes, self._line)
         if self._sent != wanted:
-            # A dead process may have left the request in the socket: then it is drawn twice, with the same result.
+            # A dead process may have left the request in the socket. Then the epoch is drawn twice, with equal results.
             self.link.send(self._sealer.seal(wanted))
             self._sent, self._deadline = wanted, now + self._task_timeout_s
 
     def receive(self) -> None:
-        """Take what the process has answered."""
+        """Receive the answers of the process."""
         for frame in waiting(self.link, FRAME_BYTES):
             if (answer := self._answers.open(frame)) is not None:
                 self._answer(answer)
@@ -76,8 +76,8 @@ class Sampling:
             self._sent, self._suspicion, self._deaths = None, 0, 0
 
     def handle_event(self, event: LoaderStarted | LoaderEnded, now: float) -> None:
-        """What the nursery has told of the process."""
-        if isinstance(event, LoaderStarted):  # from now on it must answer in time: the nursery may have imported before
+        """Record the nursery's event about the process."""
+        if isinstance(event, LoaderStarted):  # its deadline starts now: the nursery may have imported before
             self._started, self._deadline = True, now + self._task_timeout_s
             return
         how, weight = event.how, weight_of(event)

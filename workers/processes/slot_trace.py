@@ -1,4 +1,4 @@
-"""What the assembler writes into a trace: when each slot was filled and full, and who died."""
+"""The assembler's part of a trace: the times at which each slot was filled and full, and the deaths of loaders."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from ..transport.trace_ring import Kind, TraceRing
 
 
 class SlotTrace:
-    """Is told what happens to groups, as often as messages are sent; writes each group once, when it is released: to
-    write twice would cost a third of a trace more."""
+    """Records the events of groups. It writes each group once, when it is released: writing twice would make a trace
+    a third more expensive."""
 
     def __init__(self, trace: int) -> None:
-        """`trace`: the descriptor of the trace's ring file."""
+        """Open the trace's ring file by its descriptor `trace`."""
         self._begun: dict[int, int] = {}
-        """By group, since when it is filled."""
+        """The time at which the filling of each group began."""
         self._full: dict[int, tuple[int, int, Announce]] = {}
-        """By group, since when it was filled, and since when it is full."""
+        """The times at which each group's filling began and ended, and its announcement."""
         self._trace = TraceRing(trace).assembler()
 
     def assigned(self, group: int) -> None:
-        """A loader has got some rows of the group."""
+        """Record that a loader was assigned rows of the group."""
         if group not in self._begun:
             self._begun[group] = time.monotonic_ns()
 
     def announced(self, announce: Announce) -> None:
-        """Perhaps again, and even after the release, if the trainer has asked what it may have missed."""
+        """Record an announcement. It may come again, even after the release, if the trainer has requested a resend."""
         if (begun := self._begun.pop(announce.group, None)) is not None:
             self._full[announce.group] = begun, time.monotonic_ns(), announce
 
@@ -38,7 +38,7 @@ class SlotTrace:
         self._trace.write(Kind.SLOT, begun, now, sum(batch_rows), announce.slot, group, len(batch_rows), full)
 
     def end(self, batch_rows: Callable[[Announce], Sequence[int]]) -> None:
-        """Of what the trainer has not released."""
+        """Write the groups that the trainer has not released."""
         for *_, announce in list(self._full.values()):
             self.released(announce, batch_rows(announce))
 

@@ -1,7 +1,7 @@
-"""Starting the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script.
+"""Starts the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script.
 
-Whenever the trainer is killed, nothing may be left. So the assembler is started first, and is told the name of a
-directory that is not there yet: from then on there is a process that will remove it.
+Nothing may remain if the trainer is killed at any moment. So the assembler is started first, with the name of the
+sockets' directory before that exists: from then on there is a process that will remove it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _MODULE = f"{__package__}.assembler_main"
 
 
 class Shared:
-    """What trainer and children have in common; made by the trainer, closed by `close`.
+    """The resources shared by trainer and children; made by the trainer, closed by `close`.
 
-    `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, yet to be made.
-    `open_trace`: called last, so that no file is left if something is missing.
-    Raises RingAllocationError, SocketPathError, BlobfeedError if the kernel refuses a call, and what
-    `open_trace` raises.
+    `errors` is the trainer's end of the error channel, `folder` the directory of the sockets, which is not made yet.
+    `open_trace`: called last, so that no trace file is left after a failure.
+    Raises RingAllocationError, SocketPathError, BlobfeedError if the kernel refuses a call, and the exceptions of
+    `open_trace`.
     """
 
     def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
@@ -50,7 +50,7 @@ class Shared:
             self._childrens.enter_context(theirs)
             trainer = pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
-            pidfd_send_signal(trainer, 0)  # a kernel that refuses it is told of before there is anything to kill
+            pidfd_send_signal(trainer, 0)  # a kernel that refuses this fails here, before there is a process to kill
             self.weights, of_sampler = None, {}
             if plan.needs_sampler:
                 drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
@@ -75,7 +75,7 @@ class Shared:
             self._closing = stack.pop_all()
 
     def close_childrens(self) -> None:
-        """The children have inherited what only they need."""
+        """Close the descriptors for the children, which have inherited them by now."""
         self._childrens.close()
 
     def close(self) -> None:
@@ -83,11 +83,11 @@ class Shared:
 
 
 class AssemblerProcess:
-    """The assembler as its parent sees it; started by the constructor, which raises InterpreterError."""
+    """The parent's side of the assembler; started by the constructor, which raises InterpreterError."""
 
     def __init__(self, config: Config) -> None:
-        # A session of its own: signals meant for the terminal's foreground job do not reach it. Never the trainer's
-        # standard output: `caffe train | cat` must end with the trainer; what user code prints goes to standard error.
+        # Its own session keeps away signals for the terminal's foreground job. Its output goes to standard error, also
+        # what user code prints: with the trainer's standard output `caffe train | cat` would not end with the trainer.
         self._process = config.start(
             find_interpreter(),
             _MODULE,
@@ -106,7 +106,7 @@ class AssemblerProcess:
         return self._process.pid
 
     def exit_in_words(self) -> str:
-        """How it ended; only if it has."""
+        """Return in words the way it ended; to be called only after its end."""
         try:
             os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:  # Popen would say 0
@@ -114,7 +114,7 @@ class AssemblerProcess:
         return exit_in_words(self._process.wait())
 
     def end(self, patience_s: float) -> None:
-        """Wait for its end, enforce it if it does not come, and close the handle."""
+        """Wait for its end, kill it after `patience_s`, and close the handle."""
         if not wait_for_exit(self.handle, patience_s):
             send_signal(self.handle, signal.SIGKILL)
         self._process.wait()
@@ -132,9 +132,9 @@ _BEGUN_IN = _working_directory()
 
 
 def trainer_sys_path() -> tuple[str, ...]:
-    """The trainer's module search path, with the working directory by its name.
+    """Return the trainer's module search path, with the working directory by its name.
 
-    And with the one it began in: what was imported from there may be a hook's module.
+    The initial working directory is added, since a hook's module may have been imported from there.
     """
     here = (*_working_directory(), *_BEGUN_IN)
     return tuple(path for entry in sys.path for path in ((entry,) if entry else here))

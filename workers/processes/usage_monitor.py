@@ -1,5 +1,4 @@
-"""What the assembler does about once a second beside its work: what each loader's process uses, for the status board;
-metrics, if they are wanted."""
+"""The assembler's periodic measurements of each loader's processor time and memory, for the status board and metrics."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from ..watching.openmetrics import openmetrics
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
 _SHARE = 100
-"""It may take one part of so many of the assembler's time."""
+"""The measurements may take at most 1/100 of the assembler's time."""
 
 
 class _Before(NamedTuple):
@@ -28,7 +27,7 @@ class _Before(NamedTuple):
 
 
 class UsageMonitor:
-    """`turn` is called when the assembler has done something and `next_turn` is over."""
+    """Measures about once a second: the assembler calls `turn` when `next_turn` has passed."""
 
     def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
         self.next_turn = 0.0
@@ -47,12 +46,12 @@ class UsageMonitor:
         self.next_turn = now + max(_EVERY_S, _SHARE * (time.monotonic() - now))
 
     def end(self) -> None:
-        """The last counts must stay where they are looked for."""
+        """Write the metrics file a last time, so that it has the final counts."""
         if self._file is not None:
             self._file.write(self.metrics())
 
     def metrics(self) -> str:
-        """As OpenMetrics text."""
+        """Return the metrics as OpenMetrics text."""
         return openmetrics(read_board(self._board), usable_cores(), self._rank)
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
@@ -63,7 +62,7 @@ class UsageMonitor:
         now = _Before(state.pid, status.busy_ns(time.monotonic_ns()), usage)
         before = self._before.get(number, now)
         if before.pid != now.pid:
-            before = now  # what it took to start is not measured
+            before = now  # the start of a process is not measured
         self._before[number] = now
         status.note_usage(
             now.busy_ns - before.busy_ns,
@@ -74,7 +73,7 @@ class UsageMonitor:
 
 
 def usage_of(pid: int) -> Usage | None:
-    """What the kernel says of a process; None if it is gone, or if this kernel does not say."""
+    """Read the kernel's figures of a process; None if the process is gone, or if this kernel has none."""
     process = Path(f"/proc/{pid}")
     try:
         cpu_ns, delay_ns, _ = map(int, (process / "schedstat").read_text().split())
