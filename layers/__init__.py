@@ -1,6 +1,6 @@
-"""Caffe's contract: the input layers, and a harness to run them without a net.
+"""Caffe's contract: the input layers, and a harness that runs them without a net.
 
-`module: "blobfeed.layers"  layer: "MultiProcessInputLayer"` in a prototxt finds them here.
+A prototxt names them by `module: "blobfeed.layers"  layer: "MultiProcessInputLayer"`.
 """
 
 from __future__ import annotations

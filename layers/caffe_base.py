@@ -1,4 +1,4 @@
-"""The base class of our layers: Caffe's own where Caffe can be imported, else the stand-in."""
+"""The base class of the layers: Caffe's own if Caffe can be imported, else the stand-in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from . import standin
 
 
 def _find_layer_class() -> Any:
-    # Loaders and samplers get the user's layer class and with it this module, but not Caffe with all that it brings.
+    # Loaders and samplers import this module with the user's layer class, but must not load Caffe and its libraries.
     if "BLOBFEED_ROLE" in os.environ:
         _let_caffe_be_imported()
         return standin.Layer
@@ -22,7 +22,7 @@ def _find_layer_class() -> Any:
         return standin.Layer
     try:
         caffe = importlib.import_module("caffe")
-    except Exception as error:  # whatever a broken build raises: the trainer may still be our own
+    except Exception as error:  # a broken build may raise anything, and blobfeed's own trainer needs no Caffe
         warnings.warn(
             f"there is a module caffe, but importing it raised {type(error).__name__}: {error}; layers are based on "
             "the stand-in, and Caffe itself will not take them",
@@ -34,7 +34,7 @@ def _find_layer_class() -> Any:
 
 
 def _let_caffe_be_imported() -> None:
-    """The module of the user's class may say `import caffe.io`, where the trainer has blobfeed.caffe."""
+    """Register modules caffe, caffe.io and so on, which the user's module may import; the trainer has blobfeed.caffe."""
     if not caffe_exists():
         sys.modules["caffe"] = caffe = _Later("caffe", "caffe")
         vars(caffe).update(Layer=standin.Layer, TRAIN=0, TEST=1)
@@ -46,9 +46,9 @@ def _let_caffe_be_imported() -> None:
 
 
 class _Later(ModuleType):
-    """Stands for our module `home`, which is imported when a name in it is asked for: most loaders need none.
+    """A placeholder for the module `home`, which is imported at the first access to a name: most loaders need none.
 
-    By its name, since nothing here may import what stands above.
+    `home` is a text, since this package must not import the packages above it.
     """
 
     def __init__(self, name: str, home: str) -> None:
@@ -63,7 +63,7 @@ class _Later(ModuleType):
 
 
 def caffe_exists() -> bool:
-    """A folder of that name, such as one with Caffe's sources, can be imported too, but has no file."""
+    """Return true for a real module caffe. A folder of that name, such as Caffe's sources, is importable, too."""
     if known := sys.modules.get("caffe"):
         return getattr(known, "__file__", None) is not None or not hasattr(known, "__path__")
     found = importlib.util.find_spec("caffe")
@@ -83,19 +83,19 @@ IS_STANDIN = _Found is standin.Layer
 class LayerMeta(_Metaclass):
     """Caffe's metaclass under a name that every process can import.
 
-    Caffe's layer class is made by Boost.Python, whose metaclass can be imported nowhere; a user's class that is sent to
-    the loaders by value takes its metaclass along by name. There the name stands for the stand-in's.
+    Boost.Python makes Caffe's layer class, and its metaclass is not importable. A user's class that is sent to the
+    loaders by value refers to its metaclass by name. In a loader this name is the stand-in's metaclass.
     """
 
 
 class CaffeLayer(_Found, metaclass=LayerMeta):
-    """`caffe.Layer`, which can also be made where there is no Caffe to make it: in a harness, in another trainer."""
+    """A `caffe.Layer` that can also be constructed without Caffe: in a harness, in another trainer."""
 
     _is_caffes = False
-    """Whether the real Caffe has made it."""
+    """True if the real Caffe has constructed it."""
 
     def __init__(self, layer_param: object = None) -> None:
-        # Caffe's constructor takes Caffe's own LayerParameter, and nothing else. Ours may be of no module.
+        # Caffe's constructor accepts only Caffe's own LayerParameter.
         if not IS_STANDIN and str(type(layer_param).__module__).partition(".")[0] == "caffe":
             self._is_caffes = True
         if IS_STANDIN or self._is_caffes:
@@ -103,10 +103,10 @@ class CaffeLayer(_Found, metaclass=LayerMeta):
 
 
 def new_layer(layer_class: type[Any], layer_param: object) -> Any:
-    """An object of `layer_class`, which may be a user's over the real `caffe.Layer`: only Caffe can make that."""
+    """Construct a `layer_class`, also a user's class over the real `caffe.Layer`, which only Caffe can construct."""
     is_class = isinstance(layer_class, type)  # or a function that makes the layer
     if not IS_STANDIN and is_class and issubclass(layer_class, _Found) and not issubclass(layer_class, CaffeLayer):
-        # CaffeLayer comes between the user's class and Caffe's, whose `blobs` belong to Caffe's object.
+        # CaffeLayer goes between the user's class and Caffe's, whose `blobs` exist only in Caffe's own object.
         more = {"__module__": layer_class.__module__, "blobs": (), "takes_arrays": True}
         layer_class = LayerMeta(layer_class.__name__, (layer_class, CaffeLayer), more)
     return layer_class(layer_param)

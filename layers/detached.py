@@ -1,4 +1,4 @@
-"""The layer as its loaders see it: an object of its class with the attributes that the user gave it, and no more."""
+"""The loaders' copy of a layer: an object of its class with only the attributes that the user has set."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from ..workers.transport.packed import pack, unsendable
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 
 _STAYS_BEHIND = frozenset({"_input", "blobs", "type", "trainer_parameters"})
-"""Attributes that belong to the trainer's process: the pipeline, and what Caffe gave."""
+"""Attributes that belong to the trainer's process: the pipeline, and those that Caffe has set."""
 
 
 class DetachedLayer:
-    """Made in the trainer from the layer's class and attributes; pickled to the loaders, where it becomes an object.
+    """A copy of the layer's class and attributes, pickled to the loaders, which construct the object from it.
 
-    `__init__` and `setup` of the class do not run there. Raises ParameterError where an attribute cannot be sent.
+    `__init__` and `setup` of the class do not run there. Raises ParameterError if an attribute cannot be sent.
     """
 
     def __init__(self, layer: Any) -> None:
         self.layer_class: Any = type(layer)
         self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
         if not isinstance(self._attributes.get("param_str", ""), str):
-            del self._attributes["param_str"]  # a mapping that holds what the source was made from
-        # The layer's own methods, as in `self.decode = self.decode_test`, become those of the object made here.
+            del self._attributes["param_str"]  # a mapping, which may hold the source's arrays
+        # The layer's bound methods, as in `self.decode = self.decode_test`, are bound to the copy again.
         attributes = self._attributes.items()
         own = [name for name, it in attributes if isinstance(it, MethodType) and it.__self__ is layer]
         self._methods = {name: self._attributes.pop(name).__func__ for name in own}
@@ -46,7 +46,7 @@ class DetachedLayer:
 
 
 class LayerHook:
-    """The hook `name` of a detached layer; `inspect.signature` sees that of the user's method."""
+    """The hook `name` of a detached layer, with the signature of the user's method for `inspect.signature`."""
 
     def __init__(self, layer: DetachedLayer, name: str) -> None:
         self._layer = layer
@@ -62,7 +62,7 @@ class LayerHook:
 
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
-    """The hooks that `layer` or its class overrides, on a detached copy of it; raises ParameterError."""
+    """Return the hooks that `layer` or its class overrides, bound to a detached copy; raises ParameterError."""
     overridden = [
         name
         for name in HOOKS

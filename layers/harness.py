@@ -1,4 +1,4 @@
-"""A layer without a net: the hooks are called as Caffe calls them, and the tops given back."""
+"""Runs a layer without a net: calls its hooks as Caffe does, and returns its tops."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class LayerHarness(Closing, Generic[_LayerT]):
             assert tops["data"].shape == (4, 1, 8, 8)
             harness.decode(17)["data"]             # one sample; this runs in this process, for a debugger
 
-    `param_str`: text or a mapping. The layer gets a mapping as text that YAML and Python's eval read alike, unless it
-    holds arrays or Source objects. `tops`: the names of the tops in the net definition, one needs no list; by default
-    those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as Caffe's,
-    over NumPy arrays; "cpu", "cuda", "cuda:1" for those of the embedded trainer, over torch tensors. `base_dir`: what
-    relative paths are taken from; None: the working directory. The tops' data is valid until the next forward.
+    `param_str`: text or a mapping. A mapping reaches the layer as text that YAML and Python's eval read alike, unless
+    it holds arrays or Source objects. `tops`: the names of the tops in the net definition, one needs no list; by
+    default those in param_str, else data and label. `phase`: "TRAIN" or "TEST". `device`: "" for blobs as strict as
+    Caffe's, over NumPy arrays; "cpu", "cuda", "cuda:1" for those of the embedded trainer, over torch tensors.
+    `base_dir`: the folder of relative paths; None: the working directory. The tops' data is valid until the next
+    forward.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
         self._call("reshape")
 
     def forward(self) -> dict[str, Any]:
-        """Reshape and forward, as Caffe does at every iteration; gives the tops' data by name."""
+        """Reshape and forward, as Caffe does at every iteration; returns the tops' data by name."""
         self._call("reshape")
         self._call("forward")
         return self.tops
@@ -73,23 +74,23 @@ class LayerHarness(Closing, Generic[_LayerT]):
         self._call("reshape")
 
     def decode(self, index: int, epoch: int = 0) -> dict[str, AnyArray]:
-        """Sample `index` by the names of the tops, as the layer's decode makes it in this process, then cropped and
-        mirrored: `breakpoint()` works in decode. Mean and scale come later, with the copy into the tops.
+        """Decode, crop and mirror sample `index` in this process; returns its arrays by top.
 
-        Of a stream: the sample of that number in its first shard.
+        `breakpoint()` works in decode. Mean and scale are applied later, with the copy into the tops. For a stream,
+        `index` counts the samples of its first shard.
         """
         return decoded_sample(self._plan("decode"), index, epoch)
 
     def postprocess(self, indices: Sequence[int] | IndexArray, epoch: int = 0) -> dict[str, Rows]:
-        """The batch of these samples, decoded and postprocessed in this process, by the names of the tops."""
+        """Decode and postprocess a batch of these samples in this process; returns its arrays by top."""
         return postprocessed_batch(self._plan("postprocess"), indices, epoch)
 
     def sampler(self, epoch: int = 0) -> IndexArray:
-        """The indices of the samples of `epoch` in their order, for all ranks; drawn in this process."""
+        """Draw `epoch` in this process; returns its sample indices in order, for all ranks."""
         return drawn_epoch(self._plan("sampler"), epoch).indices
 
     def batch_sampler(self, epoch: int = 0) -> list[IndexArray]:
-        """The indices of each batch of `epoch`, if the layer has a batch sampler."""
+        """Draw `epoch` by the layer's batch sampler; returns the indices of each batch. Raises ParameterError."""
         drawn = drawn_epoch(self._plan("batch_sampler"), epoch)
         if drawn.sizes is None:
             raise ParameterError(f"batch_sampler: {type(self.layer).__name__} has none; see sampler")
@@ -97,11 +98,11 @@ class LayerHarness(Closing, Generic[_LayerT]):
 
     @property
     def tops(self) -> dict[str, Any]:
-        """The tops' data by name, as the last hook left it."""
+        """The tops' data by name, in the state after the last hook."""
         return {name: self._top[i].data for i, name in enumerate(self.top_names)}
 
     def close(self) -> None:
-        """Close the layer, where it has a `close()`."""
+        """Close the layer, if it has a `close()`."""
         close = getattr(self.layer, "close", None)
         if close is not None:
             close()
@@ -120,7 +121,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
 def make_layer(
     layer_class: type[_LayerT], param_str: str | Mapping[str, object], phase: int, base_dir: Path | str | None = None
 ) -> _LayerT:
-    """A layer object as Caffe makes it, before its setup."""
+    """Construct a layer the way Caffe does, before its setup."""
     made = new_layer(layer_class, None)
     made.param_str = param_str
     made.phase = phase
@@ -145,7 +146,7 @@ def _declared_tops(param_str: str | Mapping[str, object]) -> Any:
     try:
         return parse_param_str(param_str).get("tops") or ("data", "label")
     except ParameterError:
-        return "data", "label"  # what the text has to be is the layer's affair: setup may put a mapping in its place
+        return "data", "label"  # the layer checks the text itself: its setup may replace it by a mapping
 
 
 def _as_text(values: Mapping[str, object]) -> str | Mapping[str, object]:

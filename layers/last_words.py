@@ -1,8 +1,8 @@
-"""Errors that leave a hook inside a program that embeds Python.
+"""Prints errors that leave a hook inside a program that embeds Python.
 
-Many builds of the `caffe train` binary abort on an exception and print nothing of it: the layer has to say it itself,
-before. Newer ones catch it and call PyErr_Print, which leaves the printing to `sys.excepthook`. That is still to come
-when the layer speaks, and cannot be foreseen. So the layer always speaks, and the hook passes over what was said.
+Many builds of the `caffe train` binary abort on an exception without printing it, so the layer must print it before.
+Newer builds catch it and call PyErr_Print, which calls `sys.excepthook`. The layer cannot know in advance which build
+it runs in. So the layer always prints, and the excepthook skips an error that was already printed.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
 
 _said: BaseException | None = None
-"""The error said last: hooks call one another through super(), and each lets the same error pass."""
+"""The error printed last: hooks call one another through super(), and the same error leaves each of them."""
 
 
 def is_embedded() -> bool:
-    """Whether another program runs this interpreter: then there is no command line that Python was started with."""
+    """Return true if another program embeds this interpreter: then Python has no command line of its own."""
     return not sys.orig_argv
 
 
 def says_its_errors(hook: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
-    """Wraps a hook: in an embedded interpreter its errors go to standard error, with their traceback, as they leave."""
+    """Wraps a hook: in an embedded interpreter it prints its errors to standard error, with their traceback."""
     if not is_embedded():
         return hook
 
@@ -49,7 +49,7 @@ def _say(error: BaseException) -> None:
         return
     _said = error
     _pass_over_what_is_said()
-    # What was printed before goes first: an abort throws away what Python still holds back.
+    # Earlier output is flushed first, since an abort would discard Python's buffers.
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
@@ -60,7 +60,7 @@ def _say(error: BaseException) -> None:
 
 @functools.cache
 def _pass_over_what_is_said() -> None:
-    """Put a hook before `sys.excepthook`, once, that leaves out the error said last."""
+    """Put a hook before `sys.excepthook`, once, that skips the error printed last."""
     print_error = sys.excepthook
 
     def call(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

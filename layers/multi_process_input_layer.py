@@ -38,18 +38,18 @@ _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
 _HOOKS = ("setup", "reshape", "forward", "backward")
 _MANY = 3
-"""Layers of earlier nets that hold processes, before it is said how to close them."""
+"""The number of earlier nets' layers with processes at which a warning says how to close them."""
 
 
 class Blobs(Protocol):
-    """`bottom` and `top` as Caffe gives them: not a list."""
+    """The type of `bottom` and `top` in Caffe, which is no list."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Any: ...
 
 
 class MultiProcessInputLayer(CaffeLayer):
-    """A `type: "Python"` layer without bottoms, whose tops are filled from batches that other processes have made.
+    """A `type: "Python"` layer without bottoms that fills its tops from batches made by other processes.
 
         layer {
           name: "input" type: "Python" top: "data" top: "label"
@@ -59,26 +59,26 @@ class MultiProcessInputLayer(CaffeLayer):
           }
         }
 
-    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, `sampler` or
-    `batch_sampler`, which say which samples an epoch has, and declare parameters of its own in `extra_parameters`. No
-    process is started before the first batch is needed, but with `start: at_setup`.
+    A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, and `sampler` or
+    `batch_sampler`, which choose the samples of an epoch. It may declare its own parameters in `extra_parameters`. No
+    process is started before the first batch is needed, except with `start: at_setup`.
 
-    Every error that blobfeed raises can come out of `setup` (what is wrong with the parameters, the source, the decode
-    hook) or out of `reshape` and `forward` (what went wrong since); see workers/base/errors.py.
+    `setup` raises errors in the parameters, the source and the decode hook; `reshape` and `forward` raise errors during
+    the run. See workers/base/errors.py.
     """
 
     extra_parameters: ClassVar[Mapping[str, object]] = {}
-    """The subclass's own keys in param_str and their defaults; the default's type is the type that is expected.
-    Declared anew in a further subclass, they add to those of its base."""
+    """The subclass's own keys in param_str and their defaults; a value must have the type of its default.
+    A further subclass's declaration adds to those of its base."""
 
     param_str: Any
-    """Caffe's text. The `setup` of a subclass may put a mapping in its place, with a source that it has made."""
+    """Caffe's text. The `setup` of a subclass may replace it by a mapping, with a source that it has made."""
 
     base_dir: Path | str | None = None
-    """What relative paths are taken from; None: the working directory. A trainer may set it before `setup`."""
+    """The folder of relative paths; None: the working directory. A trainer may set it before `setup`."""
 
     trainer_parameters: Mapping[str, object] = {}
-    """Parameters that take the place of those in param_str. A trainer may set them before `setup`."""
+    """Parameters that override those in param_str. A trainer may set them before `setup`."""
 
     extra: Mapping[str, Any] = {}
     """The values of `extra_parameters`, from `setup` on, and in the loaders."""
@@ -99,7 +99,7 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     @shortens_tracebacks
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        """Check everything, decode one sample, give the tops their first shapes.
+        """Check everything, decode one sample, set the tops' first shapes.
 
         Starts no process, unless `start: at_setup` says so.
         """
@@ -113,13 +113,13 @@ class MultiProcessInputLayer(CaffeLayer):
             self.param_str, _extra_parameters(type(self)), self._source_kind, what, self.trainer_parameters
         )
         train = int(self.phase) == _TRAIN
-        # The solvers of several devices share the training data between them; each test is over the whole test data.
+        # The solvers of several devices divide the training data among them; each test uses the whole test data.
         base_dir = absolute(self.base_dir)
         parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
-        # A net that is let go closes none of its layers. At the end of the trainer's process the loaders end anyway.
+        # A net that is garbage-collected closes none of its layers. At exit of the trainer the loaders end anyway.
         end = weakref.finalize(self, self._input.close)
         end.atexit = False
         self._input.end = end
@@ -129,16 +129,16 @@ class MultiProcessInputLayer(CaffeLayer):
             if path is not None:
                 self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
-            self._input.delivery_to(top)  # not every blob can be shown other memory: say so now
+            self._input.delivery_to(top)  # raises now if the blobs cannot be redirected to other memory
         if parameters.start == "at_setup":
             pipeline.start(ahead=True)
 
     @says_its_errors
     @shortens_tracebacks
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
-        """Give the tops the shape of the next batch, which is waited for; right after setup, that of the declaration.
+        """Wait for the next batch and set the tops' shapes; right after setup, set the declared shapes.
 
-        Caffe calls it once when the net is made, and a net may never run: so the first call needs no batch.
+        Caffe calls it once when the net is constructed, and a net may never run: so the first call needs no batch.
         """
         feed = self._opened()
         if feed.is_fresh:
@@ -150,7 +150,7 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     @shortens_tracebacks
     def forward(self, bottom: Blobs, top: Blobs) -> None:
-        """Put the next batch into the tops: one copy."""
+        """Copy the next batch into the tops."""
         feed = self._opened()
         delivery = feed.delivery_to(top)
         if feed.state_file is not None:
@@ -162,41 +162,41 @@ class MultiProcessInputLayer(CaffeLayer):
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
-        """Nothing: data has no gradient to pass on. (Caffe does not call it for a layer without bottoms.)"""
+        """Do nothing: data has no gradient. Caffe does not call it for a layer without bottoms."""
 
     # ---- hooks for subclasses, run in the loaders
 
     def decode(self, sample: Sample, rng: np.random.Generator) -> object:
-        """Turn one raw sample into what its row of each top shall hold; runs in a loader.
+        """Turn one raw sample into its row of each top; runs in a loader.
 
-        `sample`: the raw arrays by name; `.index`, `.epoch`. `rng`: this sample's own generator, the same however many
-        loaders there are. Returns a mapping of top names to arrays, a tuple in the tops' order, or one array where
-        there is one top; the same shapes and types for every sample. Without an override: the raw arrays.
+        `sample`: the raw arrays by name; `.index`, `.epoch`. `rng`: this sample's own generator, equal for any number
+        of loaders. Returns a mapping of top names to arrays, a tuple in the tops' order, or one array if there is one
+        top; shapes and types must be equal for all samples. Without an override: the raw arrays.
 
-        `self` is a copy of the layer as it was when `setup` of this class ran: `self.extra`, `self.phase`, and
+        `self` is a copy of the layer from the time at which `setup` of this class ran: `self.extra`, `self.phase`, and
         attributes that a subclass set before it called `super().setup(bottom, top)`.
         """
         return dict(sample)
 
-    # Only to `*args: Any, **kwargs: Any` is an override with `rng`, as one without, the same method for type checkers.
+    # With `*args: Any, **kwargs: Any` type checkers accept an override with `rng`, and one without.
     def postprocess(self, batch: HookBatch, *args: Any, **kwargs: Any) -> Mapping[str, AnyArray] | None:
-        """Change a whole batch, arrays of shape (rows, …) by name, in place, or return what replaces or joins them.
+        """Change a whole batch, arrays of shape (rows, …) by name, in place, or return replacements and additions.
 
-        Runs in a loader, on the same copy of the layer as `decode`. It may take the batch's own random generator too:
-        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` say which samples it has. What it makes may
-        have other types, shapes and names; they are learnt from a small batch in setup. A value that its top cannot
-        hold is a SampleError.
+        Runs in a loader, on the same copy of the layer as `decode`. It may also take the batch's own random generator:
+        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` identify its samples. The results may have
+        other types, shapes and names, which setup learns from a small batch. A value that its top cannot hold raises
+        SampleError.
         """
         return None
 
     # ---- hooks for subclasses, run in a process of their own, one epoch ahead
 
     def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
-        """Return the indices of the epoch's samples, in their order: any number, repetitions allowed.
+        """Return the indices of the epoch's samples, in order: any number, repetitions allowed.
 
-        `samples`: how many the source has. `rng`: keyed by the seed and the epoch; the result must depend on these
-        arguments alone, for after a restart the epoch is drawn again. Without an override `shuffle` decides. Runs on
-        the same copy of the layer as `decode`.
+        `samples`: the number of samples in the source. `rng`: keyed by the seed and the epoch. The result must depend
+        on these arguments alone, since the epoch is drawn again after a restart. Without an override `shuffle`
+        determines the order. Runs on the same copy of the layer as `decode`.
         """
         raise NotImplementedError("a layer without a sampler of its own was asked for one")
 
@@ -204,48 +204,48 @@ class MultiProcessInputLayer(CaffeLayer):
         """Yield arrays of sample indices, one for each batch of the epoch, of 1 to `batch_size` samples each."""
         raise NotImplementedError("a layer without a batch_sampler of its own was asked for one")
 
-    # ---- for whoever holds the layer object: `net.layers[i]`, `net.layer_dict[name]` in pycaffe
+    # ---- for users of the layer object: `net.layers[i]`, `net.layer_dict[name]` in pycaffe
 
     def statistics(self) -> Statistics:
-        """Counts since setup: batches, stalls, loaders and what became of them."""
+        """Return the counts since setup: batches, stalls, loaders and their deaths."""
         return self._opened().pipeline.statistics()
 
     @property
     def plan(self) -> Plan:
-        """What `setup` has found out and laid down: source, order, shapes and types."""
+        """The plan that `setup` has made: source, order, shapes and types."""
         return self._opened().pipeline.plan
 
     def state_dict(self) -> State:
-        """Where the next batch stands: a few plain values to keep beside a snapshot."""
+        """Return the position of the next batch: a few plain values to store with a snapshot."""
         return self._opened().state_dict()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
-        """Go on where `state` was saved; after setup and before the first forward. Raises ParameterError."""
+        """Continue from a saved `state`; after setup and before the first forward. Raises ParameterError."""
         self._opened().pipeline.load_state_dict(state)
 
     def restore(self, snapshot: Path | str) -> None:
-        """Go on where the data stood when Caffe wrote `snapshot`, a `.solverstate`; before the first forward.
+        """Continue from the data's position at `snapshot`, a `.solverstate` of Caffe; before the first forward.
 
         Needs the parameter `state_file`. Raises ParameterError.
         """
         self._opened().restore(Path(snapshot))
 
     def set_weights(self, weights: Any) -> None:
-        """Draw by other weights from an epoch on that is not yet planned; as `BatchReader.set_weights`.
+        """Draw by new weights from the first epoch that is not planned yet; see `BatchReader.set_weights`.
 
         Raises ParameterError.
         """
         self._opened().set_weights(weights)
 
     def close(self) -> None:
-        """End the loaders and give everything back. It may be left out: they end with the layer, or the process."""
-        with interrupts_deferred():  # whoever interrupts it and closes again would find nothing to close
+        """End the loaders and release all memory. Optional: they also end with the layer, or the process."""
+        with interrupts_deferred():  # after an interrupt here a second close would find nothing to close
             feed, self._input = self._input, None
             if feed is not None:
                 feed.end()
 
     def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
-        """What a ready-made layer changes in the parameters, before its hooks are copied."""
+        """Return the parameters, changed by a ready-made layer before its hooks are copied."""
         return parameters
 
     def _opened(self) -> _Input:
@@ -258,29 +258,29 @@ class MultiProcessInputLayer(CaffeLayer):
 
 
 class _Input:
-    """What a layer holds from setup to close."""
+    """The resources of a layer from setup to close."""
 
     made: ClassVar[list[weakref.ref[_Input]]] = []
-    """All that are still there, with those that have gone since the last setup."""
+    """References to all inputs; those that are gone are removed at the next setup."""
 
     def __init__(self, pipeline: Pipeline, parameters: Parameters, base_dir: Path, top_count: int, what: str) -> None:
         self.pipeline = pipeline
         self.is_fresh = True
-        """No reshape has been called since setup."""
+        """True until the first reshape after setup."""
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
         self.state_file: StateFile | None = None
         self.end: Callable[[], object] = self.close
-        """Closes it, once: then nothing keeps it."""
+        """Closes the input once, and drops the last reference to it."""
         self.made.append(weakref.ref(self))
 
     def keep_state(self, state_file: StateFile) -> None:
-        """Have the position noted beside the snapshots, and go on from the one that the command names."""
+        """Store the position beside each snapshot, and continue from the snapshot that the command names."""
         self.state_file = state_file
-        if (snapshot := of_command("snapshot")) is not None:  # to go on from
+        if (snapshot := of_command("snapshot")) is not None:
             self.restore(Path(snapshot))
         if self.pipeline.parameters.rank:
-            self.state_file = None  # of all ranks the position is the same
+            self.state_file = None  # all ranks have the same position, which rank 0 stores
 
     def restore(self, snapshot: Path) -> None:
         if self.state_file is None:
@@ -318,15 +318,15 @@ class _Input:
 
     def _reshape(self, top: Blobs, shapes: Sequence[Shape]) -> None:
         for i, shape in enumerate(shapes):
-            # Caffe takes no tuple, and of integers only Python's own.
+            # Caffe accepts no tuple, and only Python's own integers.
             top[i].reshape(*map(int, shape))
 
 
 def _warn_of_forgotten(what: str) -> None:
-    """Warn, once, where layers that run already are probably those of nets that were let go.
+    """Warn if layers with processes probably belong to nets that are no longer used.
 
-    All layers of a net, and of a solver's nets, are set up before one of them runs. Caffe destroys none of them, so it
-    cannot be seen which are still in use.
+    All layers of a net, and of a solver's nets, are set up before one of them runs. Caffe destroys no layer, so it is
+    unknown which are still in use.
     """
     _Input.made[:] = [made for made in _Input.made if made() is not None]
     if sum(other.holds_processes for made in _Input.made if (other := made()) is not None) >= _MANY:
@@ -340,8 +340,10 @@ def _warn_of_forgotten(what: str) -> None:
 
 
 def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
-    """The tops that a net with `count` of them gets: all, or all but those that describe others; raises
-    ParameterError."""
+    """Return the tops for a net that declares `count`: all, or all except those that describe others.
+
+    Raises ParameterError.
+    """
     for choice in (tops, [top for top in tops if not describes_another(top)]):
         if len(choice) == count:
             for top in choice:
@@ -360,7 +362,7 @@ def _tops_for(tops: list[Top], count: int, what: str) -> list[Top]:
 
 
 def _check_size(top: Top, rows: int) -> None:
-    """Raises ParameterError: Caffe would abort."""
+    """Raises ParameterError or RingAllocationError for a top too large for a blob or memory: Caffe would abort."""
     count = math.prod(shape := top.largest_shape(rows))
     if count > _LARGEST_BLOB:
         raise ParameterError(

@@ -1,4 +1,4 @@
-"""A layer's `param_str`, taken apart: the pipeline's parameters, the source's options, and what a subclass added."""
+"""Splits a layer's `param_str` into the pipeline's parameters, the source's options and a subclass's parameters."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from ..workers.sources import options_of
 def read_param_str(
     text: str | Mapping[str, object], extra: Mapping[str, object], kind: str, what: str, trainers: Mapping[str, object]
 ) -> tuple[Parameters, Mapping[str, object]]:
-    """What a param_str says, checked: the parameters, and the subclass's own.
+    """Read and check a param_str; returns the pipeline's parameters and the subclass's own.
 
-    `extra`: a subclass's own parameters and their defaults. `kind`: of the source whose options stand among the other
-    parameters; "" if `source` declares one. `what` begins the messages. `trainers`: take the place of what is in
-    `text`. Raises ParameterError."""
+    `extra`: a subclass's own parameters and their defaults. `kind`: the kind of source whose options stand among the
+    other parameters; "" if `source` declares one. `what` begins the messages. `trainers`: parameters that override
+    those in `text`. Raises ParameterError.
+    """
     values = {**parse_param_str(text), **trainers}
     inner = options_of(kind).__struct_fields__ if kind else ()
     if "path" in inner and "path" not in values and isinstance(values.get("source"), str):
-        values["path"] = values.pop("source")  # what Caffe's own HDF5Data and ImageData call it
+        values["path"] = values.pop("source")  # its name in Caffe's own HDF5Data and ImageData
     known = [name for name in Parameters.__struct_fields__ if not kind or name not in ("source", "mix")]
     if kind == "npy":  # other names are tops, each with its path or paths
         paths = [name for name, value in values.items() if isinstance(value, str | list | tuple)]
@@ -48,7 +49,7 @@ def read_param_str(
 
 
 def _checked(name: str, value: object, default: object, what: str) -> object:
-    """`value` where it is of the default's type; a whole number is a float too, text a Path. None allows everything."""
+    """Return `value` as the default's type: a whole number is also a float, text a Path; None allows any type."""
     if isinstance(default, PurePath) and isinstance(value, str):
         return type(default)(value)
     kind: Any = Any if default is None else type(default)

@@ -1,4 +1,4 @@
-"""Input layers for one kind of source each, whose options stand at the top level of param_str."""
+"""The ready-made input layers: one for each kind of source, whose options stand at the top level of param_str."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NpyInputLayer(MultiProcessInputLayer):
 
 
 class ImageListInputLayer(MultiProcessInputLayer):
-    """Images named in a text file, as Caffe's ImageData takes it: `param_str: "{path: train.txt, batch_size: 64}"`."""
+    """Images listed in a text file, as in Caffe's ImageData: `param_str: "{path: train.txt, batch_size: 64}"`."""
 
     _source_kind = "image_list"
 
@@ -53,18 +53,18 @@ class StreamInputLayer(MultiProcessInputLayer):
 
 
 class WindowsInputLayer(MultiProcessInputLayer):
-    """Windows of pictures, as Caffe's WindowData takes them: `param_str: "{path: train.txt, crop_size: 227, …}"`.
+    """Windows of pictures, as in Caffe's WindowData: `param_str: "{path: train.txt, crop_size: 227, …}"`.
 
-    Each batch has fg_fraction of foreground windows, behind those of the background, drawn with replacement. `data` is
-    float32, less the mean and times `scale` where it shows the picture, and 0 beyond the picture's border; the mean is
-    the middle of the one in mean_file, or mean_value, one number or one for each channel.
+    The fraction fg_fraction of each batch is foreground windows, after those of the background; both are drawn with
+    replacement. `data` is float32: (picture - mean) * scale inside the picture, 0 outside. The mean is the centre of
+    the one in mean_file, or mean_value, one number or one for each channel.
     """
 
     _source_kind = "windows"
     extra_parameters: ClassVar[Mapping[str, object]] = {
         "fg_fraction": 0.25,
         "mean_file": "",
-        "mean_value": None,  # a number or a list of them: `_finite` sees to it
+        "mean_value": None,  # a number or a list, which `_finite` checks
         "scale": 1.0,
     }
 
@@ -106,7 +106,7 @@ class WindowsInputLayer(MultiProcessInputLayer):
         return np.broadcast_to(values.reshape(-1, 1, 1), shape).copy() if values.size else None
 
     def _finite(self, name: str, what: str) -> NDArray[np.float32]:
-        """The number or numbers of a parameter, shape (numbers,); raises ParameterError if they are none."""
+        """Return the number or numbers of a parameter, shape (numbers,); raises ParameterError for anything else."""
         given = self.extra[name]
         try:
             values: tuple[float, ...] | float = msgspec.convert(

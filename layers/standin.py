@@ -1,7 +1,7 @@
-"""What a Python layer meets inside Caffe, without Caffe: the layer's base class, its blobs, and the vectors of them.
+"""A stand-in for Caffe's objects around a Python layer: the layer's base class, its blobs, and the vectors of them.
 
-No kinder than Caffe (BVLC Caffe 1.0.0, Python layer, as measured there). What Caffe answers with an abort of the
-process raises CaffeAbort here, which `except Exception` does not catch: nothing catches an abort.
+It is as strict as Caffe (BVLC Caffe 1.0.0, Python layer, as measured there). An operation at which Caffe aborts the
+process raises CaffeAbort here. `except Exception` does not catch it, since nothing catches an abort.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _Item = TypeVar("_Item")
 
 _CACHE_LINE = 64
 _ALIGNED_TO = 16
-"""Bytes: Caffe's memory is no better aligned than this, so neither is the stand-in's."""
+"""The alignment of the memory in bytes, no better than Caffe's."""
 
 
 class CaffeAbort(BaseException):
@@ -26,7 +26,7 @@ class CaffeAbort(BaseException):
 
 
 class Layer:
-    """The base class of Python layers. Caffe sets `param_str` and `phase` (0 TRAIN, 1 TEST) once it is made."""
+    """The base class of Python layers. Caffe sets `param_str` and `phase` (0 TRAIN, 1 TEST) after construction."""
 
     param_str: str
     phase: int
@@ -37,7 +37,7 @@ class Layer:
 
 
 class _Vector(Generic[_Item]):
-    """No list: `len`, `[i]` and `[-1]` work; out of range raises IndexError."""
+    """A sequence that is no list: `len`, `[i]` and `[-1]` work; an index out of range raises IndexError."""
 
     __slots__ = ("_items",)
 
@@ -54,7 +54,7 @@ class _Vector(Generic[_Item]):
 
 
 class Extents(_Vector[int]):
-    """A blob's shape. It can be iterated over, and is no tuple, and equal to none."""
+    """A blob's shape. It is iterable, but no tuple and equal to none."""
 
     __slots__ = ()
 
@@ -63,7 +63,7 @@ class Extents(_Vector[int]):
 
 
 class _Memory:
-    """Float32 that keeps its address while it shrinks; growing moves it, and spoils what older views show."""
+    """Float32 memory that keeps its address when it shrinks. Growing moves it and invalidates older views."""
 
     def __init__(self) -> None:
         self._floats: NDArray[np.float32] = np.empty(0, np.float32)
@@ -71,7 +71,7 @@ class _Memory:
     def view(self, shape: tuple[int, ...]) -> NDArray[np.float32]:
         count = math.prod(shape)
         if count > len(self._floats):
-            # In Caffe such a view dangles. Not a number is the nearest that can be done to it in safety.
+            # In Caffe such a view dangles. Filling it with NaN is the closest safe imitation.
             self._floats.fill(np.nan)
             self._floats = _barely_aligned(count)
         return self._floats[:count].reshape(shape)
@@ -84,7 +84,7 @@ def _barely_aligned(count: int) -> NDArray[np.float32]:
 
 
 def legacy_extents(error: type[BaseException]) -> Iterator[property]:
-    """`num`, `channels`, `height` and `width` of a class of blobs, which raise `error` if there are more axes."""
+    """Yield the properties `num`, `channels`, `height` and `width`, which raise `error` for more than 4 axes."""
 
     def extent(blob: Any, axis: int) -> int:
         shape = tuple(blob.shape)
@@ -96,9 +96,9 @@ def legacy_extents(error: type[BaseException]) -> Iterator[property]:
 
 
 class Blob:
-    """`data`, `diff`, `shape`, `count`, `num`, `channels`, `height`, `width`, `reshape`, and nothing else.
+    """A blob with `data`, `diff`, `shape`, `count`, `num`, `channels`, `height`, `width`, `reshape`, and nothing else.
 
-    `data` and `diff` are made anew at each access: float32, C-contiguous, writable, and not the owners of their memory.
+    Each access to `data` or `diff` returns a new view: float32, C-contiguous, writable, not the owner of its memory.
     """
 
     __slots__ = ("_data", "_diff", "_shape")
@@ -127,7 +127,7 @@ class Blob:
     num, channels, height, width = legacy_extents(CaffeAbort)
 
     def reshape(self, *shape: int) -> None:
-        """Takes plain Python integers alone; `reshape()` gives a blob of no axes, which holds one number."""
+        """Set the shape; accepts only plain Python integers. `reshape()` gives a blob without axes: one number."""
         for extent in shape:
             if not isinstance(extent, int):
                 raise TypeError(f"reshape takes plain Python integers, got {extent!r} of type {type(extent).__name__}")
@@ -142,6 +142,6 @@ class Blob:
 
 
 class BlobVector(_Vector[Blob]):
-    """`bottom` and `top`."""
+    """The type of `bottom` and `top`."""
 
     __slots__ = ()

@@ -1,13 +1,13 @@
-"""Where the data stood at each of Caffe's snapshots, kept in a file beside them.
+"""A file with the data's position at each of Caffe's snapshots, stored beside them.
 
-Caffe's `.solverstate` holds no position in the data, and nobody tells a layer that a snapshot is written or restored.
-But a layer is called before each batch. Then a snapshot that lies there new was written after the batch before it. The
-last snapshot of a run is followed by no batch, so the position after each batch is kept too, with the iteration that it
-belongs to. Another run may have written snapshots since, without a state file. So the newest position is only that of a
-snapshot of this iteration, which has the other snapshots' prefix and is no older than the file's last write.
+Caffe's `.solverstate` holds no position in the data, and Caffe does not notify a layer of snapshots. But it calls the
+layer before each batch: a snapshot that is new then was written after the previous batch. No batch follows the last
+snapshot of a run, so the position after each batch is stored, too, with its iteration. Another run may have written
+snapshots since, without a state file. So the newest position counts only for a snapshot of the same iteration that has
+the other snapshots' prefix and is no older than the file's last write.
 
-The first line is the newest position, of a fixed length, so that it is overwritten in place: 10 µs a batch. A line is
-added for each snapshot.
+The first line is the newest position. Its fixed length allows overwriting it in place: 10 µs a batch. A line is added
+for each snapshot.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _in_use: set[tuple[Path, int]] = set()
 
 @dataclass(frozen=True)
 class _Count:
-    """Batches that the layer has given since a snapshot, or since the start, which is iteration 0."""
+    """The batches delivered since a snapshot, or since the start, which is iteration 0."""
 
     since: int
     """the snapshot's iteration"""
@@ -58,13 +58,13 @@ class _Count:
         return self.batches == self.iter_size * (iteration - self.since)
 
     def may_be_new(self, iteration: int) -> bool:
-        """Return false for the number of a snapshot that has been there before: under a new name it is a copy."""
+        """Return false for the iteration of an earlier snapshot: a new file with that number is a copy."""
         return iteration > self.since or self.is_at(iteration)
 
     def at_snapshot(self, iteration: int) -> _Count:
-        """Begin to count anew at a snapshot of this run; it shows how many batches an iteration takes.
+        """Restart the count at a snapshot of this run, which also shows the number of batches in an iteration.
 
-        So the position of the next one is known even if a script has called `net.forward()` before.
+        So the next snapshot's position is right even if a script has called `net.forward()` before.
         """
         taken = iteration - self.since
         size = self.batches // taken if taken > 0 and self.batches % taken == 0 else self.iter_size
@@ -72,7 +72,7 @@ class _Count:
 
 
 class StateFile:
-    """`path`: the parameter `state_file`, in the folder of the snapshots. Raises ParameterError, here and later."""
+    """Writes and reads the file `path`, in the folder of the snapshots. All methods raise ParameterError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -85,12 +85,12 @@ class StateFile:
         try:
             self._known = self._names()
             self._old = {name: self._stamp(name) for name in self._known}
-            """Snapshots of an earlier run, which this one may write again; its own it writes once."""
+            """Snapshots of an earlier run, which this run may overwrite; it writes its own only once."""
         except OSError as error:
             self._fail(f"its folder cannot be read: {error.strerror}; expected the folder of the solver's snapshots")
 
     def restore(self, snapshot: Path) -> State:
-        """Where the data stood when `snapshot` was written."""
+        """Return the data's position at `snapshot`."""
         states, newest, count = self._read()
         if snapshot.name not in states and not self._is_last(snapshot, states, count):
             known = ", ".join(states) or "none"
@@ -102,7 +102,7 @@ class StateFile:
             )
         state = states.get(snapshot.name, newest)
         self._count = _Count(_number(snapshot.name), _iter_size_of_command() or count.iter_size)
-        # Snapshots with higher numbers will be written again, with other positions.
+        # Snapshots with higher numbers will be overwritten, with other positions.
         self._kept = {name: old for name, old in states.items() if _number(name) < _number(snapshot.name)}
         self._kept[snapshot.name] = state
         self._old = {name: stamp for name, stamp in self._old.items() if _number(name) > _number(snapshot.name)}
@@ -110,7 +110,7 @@ class StateFile:
         return state
 
     def _is_last(self, snapshot: Path, states: Mapping[str, State], count: _Count) -> bool:
-        """Return true if `snapshot` was written after the last batch that `count` has."""
+        """Return true if `snapshot` was written after the last batch in `count`."""
         found = _SNAPSHOT.search(snapshot.name)
         if found is None or not count.is_at(int(found[1])):
             return False
@@ -122,7 +122,7 @@ class StateFile:
             self._fail(f"{snapshot} cannot be looked at: {error.strerror}")
 
     def before_batch(self, state: State) -> None:
-        """`state`: where the next batch stands. Notes it for the snapshots that are new since the last one."""
+        """Store `state`, the position of the next batch, for snapshots written since the previous batch."""
         try:
             if self._file is None:
                 self._file = self._begin(state)
@@ -135,7 +135,7 @@ class StateFile:
             self._fail(f"it cannot be written: {error.strerror}")
 
     def after_batch(self, state: State) -> None:
-        """`state`: where the next batch stands."""
+        """Store `state`, the position of the next batch, as the newest."""
         if self._file is None:
             return
         self._count = replace(self._count, batches=self._count.batches + 1)
@@ -143,7 +143,7 @@ class StateFile:
         try:
             if len(line) <= self._first_line_bytes:
                 os.pwrite(self._file, line, 0)
-            else:  # it has grown, by new weights for example: a file with a longer first line takes this one's place
+            else:  # it has grown, for example by new weights: a file with a longer first line replaces this one
                 self._kept, *_ = self._read()
                 self._is_restored = True
                 self._close_file()
@@ -161,14 +161,14 @@ class StateFile:
             os.close(file)
 
     def _begin(self, state: State) -> int:
-        """A new file, with what is still true of the old one."""
+        """Open a new file with those positions of the old one that are still valid."""
         if not self._is_restored and self._path.exists():
             _log.warning(
                 "state_file %s: training begins anew, and the file forgets where the data stood at earlier snapshots; "
                 "to go on from one, name it: `caffe train --snapshot=…`, or in pycaffe the layer's restore(snapshot)",
                 self._path,
             )
-        # A stream's position grows with the number of its shards, and a little while it runs.
+        # A stream's position is longer the more shards it has, and grows a little during a run.
         self._first_line_bytes = max(_LINE, 2 * len(json.dumps(state)))
         kept = b"".join(_line(name, old) for name, old in self._kept.items())
         write_whole(self._path, self._first_line(state) + kept)
@@ -179,7 +179,7 @@ class StateFile:
         return line.encode().ljust(self._first_line_bytes - 1) + b"\n"
 
     def _new_snapshots(self) -> set[str]:
-        """Those that have been written since the last call. For what this run has written only the folder is asked."""
+        """Return the snapshots written since the last call; this run's own are found by the folder's time alone."""
         new = {name for name, stamp in self._old.items() if self._stamp(name) != stamp}
         for name in new:
             del self._old[name]
@@ -188,7 +188,7 @@ class StateFile:
             names = self._names()
             new |= names - self._known
             self._known = names
-            # Another file may appear at the same time, as far as the file system can tell times apart.
+            # Another file may appear within the resolution of the file system's times.
             self._folder_stamp = changed if time.time_ns() - changed > _SETTLED_NS else None
         return new & self._known
 
@@ -197,7 +197,7 @@ class StateFile:
             return {entry.name for entry in entries if _SNAPSHOT.search(entry.name)}
 
     def _stamp(self, name: str) -> tuple[int, int, int] | None:
-        """Another one if the snapshot has been written again; None if it is gone."""
+        """Return a stamp that differs after the snapshot is overwritten; None if the snapshot is gone."""
         try:
             found = self._path.with_name(name).stat()
         except FileNotFoundError:
@@ -219,10 +219,10 @@ class StateFile:
 
 
 def path_of(state_file: str, base_dir: Path, rank: int, *, in_caffe: bool = False) -> Path | None:
-    """The file that the parameter `state_file` names; raises ParameterError.
+    """Return the path for the parameter `state_file`; raises ParameterError.
 
-    `auto`: beside the snapshots of the solver that the command `caffe train` names, a file for each layer of the net
-    that asks for one, in their order; None in our own trainer, whose snapshots hold the data's position themselves.
+    `auto`: a file beside the snapshots of the solver in the command `caffe train`, one for each layer of the net with
+    `auto`, in order; None in blobfeed's own trainer, whose snapshots include the data's position.
     """
     if state_file != "auto":
         return in_folder(base_dir, state_file)
@@ -247,7 +247,7 @@ def _prefix_of(solver: Path) -> Path:
 
 
 def _iter_size_of_command() -> int | None:
-    """The iter_size of the solver that the command `caffe train` names; None in pycaffe."""
+    """Return the iter_size of the solver in the command `caffe train`; None in pycaffe."""
     if (solver := of_command("solver")) is None:
         return None
     found = _ITER_SIZE.search(_text_of(Path(solver)))
@@ -255,7 +255,7 @@ def _iter_size_of_command() -> int | None:
 
 
 def _text_of(solver: Path) -> str:
-    """The text without its comments; raises ParameterError."""
+    """Read the solver's text without its comments; raises ParameterError."""
     try:
         text = solver.read_text()
     except OSError as error:
@@ -266,9 +266,9 @@ def _text_of(solver: Path) -> str:
 
 
 def snapshot_prefix(given: str, solver: Path) -> Path:
-    """What the names of `solver`'s snapshots begin with, as Caffe's UpgradeSnapshotPrefixProperty has it.
+    """Return the prefix of the names of `solver`'s snapshots, by the rule of Caffe's UpgradeSnapshotPrefixProperty.
 
-    `given`: its snapshot_prefix. If this ends in a slash it names a folder, even if there is none yet.
+    `given`: its snapshot_prefix. One that ends in a slash names a folder, which need not exist yet.
     """
     if not given:
         return solver.with_suffix("")
@@ -276,7 +276,7 @@ def snapshot_prefix(given: str, solver: Path) -> Path:
 
 
 def of_command(option: str) -> str | None:
-    """What the command `caffe train` says of an option, as gflags takes it; None in pycaffe, which has no command."""
+    """Return an option of the command `caffe train`, by the rules of gflags; None in pycaffe, which has no command."""
     if not is_embedded():
         return None
     words = Path("/proc/self/cmdline").read_bytes().decode(errors="surrogateescape").split("\0")

@@ -1,4 +1,4 @@
-"""Blobs over torch tensors on one device, as a Python layer meets them in Caffe: the trainer's, and the harness's."""
+"""Blobs over torch tensors on one device, with Caffe's interface for Python layers; for the trainer and the harness."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class BlobError(BlobfeedError, ValueError):
-    """A blob was used in a way that makes real Caffe end the process."""
+    """A blob was used in a way at which real Caffe aborts the process."""
 
 
 class BlobTensor(Tensor):
@@ -54,7 +54,7 @@ class BlobTensor(Tensor):
 
 
 class BlobShape:
-    """What Caffe asks of a blob beside its numbers."""
+    """A blob's shape and the properties that follow from it."""
 
     @property
     def shape(self) -> Shape:
@@ -68,10 +68,10 @@ class BlobShape:
 
 
 class Blob(BlobShape):
-    """The numbers that one layer gives to the next, and their gradient.
+    """The numbers that one layer passes to the next, and their gradient.
 
-    A blob that shrinks keeps its memory; one that grows gets new memory. Layers of torch do not write here: the net
-    `adopt`s the tensor that such a layer returns, so nothing is copied.
+    A blob that shrinks keeps its memory; one that grows allocates new memory. Layers of torch do not write here: the
+    net `adopt`s the tensor that such a layer returns, without a copy.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -109,7 +109,7 @@ class Blob(BlobShape):
 
     @property
     def tensor(self) -> Tensor:
-        """`data` as a plain tensor, contiguous."""
+        """The data as a plain, contiguous tensor."""
         if self._adopted is not None:
             self._adopted = self._adopted.detach().contiguous()
             return self._adopted
@@ -117,7 +117,7 @@ class Blob(BlobShape):
         return self._data[: self.count].view(self.shape)
 
     def adopt(self, tensor: Tensor) -> None:
-        """Show `tensor` as this blob's data, in its own shape, without its graph."""
+        """Use `tensor` as this blob's data, in its own shape, without its graph."""
         self._shape = tuple(tensor.shape)
         self._adopted = tensor
 
@@ -133,11 +133,11 @@ class Blob(BlobShape):
         return {**self.__dict__, "_adopted": None if self._adopted is None else self._adopted.detach()}
 
     def own(self) -> None:
-        """Show the blob's own memory again: a layer is about to write there."""
+        """Use the blob's own memory again: a layer is about to write there."""
         self._adopted = None
 
     def renew(self, tensor: Tensor) -> None:
-        """Own a copy of `tensor`, in its shape, in new memory: whoever has taken the old one needs what it holds."""
+        """Own a copy of `tensor`, in its shape, in new memory: an earlier adopter may still need the old memory."""
         self._shape, self._adopted = tuple(tensor.shape), None
         self._data = tensor.detach().flatten().clone()
 
