@@ -34,7 +34,7 @@ def _find_layer_class() -> Any:
 
 
 def _let_caffe_be_imported() -> None:
-    """Register modules caffe, caffe.io and so on, which the user's module may import; the trainer has blobfeed.caffe."""
+    """Register modules caffe, caffe.io and so on, which a module of the user may import (see blobfeed.caffe)."""
     if not caffe_exists():
         sys.modules["caffe"] = caffe = _Later("caffe", "caffe")
         vars(caffe).update(Layer=standin.Layer, TRAIN=0, TEST=1)

@@ -1,4 +1,4 @@
-"""The assembler's periodic measurements of each loader's processor time and memory, for the status board and metrics."""
+"""The assembler's periodic measurements of each loader, for the status board and metrics."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_auto_is_what_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     assert address_of(RemoteLoaders()) == ("auto", "")
     monkeypatch.setenv("RAY_ADDRESS", "head:6379")
-    assert address_of(RemoteLoaders()) == ("head:6379", " (told by RAY_ADDRESS)")
+    assert address_of(RemoteLoaders()) == ("head:6379", " (from RAY_ADDRESS)")
     assert address_of(RemoteLoaders(address="other:6379")) == ("other:6379", "")
 
 

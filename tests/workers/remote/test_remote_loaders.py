@@ -284,7 +284,7 @@ def test_a_node_without_the_packages_is_told_in_setup_and_when_it_joins(tmp_path
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(ParameterError, match=r"cluster at '127\.0\.0\.1:1' \(told by RAY_ADDRESS\) cannot be joined"):
+    with pytest.raises(ParameterError, match=r"cluster at '127\.0\.0\.1:1' \(from RAY_ADDRESS\) cannot be joined"):
         DECODED.open(tmp_path, num_loaders=0, remote_loaders={})
 
 
