@@ -1,4 +1,4 @@
-"""blobfeed: an input layer that has whole batches ready before the trainer asks."""
+"""blobfeed: an input layer that makes whole batches ready ahead of the trainer."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 _NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "tensorflow", "TorchDataset": "torch"}
-"""The library without which there is no such class."""
+"""The library that each of these classes needs."""
 
 # `from blobfeed import *` imports every name here, so the classes that bring a framework are not among them.
 __all__ = [name for name in _HOME_OF if name not in _NEEDS]
@@ -104,13 +104,13 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
         try:
             found = globals()[name] = getattr(import_module(f".{home}", __name__), name)
         except AttributeError as error:
-            # Of this, `from blobfeed import` would say only that there is no such name: its text would be lost.
+            # After an AttributeError, `from blobfeed import` would report only a missing name, and lose this text.
             raise ImportError(f"blobfeed.{name} cannot be imported: {error}") from error
         return found
 
 
 def __dir__() -> list[str]:
-    """Leaves out the names whose library is not installed, because `help(blobfeed)` asks for every name."""
+    """List the public names without those whose library is missing, since `help(blobfeed)` loads every name."""
     from .workers.base.extras import is_installed
 
     return sorted({*globals(), *_HOME_OF} - {name for name, library in _NEEDS.items() if not is_installed(library)})

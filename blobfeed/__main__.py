@@ -1,4 +1,4 @@
-"""`python -m blobfeed` is the command `blobfeed`."""
+"""Runs the command `blobfeed` for `python -m blobfeed`."""
 
 from .cli import main
 

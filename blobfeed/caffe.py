@@ -1,7 +1,7 @@
-"""pycaffe's names, for scripts and Python layers written for Caffe: `import blobfeed.caffe as caffe`.
+"""The names of pycaffe, for scripts and Python layers written for Caffe: `import blobfeed.caffe as caffe`.
 
-Where no Caffe is installed, importing this module makes `import caffe` give it too, so that files with Python layers
-run as they are. A real Caffe is never hidden.
+If no Caffe is installed, importing this module also registers it as `caffe`, so that files with Python layers run
+unchanged. A real Caffe is never hidden.
 """
 
 # ruff: noqa: PLC0414 - an import as the same name is one for others
@@ -47,13 +47,13 @@ class Layer(standin.Layer):
 
 
 def layer_type_list() -> list[str]:
-    """The layer types that a net may have."""
+    """Return the layer types that a net may have."""
     return sorted(LAYER_TYPES)
 
 
 __path__: list[str] = []  # a package, so that its modules can be imported by name
 __version__ = "1.0.0"
-"""Of the Caffe whose names these are."""
+"""The version of the Caffe that has these names."""
 
 _MODULES = {
     "": sys.modules[__name__],

@@ -1,4 +1,4 @@
-"""The command `blobfeed`: what the command `caffe` does, and more."""
+"""The command `blobfeed`: the functions of the command `caffe`, and more."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def options(
 
 
 _CAFFES_DASH = re.compile(r"^-(?=(solver|model|weights|snapshot|iterations|gpu|phase|level|stage|sig\w+_effect)(=|$))")
-"""The command `caffe` takes its options with one dash, too, as its documents write them."""
+"""Options of the command `caffe` with one dash, the form in Caffe's documents."""
 
 
 def main() -> None:
@@ -229,10 +229,10 @@ def main() -> None:
         if getattr(sys, name) is None:  # as in `blobfeed … 2>&-`
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does it: a terminal may know ASCII alone
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr does: a terminal may support only ASCII
     try:
         app([_CAFFES_DASH.sub("--", argument) for argument in sys.argv[1:]], prog_name="blobfeed")
     finally:
-        # First of all at Python's end, of which Ctrl-C would make "Exception ignored in atexit callback". Not now: a
-        # program that calls this function still wants its KeyboardInterrupt.
+        # The first step at Python's exit, where Ctrl-C would print "Exception ignored in atexit callback". Not now: a
+        # program that calls this function still needs its KeyboardInterrupt.
         atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)

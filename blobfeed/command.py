@@ -1,4 +1,4 @@
-"""What the commands share: how one is declared, options, and what is said of an error."""
+"""The common parts of commands: their declaration, shared options, and messages of errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workers.base.extras import need
 
 _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
-_NOBODY_READS = 141  # 128 + SIGPIPE
+_PIPE_CLOSED = 141  # 128 + SIGPIPE
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
@@ -39,7 +39,7 @@ class Common:
     ] = None
 
     def prepare(self, what: str) -> None:
-        """Make torch ready, which `what` needs."""
+        """Prepare torch, which `what` needs."""
         need("torch", what)
         from . import caffe  # noqa: F401  Python layers may import it
         from .trainer.solving.solver_file import fix_threads
@@ -52,7 +52,7 @@ class Common:
 
     @property
     def where(self) -> str | None:
-        """The device that was asked for: "cuda:0" for `--gpu 0`, and for `--gpu all` if there is one."""
+        """The requested device: "cuda:0" for `--gpu 0`, and for `--gpu all` if there is one."""
         if self.gpu is None:
             return self.device
         import torch
@@ -71,8 +71,10 @@ class Common:
 
 
 def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator: the function is a command, whose errors are one message. Its options are the function's parameters,
-    those of Common in place of a parameter `common`, and --debug."""
+    """Decorate a function as a command that prints an error as one message.
+
+    Its options are the function's parameters, those of Common for a parameter `common`, and --debug.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         own = dict(inspect.signature(function, eval_str=True).parameters)
@@ -97,25 +99,25 @@ _Debug = Annotated[bool, typer.Option("--debug", help="Show tracebacks of errors
 
 
 def file_option(what: str) -> Any:
-    """An option that names a file."""
+    """Return an option that names a file."""
     return typer.Option(help=what, metavar="FILE")
 
 
 @contextlib.contextmanager
 def _one_message(debug: bool) -> Iterator[None]:
-    """Turn an error that the user can do something about into its message, and Ctrl-C into silence."""
+    """Print an error that the user can fix as one message, and Ctrl-C as one word."""
     try:
         yield
     except KeyboardInterrupt:
         typer.echo("blobfeed: interrupted", err=True)
         raise typer.Exit(_INTERRUPTED) from None
     except Exception as error:
-        # An exception with a note was raised by somebody's layer, and the note says by which.
+        # An exception with a note comes from a user's layer, which the note names.
         if debug or not (isinstance(error, (BlobfeedError, OSError)) or hasattr(error, "__notes__")):
             raise
         if isinstance(error, BrokenPipeError) and not hasattr(error, "__notes__"):  # `| head` has seen enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python complains at its end of what it could not print
-            raise typer.Exit(_NOBODY_READS) from None
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # otherwise Python complains at exit about unwritten output
+            raise typer.Exit(_PIPE_CLOSED) from None
         typer.echo(f"blobfeed: error: {_message(error)}", err=True)
         raise typer.Exit(_FAILED) from None
 

@@ -1,4 +1,4 @@
-"""The commands over data and over what a run left: inspect, pack, bench, params, report."""
+"""The commands for data and for files of a run: inspect, pack, bench, params, report."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _WIDE = 10_000
-"""Characters that no line of a table has."""
+"""More characters than a line of any table has."""
 
 _Paths = Annotated[
     list[str],
@@ -91,17 +91,17 @@ def pack(
     from .tools.recognise import source_of
 
     found = source_of(source, _names(tops), image_list)
-    with _progress() as told:
+    with _progress() as report_step:
         if target.name.lower().endswith("lmdb"):  # mnist_train_lmdb is how Caffe names them
             if chunk or compression != "none" or uint8 or resize or tops or loaders:
                 raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
-            packed = pack_encoded(found, target, told)
+            packed = pack_encoded(found, target, report_step)
             listed = found.declared["image_list"]
             decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
             made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
         else:
             layout = Layout(chunk, compression, _names(",".join(uint8 or ())) or (), _size(resize))
-            packed = pack_arrays(found, target, layout, loaders=loaders, told=told)
+            packed = pack_arrays(found, target, layout, loaders=loaders, told=report_step)
             named = None if packed.tops == ("data", "label") else packed.tops
             made = Found({"hdf5": {"path": str(target)}}, named)
     again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
@@ -136,20 +136,20 @@ def bench(
         found = source_of(source, _names(tops))
         rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
     base = TORCH if TORCH in rates else IN_PROCESS
-    rates[base] = rates.pop(base)  # as the last one
+    rates[base] = rates.pop(base)  # moves it to the end
     table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
     for name, rate in rates.items():
         table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
     console.print(table)
     if why:
-        console.print(f"torch's DataLoader was left out: {why}", markup=False, soft_wrap=True)
+        console.print(f"torch's DataLoader is not timed: {why}", markup=False, soft_wrap=True)
 
 
 @command()
 def params(
     name: Annotated[str, typer.Argument(help="A parameter, such as shuffle, or a kind of source, such as hdf5.")] = "",
 ) -> None:
-    """Print what a parameter says, which values it may have and its default; without a name, all of them."""
+    """Print the meaning of a parameter, its values and its default; without a name, those of all parameters."""
     from .tools.parameters import as_text
 
     typer.echo(as_text(name))
@@ -187,16 +187,16 @@ def _size(text: str) -> tuple[int, int] | None:
 
 
 def _console() -> Console:
-    """Standard output; in a pipe or a file nothing is cut to the width of a terminal."""
+    """Return a console on standard output; in a pipe or a file it cuts no line to the width of a terminal."""
     from rich.console import Console
 
     wide = None if sys.stdout.isatty() else _WIDE
-    return Console(markup=False, emoji=False, width=wide)  # names of the user's may look like either
+    return Console(markup=False, emoji=False, width=wide)  # a user's names may look like markup or emoji
 
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar with the rate and the time left, on stderr; nothing if that is no terminal."""
+    """Show a bar with the rate and the time left, on stderr; nothing if that is no terminal."""
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
@@ -204,10 +204,10 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
     with Progress(*Progress.get_default_columns(), rate, console=console, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
-        def told(step: str, done: int, samples: int) -> None:
+        def report_step(step: str, done: int, samples: int) -> None:
             if step not in tasks:
                 tasks[step] = bar.add_task(step, total=samples, completed=done, rate="")
             speed = bar.tasks[tasks[step]].speed
             bar.update(tasks[step], completed=done, rate=f"{speed:,.0f} samples/s" if speed else "")
 
-        yield told
+        yield report_step

@@ -1,4 +1,4 @@
-"""`blobfeed doctor`: what this machine and this Python have that matters here, to be pasted into a bug report."""
+"""`blobfeed doctor`: relevant facts about this machine and this Python, to be pasted into a bug report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIMITS = {
 
 
 def report() -> str:
-    """All of it, a fact on each line."""
+    """Return the whole report, a fact on each line."""
     parts = {"blobfeed": _versions, "system": _system, "limits": _limits, "GPU": _gpu, "what is missing": _missing}
     lines = (line for title, part in parts.items() for line in (f"{title}:", *(f"  {fact}" for fact in _known(part))))
     return "\n".join(lines)
@@ -36,7 +36,7 @@ def report() -> str:
 def _known(part: Callable[[], Iterator[str]]) -> Iterator[str]:
     try:
         yield from part()
-    except Exception as error:  # what is broken is what the report is for
+    except Exception as error:  # the report must show what is broken
         yield f"unknown: {type(error).__name__}: {error}"
 
 
@@ -92,7 +92,7 @@ def _gpu() -> Iterator[str]:
 
 
 def cuda_devices() -> Iterator[str]:
-    """A line for each."""
+    """Yield a line for each CUDA device."""
     import torch
 
     count = torch.cuda.device_count()

@@ -1,4 +1,4 @@
-"""`blobfeed monitor`: what the pipelines on this machine are doing, as a table that is drawn anew, or as JSON."""
+"""`blobfeed monitor`: the state of the pipelines on this machine, as a table that is redrawn, or as JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .workers.watching.interval import interval
 
 _HISTORY = 60
 _WINDOW = 10
-"""Readings that the live view's figures and its sentence are about; one each second."""
+"""The number of readings, one each second, on which the live view's figures and sentence are based."""
 
 _BARS = " ▁▂▃▄▅▆▇█"
 _COLORS = {Blame.TRAINER: "green", Blame.STUCK: "red", Blame.DEATHS: "red"}
@@ -43,11 +43,11 @@ _LINK = f"/memfd:{NAME} (deleted)"
 
 Key = tuple[int, int]
 Readings = deque[Reading]
-"""One pipeline as it was at some moments, the last of them now."""
+"""One pipeline's readings at several moments, the newest last."""
 
 
 class Monitor:
-    """All pipelines, or those of the process `pid`: its trainer, its assembler or a loader."""
+    """Reads all pipelines, or those of the process `pid`: a trainer, an assembler or a loader."""
 
     def __init__(self, pid: int | None) -> None:
         self._pid = pid
@@ -66,9 +66,9 @@ class Monitor:
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:
-    """Show what runs, until Ctrl-C or, with `once` or without a terminal to draw in, after `seconds`.
+    """Show the pipelines until Ctrl-C or, with `once` or without a terminal to draw in, for `seconds`.
 
-    Raises BlobfeedError if there is nothing.
+    Raises BlobfeedError if there is none.
     """
     monitor = Monitor(pid)
     if not (seen := monitor.look()):
@@ -95,7 +95,7 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
     console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
     console.print(view(seen))
     if svg is not None:
-        # Without the fonts that rich would have a viewer fetch from the network.
+        # Removes rich's fonts, which a viewer would fetch from the network.
         picture = console.export_svg(title="blobfeed monitor")
         with writing(svg):
             text = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
@@ -106,13 +106,13 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
 
 
 def read_pipelines() -> Iterator[tuple[Key, Reading, list[int]]]:
-    """The status boards that this user may read, each once, with a key that it keeps and the processes that have it.
+    """Yield each status board that this user may read once, with a constant key and the processes that have it.
 
-    Not those of another version, nor of a pipeline whose trainer or assembler has ended.
+    Skips boards of another version, and of a pipeline whose trainer or assembler has ended.
     """
     holders: defaultdict[Key, dict[int, Path]] = defaultdict(dict)
     for descriptor in map(Path, iglob("/proc/[0-9]*/fd/*")):
-        with suppress(OSError):  # its process may end meanwhile, or be somebody else's
+        with suppress(OSError):  # its process may end meanwhile, or belong to another user
             if str(descriptor.readlink()) == _LINK:
                 about, pid = descriptor.stat(), descriptor.parts[2]
                 # A board has the numbers that processes have in their own PID namespace, such as a container's.
@@ -130,7 +130,7 @@ def read_pipelines() -> Iterator[tuple[Key, Reading, list[int]]]:
 
 
 def as_mapping(readings: Readings) -> dict[str, Any]:
-    """What is shown, for programs. Times in seconds, memory in bytes."""
+    """Return the shown values for programs. Times are in seconds, memory in bytes."""
     now, cores = readings[-1], usable_cores()
     before = readings[max(0, len(readings) - 1 - _WINDOW)] if len(readings) > 1 else None
     recent, whole = interval(now, before), interval(now)
@@ -181,34 +181,34 @@ def view(shown: list[Readings]) -> RenderableType:
     return Group(*(_panel(as_mapping(readings)) for readings in shown)) if shown else Text("no pipeline runs")
 
 
-def _panel(told: dict[str, Any]) -> Panel:
-    """`told`: by `as_mapping`."""
-    found, whole = told["diagnosis"], told["diagnosis_since_start"]
+def _panel(shown: dict[str, Any]) -> Panel:
+    """Draw one pipeline from the values of `as_mapping`."""
+    found, whole = shown["diagnosis"], shown["diagnosis_since_start"]
     sentences = [Text(found["sentence"], f"bold {_COLORS.get(found['blame'], 'yellow')}")]
     if whole["blame"] != found["blame"]:
         sentences.append(Text(f"since the start: {whole['sentence']}", "dim"))
     facts = Table.grid(padding=(0, 2))
-    at_once = told["batches_per_slot"]
+    at_once = shown["batches_per_slot"]
     counted = f", counted {at_once} at a time" if at_once > 1 else ""
-    facts.add_row("batches", f"{told['batches']:,}{counted}", f"{told['batches_per_s']:,.1f}/s")
-    facts.add_row("samples", f"{told['samples']:,}", f"{told['samples_per_s']:,.0f}/s")
-    stall = Text(sparkline(told["stall_history"]), "yellow")
-    facts.add_row("making them" if told["in_process"] else "stall", f"{told['stall_share']:.1%} of the time", stall)
-    if not told["in_process"]:
-        full, filling = told["slots_full"], told["slots_filling"]
-        empty = max(0, told["slots"] - full - filling)
+    facts.add_row("batches", f"{shown['batches']:,}{counted}", f"{shown['batches_per_s']:,.1f}/s")
+    facts.add_row("samples", f"{shown['samples']:,}", f"{shown['samples_per_s']:,.0f}/s")
+    stall = Text(sparkline(shown["stall_history"]), "yellow")
+    facts.add_row("making them" if shown["in_process"] else "stall", f"{shown['stall_share']:.1%} of the time", stall)
+    if not shown["in_process"]:
+        full, filling = shown["slots_full"], shown["slots_filling"]
+        empty = max(0, shown["slots"] - full - filling)
         marks = Text.assemble(("■" * full, "green"), ("▣" * filling, "yellow"), ("□" * empty, "dim"))
         facts.add_row("slots", f"{full} full, {filling} being filled, {empty} empty", marks)
-    faults = f"{told['loader_deaths']} deaths, {told['replaced']} bad samples replaced"
-    facts.add_row("faults", Text(faults, "red" if told["loader_deaths"] else ""), "")
-    if any(told["cache"].values()):
+    faults = f"{shown['loader_deaths']} deaths, {shown['replaced']} bad samples replaced"
+    facts.add_row("faults", Text(faults, "red" if shown["loader_deaths"] else ""), "")
+    if any(shown["cache"].values()):
         facts.add_row(
-            "cache", "{hits:,} samples found, {misses:,} not, {damaged:,} damaged".format(**told["cache"]), ""
+            "cache", "{hits:,} samples found, {misses:,} not, {damaged:,} damaged".format(**shown["cache"]), ""
         )
-    if nodes := Counter(loader["node"] for loader in told["loader_states"] if loader["node"]):
+    if nodes := Counter(loader["node"] for loader in shown["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = Text(f"{told['source']}, trainer {told['trainer']}")
-    loaders = () if told["in_process"] else ("", _loaders(told["loader_states"]))
+    title = Text(f"{shown['source']}, trainer {shown['trainer']}")
+    loaders = () if shown["in_process"] else ("", _loaders(shown["loader_states"]))
     return Panel(Group(*sentences, "", facts, *loaders), title=title)
 
 
@@ -233,5 +233,5 @@ def _loaders(loaders: list[dict[str, Any]]) -> Table:
 
 
 def sparkline(shares: list[float]) -> str:
-    """One character for each share, 0 to 1."""
+    """Return one character for each share, 0 to 1."""
     return "".join(_BARS[round(min(1.0, max(0.0, share)) * (len(_BARS) - 1))] for share in shares)

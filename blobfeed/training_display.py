@@ -1,5 +1,4 @@
-"""What `blobfeed train` shows and writes beside training: a bar in a terminal, a trace, and rows in CSV, JSON
-lines and TensorBoard."""
+"""The output of `blobfeed train`: a bar in a terminal, a trace, and rows in CSV, JSON lines and TensorBoard."""
 
 from __future__ import annotations
 
@@ -30,13 +29,13 @@ _REFRESH_S = 0.2
 _FIRST = ("iteration", "seconds", "net")
 _TRAINED = ("loss", "rate", "samples_per_s", "stall_share")
 _EVERY = 100
-"""Iterations between two rows, if the solver has no `display`."""
+"""The number of iterations between two rows, if the solver has no `display`."""
 
 _BESIDE_BAR = 76
-"""Characters of the numbers on both sides of the bar, if there are hundreds of thousands of iterations."""
+"""The width of the numbers on both sides of the bar, with hundreds of thousands of iterations."""
 
 Row = Mapping[str, Any]
-"""Iteration, seconds since the start, the net ("train", "test 0" and so on), and the net's numbers by name."""
+"""A row: iteration, seconds since the start, the net ("train", "test 0" and so on), and the net's numbers by name."""
 
 
 class BarReporter(LineReporter):
@@ -48,13 +47,13 @@ class BarReporter(LineReporter):
         console = Console(stderr=True)
         self._progress = Progress(
             MofNCompleteColumn(),
-            BarColumn(max(4, min(40, console.width - _BESIDE_BAR))),  # what does not fit is cut off: the count, too
+            BarColumn(max(4, min(40, console.width - _BESIDE_BAR))),  # a line that does not fit is cut, also the count
             TextColumn(
                 "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
             ),
             TimeRemainingColumn(),
             console=console,
-            # Drawn after an iteration: a thread that draws would take the interpreter from the one that trains.
+            # Drawn after an iteration: a drawing thread would take the interpreter from the training thread.
             auto_refresh=False,
             redirect_stdout=self._shares_screen,
         )
@@ -66,7 +65,7 @@ class BarReporter(LineReporter):
     def _show(self, solver: Solver) -> None:
         self._progress.update(self._task, completed=solver.iteration)
         now = time.monotonic()
-        # Reading the loss waits for the device, so it is read only as often as a person can follow.
+        # Reading the loss waits for the device, so it is read only a few times a second.
         if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
             stall_s = solver.stall_s()
             speed, _ = self._meter.read(now, self._samples, stall_s)
@@ -84,8 +83,10 @@ class BarReporter(LineReporter):
 
 
 def _objective(solver: Solver) -> str:
-    """What rows call the objective, a mean over `average_loss` iterations: `total loss` if an output that is
-    something else has the name `loss`."""
+    """Return the objective's name in rows: `total loss` if an output with another meaning is called `loss`.
+
+    The objective is a mean over `average_loss` iterations.
+    """
     net, param = solver.train_net, solver.param
     terms = [(name, weight) for step in net.steps for name, _, weight in step.tops if weight]
     is_that_output = terms == [("loss", 1)] and param.iter_size == param.average_loss == 1
@@ -93,8 +94,10 @@ def _objective(solver: Solver) -> str:
 
 
 def _csv(file: TextIO, path: Path, solver: Solver) -> Callable[[Row], object]:
-    """A column for each name, a row for each write; what a row does not have is empty. It goes on in a file of its
-    own: raises ParameterError if the file has other columns."""
+    """Return a writer of CSV rows with a column for each name; values that a row lacks are empty.
+
+    Appends to a file of an earlier run; raises ParameterError if that has other columns.
+    """
     outputs = [name for net in (solver.train_net, *solver.test_nets) for name in numbers_of(net.outputs())]
     total = ["total loss"] if solver.param.test_compute_loss else [_objective(solver)]
     columns = list(dict.fromkeys((*_FIRST, *_TRAINED, *outputs, *total)))
@@ -112,10 +115,10 @@ def _json_lines(file: TextIO) -> Callable[[Row], object]:
 
 
 def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row], object]:
-    """An event file in a folder, by TensorBoard's own writer; `begun_at`: the iteration of the snapshot, if any.
+    """Return a writer of an event file in `folder`; `begun_at`: the iteration of the snapshot, if any.
 
-    Not by torch's SummaryWriter, nor by the EventFileWriter below it: that writes in a thread, which would take the
-    interpreter from the one that trains.
+    It uses TensorBoard's RecordWriter. Torch's SummaryWriter and the EventFileWriter below it write in a thread, which
+    would take the interpreter from the training thread.
     """
     need("tensorboard", "--tensorboard")
     from tensorboard.compat.proto import event_pb2, summary_pb2  # type: ignore[import-untyped]
@@ -134,14 +137,15 @@ def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row
         put(step=row["iteration"], summary=summary_pb2.Summary(value=values))
 
     put(file_version="brain.Event:2")
-    if begun_at:  # what a killed run has written behind its last snapshot comes again, and is not to be drawn twice
+    if begun_at:  # rows of a killed run after its last snapshot come again, and must not be drawn twice
         put(step=begun_at + 1, session_log=event_pb2.SessionLog(status=event_pb2.SessionLog.START))
     return write
 
 
 class LoggingReporter(LineReporter):
-    """Writes rows into `files`, whose endings say which, and into TensorBoard's folder, and leaves the rest to the
-    reporter that `show` makes; closes all. Raises ParameterError.
+    """Writes rows into `files`, in the format of their endings, and into TensorBoard's folder.
+
+    The reporter made by `show` does everything else. Closes all. Raises ParameterError.
     """
 
     def __init__(
@@ -156,7 +160,7 @@ class LoggingReporter(LineReporter):
                 file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
                 self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
                 if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                    file.write("\n")  # behind a part of a row, as a full disk leaves it
+                    file.write("\n")  # after an incomplete row, which a full disk can leave
             if tensorboard is not None:
                 stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
                 self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
@@ -194,14 +198,14 @@ class LoggingReporter(LineReporter):
 
 
 def make_reporter(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> LineReporter:
-    """A bar if stderr is a terminal that can draw one, else lines on stdout; what it tells goes into the logs, too."""
+    """Make a reporter: a bar if stderr is a terminal that can draw, else lines on stdout; writes the logs, too."""
     can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
     show = partial(BarReporter, solver) if can_draw else LineReporter
     return LoggingReporter(show, solver, logs, tensorboard) if logs or tensorboard else show()
 
 
 def traced_to(trace: Path | None) -> DataParameters:
-    """Each layer that is fed by loaders writes a trace: the first into that file, others with their name in it."""
+    """Return parameters by which each layer with loaders writes a trace: the first into `trace`, others beside it."""
     if trace is None:
         return no_data_parameters
     names: list[str] = []

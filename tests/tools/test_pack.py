@@ -440,14 +440,14 @@ def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypat
     np.save(tmp_path / "x.npy", np.zeros((64, 3), np.float32))
     lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
     assert any("one process, no loader" in line and "1.00×" in line for line in lines)
-    assert lines[-1] == "torch's DataLoader was left out: it failed: unable to allocate shared memory(shm)"
+    assert lines[-1] == "torch's DataLoader is not timed: it failed: unable to allocate shared memory(shm)"
 
 
 def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="else it says that torch is not installed")
     np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))
     lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
-    assert lines[-1] == "torch's DataLoader was left out: samples differ in size, or are no real numbers"
+    assert lines[-1] == "torch's DataLoader is not timed: samples differ in size, or are no real numbers"
 
 
 def test_a_resize_without_opencv_says_what_to_install(
