@@ -27,7 +27,7 @@ from .errors import PipelineStalled
 
 _SIGEV_THREAD_ID = 4
 _SIGNALS = range(signal.SIGRTMAX, signal.SIGRTMIN, -1)
-_FOR_EVER_S = 1e9
+_ENDLESS_S = 1e9
 """Thirty years. A timer knows no infinity."""
 
 _AGAIN_S = 1.0
@@ -68,7 +68,7 @@ class _Deadline:
         signal.signal(number, self._raise)
 
     def restart(self) -> None:
-        seconds = min(max(self._seconds, 1e-3), _FOR_EVER_S)
+        seconds = min(max(self._seconds, 1e-3), _ENDLESS_S)
         when = _Times(int(_AGAIN_S), 0, int(seconds), int(seconds % 1 * 1e9))
         self._call("timer_settime", self._timer, 0, ctypes.byref(when), None)
 

@@ -303,7 +303,7 @@ def _wrong_with_tops(given: Parameters) -> Iterator[str]:
     if given.max_rows is not None and not given.concatenate:
         yield f"parameter 'max_rows' is {given.max_rows}, and 'concatenate' names no top that it is for"
     if tops is not None and not tops:
-        yield "parameter 'tops' is []: expected one name or more; left out, all are given"
+        yield "parameter 'tops' is []: expected one name or more; without it, all are delivered"
     if tops is not None and len(set(tops)) < len(tops):
         yield (
             f"parameter 'tops' is {list(tops)}: expected each name once; several layers of a net may have the same "

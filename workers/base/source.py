@@ -128,7 +128,7 @@ class Source(ABC):
         return {"source": self.kind, "arrays": arrays, **self._content()}
 
     def _content(self) -> dict[str, str]:
-        """Of a class of the user's, what its own `fingerprint` says; without one, nothing."""
+        """Return the digest of a user's class's own `fingerprint`, by name; {} if the class has none."""
         if type(self).fingerprint is Source.fingerprint:
             return {}
         return {"fingerprint": text_digest(self.fingerprint())}

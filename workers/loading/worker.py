@@ -154,7 +154,7 @@ class SampleDecoder:
 
     @cached_property
     def identity(self) -> str:
-        """That of the source as JSON, for states."""
+        """The identity of the source as JSON, for states."""
         parts = self.source.identity().items()
         short = {
             name: text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {text_digest(text)[:12]}"

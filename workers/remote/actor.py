@@ -127,7 +127,7 @@ class RemoteLoader:
             be_another_host(AnotherHost(shipped, str(Path.cwd()), copies))
             self._open(pickle.loads(plan))
         except Exception as error:
-            return Refusal(summary_of(error), send_exception(self._theirs, error), describe(error), self._told())
+            return Refusal(summary_of(error), send_exception(self._theirs, error), describe(error), self._new_frames())
         return None
 
     def _open(self, plan: Plan) -> None:
@@ -158,9 +158,9 @@ class RemoteLoader:
         for offset, indices in job.drawn:
             self._drawn.free(offset, indices.nbytes)
         rows = [self._memory[where] for where in ranges_of(task, self._layout)]
-        return Made(time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows, rows, self._told())
+        return Made(time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows, rows, self._new_frames())
 
-    def _told(self) -> list[bytes]:
+    def _new_frames(self) -> list[bytes]:
         """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""
         return list(waiting(self._frames, FRAME_BYTES))
 
