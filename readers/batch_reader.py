@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Unpack, cast
+from typing import Any, Unpack, cast
 
 from ..workers.base.closing import Closing
-from ..workers.base.errors import ConcurrentUseError, EndOfData, PipelineClosed, SourceError
+from ..workers.base.errors import ConcurrentUseError, EndOfData, ParameterError, PipelineClosed, SourceError
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
@@ -16,6 +16,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
+from .delivery.own_arrays import OwnArrays
 from .delivery.tops import UnevenTop
 from .keywords import check_keywords, names_parameters
 from .looped import LoopedPipeline, SourceLike, close_when_forgotten
@@ -136,7 +137,23 @@ class BatchReader(Closing):
         self._newest = span = _Span()
         return _Loop(self, span)
 
-    def _next(self, span: _Span) -> NamedBatch | None:
+    def into(self, arrays: Mapping[str, Any]) -> Iterator[NamedBatch]:
+        """Begin a loop whose batches are put into `arrays`, one for each top; each step overwrites the last batch.
+
+        `arrays`: by the top's name, a C-contiguous NumPy array or torch tensor, shape (batch_size, *sample shape), the
+        largest one where samples vary; tensors on a CUDA device if the reader's `device` is that one. Values are
+        converted to the array's type as they are for a layer's blobs.
+
+        Each batch holds the arrays themselves. A partial batch, or one of smaller samples, holds the start of each
+        array's memory in its own shape; the rest of the array stays as it was. Raises ParameterError.
+        """
+        if not self.copies:
+            raise ParameterError("into: the reader was made with copy=False, which copies nothing: leave it out")
+        own = self._feed.batches.own(arrays)
+        self._newest = span = _Span()
+        return _Loop(self, span, own)
+
+    def _next(self, span: _Span, into: OwnArrays | None) -> NamedBatch | None:
         """The next batch within `span`, the same one again until it is received; None at the end."""
         self._check_open()
         if span is not self._newest:
@@ -153,13 +170,13 @@ class BatchReader(Closing):
             if span.end_epoch is not None and int(batches.delivery.state_dict()["epoch"]) >= span.end_epoch:
                 span.has_ended = True
                 return None
-            return batches.next()
+            return batches.next(into)
         except EndOfData:
             span.has_ended = span.has_drained = True
             if batches.count:
                 return None
         self._begin(span)  # a stream's state was saved at the last batch of a loop, as nobody could know then
-        return self._next(span)
+        return self._next(span, into)
 
     def _begin(self, span: _Span) -> None:
         if self.parameters.epochs is not None and self._begun is not None and self._begun.is_left(self._feed.batches):
@@ -281,9 +298,10 @@ class _Span:
 class _Loop(Iterator[NamedBatch]):
     """One loop over a reader. No generator: one that Ctrl-C has left is over, and this goes on with the same batch."""
 
-    def __init__(self, reader: BatchReader, span: _Span) -> None:
+    def __init__(self, reader: BatchReader, span: _Span, into: OwnArrays | None = None) -> None:
         self._reader = reader
         self._span = span
+        self._into = into
         self._is_over = False
 
     def __len__(self) -> int:
@@ -310,7 +328,7 @@ class _Loop(Iterator[NamedBatch]):
         # A plain flag: Ctrl-C comes with a call or a jump back, so never between `try` or `finally` and its assignment.
         try:
             reader._is_asked = True
-            batch = None if self._is_over else reader._next(self._span)
+            batch = None if self._is_over else reader._next(self._span, self._into)
             reader.error = None
             delivery = reader._feed.batches.delivery
             if batch is not None:

@@ -17,7 +17,7 @@ from blobfeed.readers.delivery.tops import make_tops
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import entrants, files_run, harness, report, watching, works
+from benchmarks import entrants, files_run, harness, own_arrays, report, watching, works
 from benchmarks import files as file_costs
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, NPY_224, DataSet
@@ -335,6 +335,13 @@ def test_the_cost_of_being_watched_is_measured(capsys: pytest.CaptureFixture[str
     watching.main(["--rounds", "1", "--seconds", "0.05", "--works", "28", "28-decode", "--watched", "trace", "nothing"])
     told = capsys.readouterr().out
     assert (told.count("| trace |"), told.count("| nothing |")) == (2, 2)
+
+
+def test_own_arrays_are_measured_beside_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
+    own_arrays.main(["--quick"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if "loaders" in line]
+    assert len(rows) == 4
+    assert all(line.count("(1.00)") >= 1 for line in rows)  # the layer beside itself
 
 
 def test_a_cold_read_is_measured_with_what_it_took_from_the_disk(tmp_path: Path) -> None:

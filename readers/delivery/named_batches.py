@@ -17,6 +17,7 @@ from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from .array_pool import ArrayPool
 from .delivery import Delivery, HostDelivery, is_as_stored
+from .own_arrays import OwnArray, OwnArrays
 from .tops import Shape, Top
 
 if TYPE_CHECKING:
@@ -128,15 +129,32 @@ class NamedBatches:
             # The caller's own tensors; torch gives memory that was let go again.
             self._memory = [partial(torch.empty, dtype=dtype, device=on.device) for dtype in types]
 
-    def next(self) -> NamedBatch:
-        """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises."""
-        filled = self.delivery.filled
-        blobs = filled.blobs if filled else list(map(_Array, self._memory, self.delivery.next_shapes()))
+    def next(self, into: OwnArrays | None = None) -> NamedBatch:
+        """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises.
+
+        It lies in `into`, or else in arrays that are made for it.
+        """
+        blobs = self._blobs() if into is None else into.blobs(self.delivery.next_shapes())
         batch = self.delivery.fill(blobs)
-        named = {top.name: blob.data for top, blob in zip(self._tops, blobs, strict=True)}
+        names = [top.name for top in self._tops]
+        if into is not None:
+            return NamedBatch.of(batch, {name: blob.given for name, blob in zip(names, blobs, strict=True)})
+        named = {name: blob.data for name, blob in zip(names, blobs, strict=True)}
         if self._given is not None:
             named = {name: self._given(data) for name, data in named.items()}
         return NamedBatch.of(batch, named)
+
+    def own(self, arrays: Mapping[str, Any]) -> OwnArrays:
+        """`arrays`, which the batches of a loop are put into; raises ParameterError where one does not fit."""
+        device = None if self.on is None else self.on.device
+        return OwnArrays(arrays, self._tops, self.delivery.pipeline.parameters.batch_size, device)
+
+    def _blobs(self) -> Sequence[Any]:
+        filled = self.delivery.filled
+        # After Ctrl-C the batch may lie in a user's arrays: the loop that goes on here gets a copy.
+        if filled is not None and not any(isinstance(blob, OwnArray) for blob in filled.blobs):
+            return filled.blobs
+        return list(map(_Array, self._memory, self.delivery.next_shapes()))
 
     @property
     def count(self) -> int:

@@ -161,10 +161,11 @@ def _forwards(
     return interrupter.interrupts, ledger
 
 
-def _reader(source: Source, interrupts: int, seed: int, **given: Any) -> tuple[int, Ledger]:
+def _reader(source: Source, interrupts: int, seed: int, into: bool = False, **given: Any) -> tuple[int, Ledger]:
     interrupter, ledger = Interrupter(seed), Ledger()
     with BatchReader(source, **_GIVEN, **given) as reader:
-        loop = iter(reader)
+        own = {name: np.empty((_BATCH, *spec.shape), spec.dtype) for name, spec in reader.specs.items()}
+        loop = reader.into(own) if into else iter(reader)
         while interrupter.interrupts < interrupts:
             try:
                 batch = interrupter.run(lambda: next(loop))
@@ -238,6 +239,7 @@ _WAYS: dict[str, Callable[[Source, int, int], tuple[int, Ledger]]] = {
     ),
     "layer, in process": _in_process,
     "BatchReader": _reader,
+    "BatchReader, own arrays": lambda source, count, seed: _reader(source, count, seed, into=True),
     "BatchReader, tensors on loan": lambda source, count, seed: _reader(source, count, seed, device="cpu", copy=False),
     "AsyncReader": _async_reader,
     "device, one buffer": lambda source, count, seed: _device(source, count, seed, 1, "staging"),

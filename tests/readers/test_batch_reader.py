@@ -256,13 +256,13 @@ def test_threads_may_take_turns_but_not_ask_at_the_same_time(
 ) -> None:
     following, begun, goes_on = NamedBatches.next, threading.Event(), threading.Event()
 
-    def slow_at_first(batches: NamedBatches) -> NamedBatch:
+    def slow_at_first(batches: NamedBatches, into: object) -> NamedBatch:
         if not begun.is_set():
             begun.set()
             assert goes_on.wait(DEADLINE_S)
         return following(batches)
 
-    def interrupted(_: NamedBatches) -> NamedBatch:
+    def interrupted(_: NamedBatches, into: object) -> NamedBatch:
         raise KeyboardInterrupt
 
     with read(source, epochs=1, last_batch="partial") as reader, ThreadPoolExecutor(1) as other:

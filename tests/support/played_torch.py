@@ -26,7 +26,7 @@ class PlayedTorch(CudaDevice):
         self._is_current = 0
         with self._played():
             super().__init__("cuda:0")
-        self.device = torch.device("cpu", 0)
+        self.device = torch.device("cpu")
 
     def make_event(self) -> Any:
         raise NotImplementedError
@@ -55,7 +55,7 @@ class PlayedTorch(CudaDevice):
             yield
 
     @contextlib.contextmanager
-    def _current(self, index: int) -> Iterator[None]:
+    def _current(self, index: int | None) -> Iterator[None]:
         self._is_current += 1
         try:
             yield

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stream import StreamSource
 
@@ -60,6 +61,25 @@ def test_every_batch_is_the_users_own(source: dict[str, Any], device: str, copyi
     with BatchReader(source, **SETTINGS, device=device, copy=copying) as reader:
         for batch in list(reader):
             np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_a_users_own_tensors_are_filled(source: dict[str, Any], device: str, prefetch: int) -> None:
+    with BatchReader(source, **SETTINGS, device=device, device_prefetch=prefetch) as reader:
+        on = reader._feed.batches.on
+        assert on is not None
+        own = {
+            "data": torch.zeros(4, *images(1).shape[1:], device=on.device),
+            "label": torch.zeros(4, dtype=torch.int64, device=on.device),
+        }
+        seen = []
+        for batch in reader.into(own):
+            assert batch["data"].data_ptr() == own["data"].data_ptr()
+            np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
+            seen += batch["label"].tolist()
+        assert sorted(seen) == list(range(SAMPLES))
+        with pytest.raises(ParameterError, match="the array for top 'data' lies on 'NumPy': expected a tensor on"):
+            reader.into({"data": images(4), "label": own["label"]})
 
 
 @pytest.mark.cuda

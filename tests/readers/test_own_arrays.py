@@ -1,0 +1,251 @@
+"""BatchReader.into: batches that are put into a user's own arrays."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.errors import ParameterError, PipelineClosed
+from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.pipeline.pipeline import Pipeline
+
+from tests.support.interrupting import interrupts_in
+from tests.support.reader_data import IMAGE, boxes, images, labels, write_hdf5
+
+SAMPLES = 10
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> dict[str, Any]:
+    return write_hdf5(tmp_path / "train.h5", SAMPLES)
+
+
+def read(source: object, **parameters: Any) -> BatchReader:
+    told = {"batch_size": 4, "num_loaders": 0, "shuffle": True, "epochs": 1, "last_batch": "partial", **parameters}
+    return BatchReader(source, **told)  # type: ignore[arg-type]
+
+
+def arrays(dtype: Any = np.float32) -> dict[str, Any]:
+    return {"data": np.full((4, *IMAGE), -1, dtype), "label": np.full(4, -1, np.int64)}
+
+
+def narrowed(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
+    """A decode hook: images of one to three rows."""
+    return {"data": sample["data"][:, : 1 + int(sample["label"]) % 3], "label": sample["label"]}
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_batch_is_put_into_the_users_arrays(source: dict[str, Any], num_loaders: int, dtype: Any) -> None:
+    own = arrays(dtype)
+    with read(source, num_loaders=num_loaders) as reader:
+        for epoch in range(2):
+            rows = []
+            for batch in reader.into(own):
+                assert batch.epoch == epoch
+                rows.append(batch.rows)
+                for name in own:
+                    assert np.shares_memory(batch[name], own[name])
+                    assert (batch[name] is own[name]) == (batch.rows == 4)
+                np.testing.assert_array_equal(own["data"][: batch.rows], images(SAMPLES)[batch.indices])
+                np.testing.assert_array_equal(batch["label"], labels(SAMPLES)[batch.indices])
+            assert rows == [4, 4, 2]
+
+
+def test_a_partial_batch_leaves_the_rest_of_the_arrays_as_it_was(source: dict[str, Any]) -> None:
+    own = arrays()
+    with read(source, shuffle=False) as reader:
+        *_, batch = reader.into(own)
+    np.testing.assert_array_equal(own["label"], [8, 9, 6, 7])
+    np.testing.assert_array_equal(batch["label"], [8, 9])
+
+
+def test_rows_are_read_straight_into_an_array_of_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "data.npy", np.random.default_rng(0).random((SAMPLES, 3, 128, 128), np.float32))
+    own, make_in, read_into = {"data": np.zeros((4, 3, 128, 128), np.float32)}, Pipeline.make_in, []
+
+    def noting(self: Pipeline, batch: Any, into: Any) -> Any:
+        read_into.append(into["data"])
+        return make_in(self, batch, into)
+
+    monkeypatch.setattr(Pipeline, "make_in", noting)
+    with read({"npy": {"data": str(tmp_path / "data.npy")}}) as reader:
+        for _ in reader.into(own):
+            pass
+    assert [np.shares_memory(rows, own["data"]) for rows in read_into] == [True] * 3
+
+
+def test_mean_and_scale_are_applied_on_the_way(source: dict[str, Any]) -> None:
+    own = arrays()
+    with read(source, transform={"scale": 0.5, "mean_value": [2]}) as reader:
+        batch = next(iter(reader.into(own)))
+    np.testing.assert_array_equal(own["data"], (images(SAMPLES)[batch.indices] - 2) / 2)
+
+
+@pytest.mark.parametrize("device", ["", "cpu"])
+def test_tensors_are_filled_too(source: dict[str, Any], device: str) -> None:
+    torch = pytest.importorskip("torch")
+    own = {"data": torch.zeros(4, *IMAGE, requires_grad=True), "label": np.zeros(4, np.int32)}
+    with read(source, device=device) as reader:
+        for batch in reader.into(own):
+            assert batch["data"].data_ptr() == own["data"].data_ptr()
+            assert tuple(batch["data"].shape) == (batch.rows, *IMAGE)
+            np.testing.assert_array_equal(batch["data"].detach().numpy(), images(SAMPLES)[batch.indices])
+            np.testing.assert_array_equal(batch["label"], batch.indices)
+
+
+def test_padded_samples_lie_at_the_start_of_the_memory(source: dict[str, Any]) -> None:
+    padded: dict[str, Any] = {"decode": narrowed, "max_shapes": {"data": list(IMAGE)}, "pad": {"value": -3}}
+    with read(source, **padded) as plain:
+        expected = [dict(batch) for batch in plain]
+    with read(source, **padded) as reader:
+        own = arrays() | {"data_lengths": np.zeros((4, 2), np.int32)}
+        for batch, wanted in zip(reader.into(own), expected, strict=True):
+            for name in own:
+                np.testing.assert_array_equal(batch[name], wanted[name])
+                assert batch[name].ctypes.data == own[name].ctypes.data
+                assert batch[name].flags.c_contiguous
+
+
+def test_concatenated_samples_lie_at_the_start_of_the_memory(source: dict[str, Any]) -> None:
+    own = {"boxes": np.zeros((8, 4), np.float32), "boxes_samples": np.zeros(8, np.int32)}
+    with read(source, decode=boxes, concatenate=["boxes"], max_rows=2) as reader:
+        for batch in reader.into(own):
+            counts = batch.indices % 3
+            assert batch["boxes"].shape == (counts.sum(), 4)
+            np.testing.assert_array_equal(batch["boxes_samples"], np.repeat(np.arange(batch.rows), counts))
+
+
+def test_batches_are_tuples_of_the_arrays_if_they_are_asked_for(source: dict[str, Any]) -> None:
+    own = arrays()
+    with read(source, tuples=True) as reader:
+        data, label = next(iter(reader.into(own)))
+    assert data is own["data"]
+    assert label is own["label"]
+
+
+# ---- loops, states, Ctrl-C, the end
+
+
+def test_a_loop_is_resumed_where_its_state_was_saved(source: dict[str, Any]) -> None:
+    own = arrays()
+    with read(source) as reader:
+        loop = reader.into(own)
+        next(loop)
+        state = reader.state_dict()
+        rest = [own["label"][: batch.rows].tolist() for batch in loop]
+    with read(source) as resumed:
+        resumed.load_state_dict(state)
+        assert [batch["label"].tolist() for batch in resumed.into(own)] == rest
+        resumed.load_state_dict(state)
+        assert [batch["label"].tolist() for batch in resumed] == rest
+
+
+def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[str, Any]) -> None:
+    with read(source, epochs=None, shuffle=False) as reader:
+        into = reader.into(own := arrays())
+        assert next(into)["label"].tolist() == [0, 1, 2, 3]
+        assert len(own["label"]) == 4
+        plain = iter(reader)
+        assert next(plain)["label"].tolist() == [4, 5, 6, 7]
+        with pytest.raises(PipelineClosed, match="this loop is over"):
+            next(into)
+        with pytest.raises(ParameterError):
+            reader.into({})
+        assert next(plain)["label"].tolist() == [8, 9]
+
+
+def test_nothing_is_put_into_the_arrays_of_a_closed_reader(source: dict[str, Any]) -> None:
+    reader = read(source)
+    loop = reader.into(own := arrays())
+    reader.close()
+    with pytest.raises(PipelineClosed, match="has been closed"):
+        next(loop)
+    assert (own["label"] == -1).all()
+
+
+@pytest.mark.parametrize("then_plain", [False, True])
+def test_ctrl_c_loses_no_batch_whichever_loop_goes_on(source: dict[str, Any], then_plain: bool) -> None:
+    """Without epochs the next loop continues: a plain one gets memory of its own, not the user's arrays."""
+    own, step, interrupted = arrays(), 0, True
+    with read(source, epochs=None, shuffle=False, last_batch="wrap") as reader:
+        next(reader.into(own))  # what is imported and opened the first time is no part of a step
+        number = 1
+        while interrupted:
+            step += 1
+            loop = reader.into(own)
+            interrupted = interrupts_in(step, lambda: next(loop), "readers/delivery")  # noqa: B023
+            if not interrupted or int(reader.state_dict()["batches"]) > number:
+                number += 1
+                continue
+            batch = next(iter(reader) if then_plain else loop)
+            assert batch["label"].tolist() == [row % SAMPLES for row in range(4 * number, 4 * number + 4)]
+            assert np.shares_memory(batch["label"], own["label"]) is not then_plain
+            number += 1
+    assert step > 20
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# ---- mistakes
+
+
+def _read_only() -> Any:
+    array = np.zeros((4, *IMAGE), np.float32)
+    array.flags.writeable = False
+    return array
+
+
+_TWICE = np.zeros(4 * 24, np.float32)
+_WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"dat": _TWICE}, r"'dat' is no top \(did you mean 'data'\?\): the tops are data, label"),
+    ({"label": None}, "the array for top 'label' is of type NoneType: expected a NumPy array or a torch tensor"),
+    ({"data": np.zeros((5, *IMAGE), np.float32)}, r"has the shape \(5, 2, 3, 4\): expected \(4, 2, 3, 4\), a whole"),
+    ({"data": np.zeros((4, 2, 3, 8), np.float32)[..., ::2]}, "the array for top 'data' is not contiguous"),
+    ({"data": _read_only()}, "the array for top 'data' is read-only"),
+    ({"data": np.zeros((4, *IMAGE), np.int64)}, "'data' has values of type float32, and is to be put into int64 mem"),
+    (
+        {"data": _TWICE.reshape(4, *IMAGE), "label": _TWICE[:4]},
+        "tops 'data' and 'label' have the same memory: give each an array of its own",
+    ),
+]
+
+
+@pytest.mark.parametrize(("given", "message"), _WRONG)
+def test_an_array_that_does_not_fit_is_refused_at_once(
+    source: dict[str, Any], given: dict[str, Any], message: str
+) -> None:
+    with read(source) as reader, pytest.raises(ParameterError, match=message):
+        reader.into(arrays() | given)
+
+
+def test_each_top_needs_an_array_and_a_reader_that_copies(source: dict[str, Any]) -> None:
+    with read(source) as reader:
+        with pytest.raises(ParameterError, match="no array for the top 'label': give one, or leave the top out"):
+            reader.into({"data": arrays()["data"]})
+        with pytest.raises(ParameterError, match="expected a mapping from tops to arrays, got list"):
+            reader.into([])  # type: ignore[arg-type]
+    with read(source, copy=False) as reader, pytest.raises(ParameterError, match="made with copy=False"):
+        reader.into(arrays())
+
+
+def test_text_is_not_cut(tmp_path: Path) -> None:
+    np.save(tmp_path / "text.npy", np.array(["train", "valid"]))
+    with read({"npy": {"text": str(tmp_path / "text.npy")}}, batch_size=2, shuffle=False) as reader:
+        with pytest.raises(ParameterError, match="'text' has the type <U3: expected <U5, in which no text is cut"):
+            reader.into({"text": np.zeros(2, "U3")})
+        assert next(reader.into({"text": np.zeros(2, "U5")}))["text"].tolist() == ["train", "valid"]
+
+
+def test_tensors_elsewhere_and_of_types_without_numpy_are_refused(source: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    with read(source) as reader:
+        for given, message in [
+            (torch.zeros(4, *IMAGE, dtype=torch.bfloat16), "the type torch.bfloat16, in which NumPy cannot write"),
+            (torch.zeros(4, *IMAGE, device="meta"), "lies on 'meta': expected a NumPy array or a tensor on 'cpu'"),
+        ]:
+            with pytest.raises(ParameterError, match=message):
+                reader.into(arrays() | {"data": given})
