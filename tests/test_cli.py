@@ -285,7 +285,7 @@ def test_the_monitors_picture_is_not_written_under_the_name_of_something_else(tm
 def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     (tmp_path / "a.jsonl").symlink_to("/dev/full")
-    message = f"--log {tmp_path / 'a.jsonl'} cannot be written: No space left on device: name another"
+    message = f"--log {tmp_path / 'a.jsonl'} cannot be written: No space left on device: remove the cause, or"
     assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
 
 
