@@ -146,6 +146,33 @@ def bench(
 
 
 @command()
+def which(
+    given: Annotated[
+        str,
+        typer.Argument(
+            help="A net prototxt, or parameters such as '{source: {hdf5: train.h5}, batch_size: 64}'.",
+            metavar="NET|PARAMETERS",
+        ),
+    ],
+    state: Annotated[
+        Path | None, file_option("A state_dict as JSON, or a layer's state_file; without it the run's start.")
+    ] = None,
+    batches: Annotated[
+        str, typer.Option(help="By number, such as 10..12; by default the last one before the state.", metavar="A..B")
+    ] = "",
+) -> None:
+    """Print epoch, index and place of each sample of any batch, past or coming, without reading one."""
+    if given.endswith(".prototxt"):
+        need("torch", "a net definition")
+        from . import caffe  # noqa: F401  Python layers may import it
+    from .tools.locating import batches_of
+
+    for number, places in batches_of(given, state, batches).items():
+        for row, place in enumerate(places):
+            typer.echo(f"batch {number} row {row}: epoch {place.epoch} sample {place.index} {place.where}")
+
+
+@command()
 def params(
     name: Annotated[str, typer.Argument(help="A parameter, such as shuffle, or a kind of source, such as hdf5.")] = "",
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Unpack, cast
@@ -14,6 +14,7 @@ from ..workers.base.parameters import ReaderParameters
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
+from ..workers.plan.locating import Place, locate
 from ..workers.plan.plan import State
 from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
 from .delivery.own_arrays import OwnArrays
@@ -218,6 +219,16 @@ class BatchReader(Closing):
         self._check_open()
         self._feed.jump(state)
         self._newest = None
+
+    def locate(self, batches: int | Iterable[int]) -> dict[int, list[Place]]:
+        """Return epoch, index and place of each sample of these batches, by their `number`, past or coming.
+
+        Reads no sample. A sampler's epochs are drawn once more, here. A bad sample that `on_error: replace` has
+        replaced is named itself. Raises ParameterError if there is no such batch, for a batch before the state that
+        the reader has gone on from if another run came there, and for a stream.
+        """
+        self._check_open()
+        return locate(self._feed.pipeline.plan, [batches] if isinstance(batches, int) else batches)
 
     def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source: those of `sampler={"weights": …}` count no more.

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -31,6 +31,7 @@ from ..workers.loading.worker import SampleDecoder
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import made_batch
+from .locating import plan_of_net
 from .recognise import source_of
 
 _SAMPLES = 8
@@ -70,7 +71,7 @@ def draw_sheet(
         raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
-            plan, base_dir = stack.enter_context(_plan_of_net(Path(paths[0])))
+            plan, base_dir = stack.enter_context(plan_of_net(Path(paths[0])))
             is_bgr = True
         else:
             found = source_of(paths, tops, image_list)
@@ -86,21 +87,6 @@ def draw_sheet(
     console.print(f"{target}: {len(seen.captions)} samples (rows) in {len(seen.pictures)} epochs (columns)")
     if sys.stdin.isatty() and sys.stdout.isatty():
         _show(target, console)
-
-
-@contextmanager
-def _plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
-    """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
-    from ..layers.multi_process_input_layer import MultiProcessInputLayer
-    from ..trainer.prototxt import schema
-    from ..trainer.prototxt.phases import State
-    from ..trainer.solving.training import open_net
-
-    with closing(open_net(model, State(schema.Phase["TRAIN"]), "cpu")) as net:
-        ours = [layer for layer in net.user_layers().values() if isinstance(layer, MultiProcessInputLayer)]
-        if not ours:
-            raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")
-        yield ours[0].plan, Path(ours[0].base_dir or Path.cwd())
 
 
 def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:

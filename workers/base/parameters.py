@@ -118,8 +118,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
     shuffle_window: chunks that are mixed at a time.
-    sampler: which samples an epoch has: {weights: FILE, draws: n}, {balance: FIELD}, {indices: FILE}, or a function in
-        Python; see order.md.
+    sampler: which samples an epoch has: {weights: FILE, draws: n}, {balance: FIELD}, {indices: FILE},
+        {exclude: FILE}, or a function in Python; see order.md.
     batch_sampler: a function that gives whole batches of sample indices; see order.md.
     seed: what the order and all random numbers depend on.
     seed_globals: whether NumPy's and Python's global generators are seeded for each sample, too.

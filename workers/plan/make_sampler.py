@@ -18,7 +18,7 @@ from ..base.files import in_folder, read_whole
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters, Positive
 from ..base.source import Source
-from ..base.specs import allocate_rows
+from ..base.specs import IndexArray, allocate_rows
 from ..order.samplers import (
     BalancedSampler,
     HookSampler,
@@ -39,11 +39,12 @@ _LABELS_BYTES = 8 << 20
 
 
 class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `sampler:`: one of the first three, or draws alone."""
+    """The options of `sampler:`: one of the first four, or draws alone."""
 
     weights: Any = None
     balance: str | None = None
     indices: Any = None
+    exclude: Any = None
     draws: Positive | None = None
 
 
@@ -98,14 +99,20 @@ def _declared(
     options: SamplerOptions, parameters: Parameters, source: Source, base_dir: Path, open_field: OpenField
 ) -> Sampler:
     samples = len(source)
-    ways = [name for name in ("weights", "balance", "indices") if getattr(options, name) is not None]
-    if len(ways) > 1 or not (ways or options.draws) or (ways == ["indices"] and options.draws):
+    ways = [name for name in ("weights", "balance", "indices", "exclude") if getattr(options, name) is not None]
+    if len(ways) > 1 or not (ways or options.draws) or (options.draws and ways in (["indices"], ["exclude"])):
         raise ParameterError(
             f"sampler is {dict(parameters.sampler)!r}: expected one of {{weights: FILE, draws: n}}, "
-            "{balance: FIELD}, {indices: FILE}, or {draws: n} for equal weights"
+            "{balance: FIELD}, {indices: FILE}, {exclude: FILE}, or {draws: n} for equal weights"
         )
     if options.indices is not None:
         return _subset(options.indices, parameters, samples, base_dir, "sampler.indices")
+    if options.exclude is not None:
+        excluded = _indices(options.exclude, samples, base_dir, "sampler.exclude")
+        left = np.setdiff1d(np.arange(samples, dtype=np.int64), excluded)
+        if not len(left):
+            raise ParameterError(f"sampler.exclude has all {samples} samples: expected at least one less")
+        return SubsetSampler(left, shuffle=bool(parameters.shuffle))
     draws = options.draws or samples
     if options.balance is not None:
         # Otherwise it is a user's object, which cannot be opened for one field alone.
@@ -173,13 +180,18 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
 
 
 def _subset(value: Any, parameters: Parameters, samples: int, base_dir: Path, what: str) -> SubsetSampler:
+    return SubsetSampler(_indices(value, samples, base_dir, what), shuffle=bool(parameters.shuffle))
+
+
+def _indices(value: Any, samples: int, base_dir: Path, what: str) -> IndexArray:
+    """A list of at least one sample index, below `samples`."""
     indices = _numbers(value, base_dir, what)
     if indices.ndim != 1 or not len(indices) or indices.dtype.kind not in "iu":
         raise ParameterError(
             f"{what} has the shape {indices.shape} and the type {indices.dtype}: expected a list of whole numbers"
         )
     check_range(indices, samples, what, ParameterError)
-    return SubsetSampler(indices.astype(np.int64), shuffle=bool(parameters.shuffle))
+    return indices.astype(np.int64)
 
 
 def _numbers(value: Any, base_dir: Path, what: str) -> NDArray[Any]:

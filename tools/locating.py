@@ -1,0 +1,71 @@
+"""`blobfeed which`: the samples of batches, from the parameters of a run and a state that it has saved."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import msgspec
+
+from ..workers.base.errors import ParameterError
+from ..workers.base.hooks import Hooks
+from ..workers.base.param_str import parse_param_str
+from ..workers.base.parameters import check_parameters
+from ..workers.plan.locating import Place, locate
+from ..workers.plan.make_plan import make_plan
+from ..workers.plan.plan import Plan
+
+
+def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[Place]]:
+    """Return the places of the samples of `batches`, such as "10..12", of the run that `given` and `state` describe.
+
+    `given`: a net prototxt, or a reader's parameters as YAML. `state`: a `state_dict` as JSON, or a layer's state_file;
+    None for a run from the beginning. `batches`: "" for the last one before the state. Raises ParameterError.
+    """
+    if given.endswith(".prototxt"):
+        with plan_of_net(Path(given)) as (plan, _):
+            return _located(plan, state, batches)
+    # A reader's loops follow each other, and its batches are counted over all of them.
+    parameters = msgspec.structs.replace(check_parameters(parse_param_str(given, "parameters")), epochs=None)
+    plan = make_plan(parameters, Hooks(), Path.cwd(), True, None)
+    with closing(plan.source):
+        return _located(plan, state, batches)
+
+
+def _located(plan: Plan, state: Path | None, batches: str) -> dict[int, list[Place]]:
+    saved = {} if state is None else _read(state)
+    if saved:
+        plan = plan.resumed(saved)
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", batches or str(max(0, plan.first_number - 1)))
+    if found is None:
+        raise ParameterError(f"--batches is {batches!r}: expected a number, or two as in 10..12")
+    return locate(plan, range(int(found[1]), int(found[2] or found[1]) + 1))
+
+
+def _read(path: Path) -> dict[str, object]:
+    try:
+        state = json.loads(path.read_text().splitlines()[0])
+    except (OSError, ValueError, IndexError) as error:
+        raise ParameterError(
+            f"--state {path}: it cannot be read: {error}; expected state_dict() as JSON, on one line, or a state_file"
+        ) from error
+    state = state.get("state", state) if isinstance(state, dict) else {}
+    return {name: value for name, value in state.items() if name != "loop_start"}
+
+
+@contextmanager
+def plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
+    """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
+    from ..layers.multi_process_input_layer import MultiProcessInputLayer
+    from ..trainer.prototxt import schema
+    from ..trainer.prototxt.phases import State
+    from ..trainer.solving.training import open_net
+
+    with closing(open_net(model, State(schema.Phase["TRAIN"]), "cpu")) as net:
+        ours = [layer for layer in net.user_layers().values() if isinstance(layer, MultiProcessInputLayer)]
+        if not ours:
+            raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")
+        yield ours[0].plan, Path(ours[0].base_dir or Path.cwd())
