@@ -56,6 +56,7 @@ def kept(
     file = path or _in_cache_folder(header)
     if file is None:
         return make()
+    what = f"source {name}: index_cache {str(path)!r}"
     found: _Index | None = None
     try:
         found = _read(file, title, header, kind)
@@ -64,8 +65,7 @@ def kept(
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
         if path:
             raise SourceError(
-                f"source {name}: index_cache {str(path)!r} exists and is no index written by this source ({error}); "
-                "remove it or name another path"
+                f"{what} exists and is no index written by this source ({error}); remove it or name another path"
             ) from error
         _log.warning("the index %s cannot be read and is made again: %s", file, error)
     if found is not None and still is not None:
@@ -76,20 +76,14 @@ def kept(
                 os.utime(file)
         return found
     if path:
-        return _made_for_user(f"source {name}: index_cache {str(path)!r}", path, header, make)
+        with writing(what):
+            check_replaceable(path)
     index = make()
-    if index is not None:
+    if index is not None and path:
+        with writing(what):
+            write_whole(path, header + _packed(index))
+    elif index is not None:
         _keep(file, header + _packed(index))
-    return index
-
-
-def _made_for_user(what: str, path: Path, header: bytes, make: Callable[[], _Made]) -> _Made:
-    """Make an index, which may take minutes, and write it to `path`; raises ParameterError."""
-    with writing(what):
-        check_replaceable(path)
-    index = make()
-    with writing(what):
-        write_whole(path, header + _packed(index))
     return index
 
 
