@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +29,6 @@ DataParameters = Callable[[str], Mapping[str, object]]
 
 def no_data_parameters(_name: str) -> Mapping[str, object]:
     return {}
-
-
-_MOST_UNCHECKED = 8
-"""Checks of values on the device that may be open; further behind the host it seldom is."""
 
 
 @dataclass
@@ -125,7 +120,10 @@ class Layer(nn.Module):
         self.top_count = len(self.param.top)
         self.has_warned = False
         """A warning about this layer's data has been logged; it is not repeated for each batch."""
-        self._unchecked: deque[tuple[HostCopy, str]] = deque()
+        self._first_wrong = torch.empty(0)
+        """Shape (2, 1): 1 if `refuse` has found a wrong number, and the first one."""
+        self._why = ""
+        """The message about it; empty if there is nothing to check."""
         self.read_options()
 
     def read_options(self) -> None:
@@ -215,19 +213,26 @@ class Layer(nn.Module):
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
 
-        On CUDA a later call raises it, or `check`: the host does not wait for the device.
+        On CUDA only `check` raises it, and the device keeps the first one: the host does not wait for it.
         """
         if numbers.numel():
             place = wrong.reshape(-1).to(torch.uint8).argmax().reshape(1)
             first = torch.stack([wrong.reshape(-1).gather(0, place).long(), numbers.reshape(-1).gather(0, place)])
-            self._unchecked.append((HostCopy(first), why))
-        self.check(leave=_MOST_UNCHECKED)
+            self._first_wrong = torch.where(self._first_wrong[0] > 0, self._first_wrong, first) if self._why else first
+            self._why = why
+        if self.is_on_host(numbers):
+            self.check()
 
-    def check(self, *, leave: int = 0) -> None:
-        """Raise what `refuse` has found since; waits until at most `leave` of its calls have not been looked at."""
-        while len(self._unchecked) > leave or (self._unchecked and self._unchecked[0][0].has_come()):
-            copy, why = self._unchecked.popleft()
-            (is_wrong,), (number,) = copy.wait().tolist()
+    @staticmethod
+    def is_on_host(tensor: Tensor) -> bool:
+        """Reading its numbers waits for no device."""
+        return tensor.device.type == "cpu"
+
+    def check(self) -> None:
+        """Raise what `refuse` has found since the last check; waits for the device."""
+        if why := self._why:
+            self._why = ""
+            (is_wrong,), (number,) = self._first_wrong.tolist()
             if is_wrong:
                 raise self.context.misfit(why.format(number))
 
@@ -259,27 +264,6 @@ def significant(shape: Shape) -> Shape:
     """`shape` without leading ones."""
     first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
     return shape[first:]
-
-
-class HostCopy:
-    """A tensor's values on their way to the host; they are there at once if the tensor is."""
-
-    def __init__(self, values: Tensor) -> None:
-        self._values = values
-        self._event: torch.cuda.Event | None = None
-        if values.device.type == "cuda":
-            self._values = torch.empty(values.shape, dtype=values.dtype, device="cpu", pin_memory=True)
-            self._values.copy_(values, non_blocking=True)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._event.record(torch.cuda.current_stream(values.device))
-
-    def has_come(self) -> bool:
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
-
-    def wait(self) -> Tensor:
-        if self._event is not None:
-            self._event.synchronize()
-        return self._values
 
 
 LAYER_TYPES: dict[str, type[Layer]] = {}

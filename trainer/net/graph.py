@@ -224,6 +224,8 @@ class Net(nn.Module):
                 f"{self.layers[next(iter(layers))].context.where}: was set up on {self.device} and cannot move to "
                 f"{device}: make the net there, by device={str(device)!r}"
             )
+        if device != self.device:
+            self.check()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         self._weights.renew()
         if device != self.device:

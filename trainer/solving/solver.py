@@ -119,7 +119,11 @@ class Solver(Closing):
         self._updates.update(self.rate, self.iteration)
 
     def loss(self) -> float:
-        """The mean of the last `average_loss` iterations' losses. Waits for the device."""
+        """The mean of the last `average_loss` iterations' losses; waits for the device.
+
+        Raises NetError if a layer has found a number there, such as a label, that it cannot use.
+        """
+        self.train_net.check()
         return float(torch.stack(list(self._losses)).mean()) if self._losses else float("nan")
 
     def stall_s(self) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import HostCopy
+from blobfeed.trainer.layer_types.layer import Layer
 from blobfeed.trainer.layer_types.python import PythonLayer
 from blobfeed.trainer.prototxt.errors import NetError, PrototxtError, SnapshotError, SolverError
 from blobfeed.trainer.solving.progress import LineReporter, StopRequest
@@ -227,10 +227,13 @@ def test_nothing_is_saved_that_a_label_had_a_part_in_that_is_no_class(
     path = write_project(tmp_path)
     (tmp_path / "batches.py").write_text(BATCHES.replace("self.label[rows]", "self.label[rows] + 7"))
     with Solver.from_file(path) as solver:
-        monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)  # as if the device were far behind
+        monkeypatch.setattr(Layer, "is_on_host", lambda self, tensor: False)  # as if the device were far behind
         solver.step()
         with pytest.raises(NetError, match="names no class"):
             solver.save()
+        solver.step()
+        with pytest.raises(NetError, match="names no class"):
+            solver.loss()
     assert not list(tmp_path.glob("*.pt"))
 
 
@@ -278,7 +281,7 @@ def test_a_wrong_label_is_named_though_the_data_end_before_the_device_has_told(
 ) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 100 test_interval: 10")
     (tmp_path / "batches.py").write_text(ENDING.replace("self.label[rows]", "self.label[rows] + 7"))
-    monkeypatch.setattr(HostCopy, "has_come", lambda copy: False)
+    monkeypatch.setattr(Layer, "is_on_host", lambda self, tensor: False)
     with Solver.from_file(path) as solver, pytest.raises(NetError, match="names no class"):
         solver.test()
 
