@@ -4,6 +4,7 @@ from . import (  # noqa: F401
     activations,
     convolution,
     data,
+    functions,
     inner_product,
     inputs,
     losses,

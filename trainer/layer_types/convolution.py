@@ -83,7 +83,6 @@ class Convolution(_Sliding):
     )
 
     def read_options(self) -> None:
-        self.need_positive("num_output")
         if len(self.param.top) != len(self.param.bottom):
             raise self.context.unsupported("needs as many tops as bottoms")
 

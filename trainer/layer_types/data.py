@@ -203,8 +203,6 @@ class HDF5Output(Layer):
     def read_options(self) -> None:
         self._path = self.options.file_name
         self._begun = False
-        if not self._path:
-            raise self.wrong("hdf5_output_param needs a file_name")
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if not all(bottom):

@@ -16,9 +16,6 @@ from .layer import Layer, Tensors, layer_type
 class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
-    def read_options(self) -> None:
-        self.need_positive("num_output")
-
     def make_weights(self, *bottom: Shape) -> None:
         shape = self.options.num_output, math.prod(bottom[0][self._axis(bottom[0]) :])
         self.add_weights_and_bias(shape[::-1] if self.options.transpose else shape)
@@ -44,7 +41,6 @@ class Embed(Layer):
     """For each number i of the bottom, row i of the weights (input_dim, num_output), plus bias."""
 
     def make_weights(self, *bottom: Shape) -> None:
-        self.need_positive("num_output", "input_dim")
         self.add_weights_and_bias((self.options.input_dim, self.options.num_output))
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:

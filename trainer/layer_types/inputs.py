@@ -64,7 +64,6 @@ class MemoryData(Layer):
     _at = 0
 
     def read_options(self) -> None:
-        self.need_positive("batch_size", "channels", "height", "width")
         self._shape: Shape = (self.options.channels, self.options.height, self.options.width)
 
     def reset(self, data: Tensor, labels: Tensor) -> None:

@@ -17,6 +17,7 @@ from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
 from .blobs import Shape
 from .fillers import FILLERS
+from .refusals import REFUSALS
 
 ANY = range(1, 1_000_000)
 """As many bottoms or tops as the prototxt names, at least one."""
@@ -105,6 +106,8 @@ class Layer(nn.Module):
     that is named after the type, in front."""
     bottoms: ClassVar[range] = range(1, 2)
     tops: ClassVar[range] = range(1, 2)
+    axes: ClassVar[tuple[str, ...]] = ()
+    """The options that are axes of the first bottom, which must have them."""
     in_place: ClassVar[bool] = False
     """Whether the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
@@ -124,10 +127,14 @@ class Layer(nn.Module):
         """Shape (2, 1): 1 if `refuse` has found a wrong number, and the first one."""
         self._why = ""
         """The message about it; empty if there is nothing to check."""
+        for name, is_wrong, text in REFUSALS.get(self.param.type, ()):
+            value = getattr(self.options, name)
+            if is_wrong(value, self.options):
+                raise self.wrong(text.format(value), name)
         self.read_options()
 
     def read_options(self) -> None:
-        """Check what can be checked before the bottoms are known; most layers need none."""
+        """Check what else can be checked before the bottoms are known; most layers need none."""
 
     @property
     def blobs(self) -> list[Tensor]:
@@ -148,6 +155,7 @@ class Layer(nn.Module):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
+        self.check_axes(bottom[0] if bottom else ())
         blobs = {str(nth): blob.detach().to("meta") for nth, blob in enumerate(self.blobs)}
         try:
             tops = functional_call(self, blobs, tuple(torch.empty(shape, device="meta") for shape in bottom))
@@ -155,6 +163,10 @@ class Layer(nn.Module):
             reason, _, _ = str(error).partition("\n")
             raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
         return [tuple(top.shape) for top in tops]
+
+    def check_axes(self, shape: Shape) -> list[int]:
+        """The options in `axes`, counted from the front; raises PrototxtError if `shape` has no such axis."""
+        return [self.axis(getattr(self.options, name), shape, name) for name in self.axes]
 
     def add_weights(self, shape: Shape, name: str = "", value: float = 0.0) -> None:
         """Append weights of `shape`, filled as the option `name` says, or with `value` if it is not given."""
@@ -203,12 +215,6 @@ class Layer(nn.Module):
         self.add_weights(shape, "weight_filler")
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")
-
-    def need_positive(self, *names: str) -> None:
-        """Raises PrototxtError unless each of these options is at least 1."""
-        for name in names:
-            if getattr(self.options, name) < 1:
-                raise self.wrong(f"{name} must be at least 1, got {getattr(self.options, name)}", name)
 
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
@@ -264,6 +270,16 @@ def significant(shape: Shape) -> Shape:
     """`shape` without leading ones."""
     first = next((nth for nth, extent in enumerate(shape) if extent != 1), len(shape))
     return shape[first:]
+
+
+class Elementwise(Layer):
+    """Base: the top has the shape of the bottom and may be in place."""
+
+    in_place = True
+
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        self.check_axes(bottom[0])
+        return [bottom[0]]
 
 
 LAYER_TYPES: dict[str, type[Layer]] = {}

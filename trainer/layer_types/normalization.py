@@ -1,4 +1,4 @@
-"""Normalization over channels, neighbours or classes, and Scale and Bias, which often follow."""
+"""Normalization over channels or neighbours, and Scale and Bias, which often follow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from ..prototxt.schema import Message, NormRegion
-from .activations import Elementwise
 from .blobs import Shape
-from .layer import Tensors, layer_type
+from .layer import Elementwise, Tensors, layer_type
 
 
 @layer_type("BatchNorm")
@@ -127,12 +126,6 @@ class LRN(Elementwise):
 
     in_place = False
 
-    def read_options(self) -> None:
-        if self.options.local_size % 2 == 0:
-            raise self.wrong("local_size must be odd", "local_size")
-        if self.options.norm_region == NormRegion.WITHIN_CHANNEL and self.options.HasField("k"):
-            raise self.wrong("k has no effect with WITHIN_CHANNEL in Caffe", "k")
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])
         return [bottom[0]]
@@ -173,27 +166,3 @@ class _LocalNorm(torch.autograd.Function):
         # The windows are symmetric, so the transpose of `neighbours` is `neighbours`.
         shared = ctx.neighbours((diff * top).div_(scale))
         return (diff * factor).addcmul_(bottom, shared, value=-2 * ctx.options.beta * ctx.options.alpha), None, None
-
-
-@layer_type("MVN")
-class MVN(Elementwise):
-    """Gives each channel of each sample mean 0 and variance 1, or each sample (across_channels)."""
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        options = self.options
-        rows = bottom.reshape(*bottom.shape[: 1 if options.across_channels else 2], -1)
-        rows = rows - rows.mean(-1, keepdim=True)
-        if options.normalize_variance:
-            # 1e-30: the root of 0 has no gradient, and a constant channel has the variance 0.
-            rows = rows / ((rows.square().mean(-1, keepdim=True) + 1e-30).sqrt() + options.eps)
-        return (rows.view(bottom.shape),)
-
-
-@layer_type("Softmax")
-class Softmax(Elementwise):
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.options.axis, bottom[0], "axis")
-        return [bottom[0]]
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (torch.softmax(bottom, self._axis),)

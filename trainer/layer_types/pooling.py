@@ -139,11 +139,6 @@ def _draw(
 class SPP(Layer):
     """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
 
-    def read_options(self) -> None:
-        self.need_positive("pyramid_height")
-        if self.options.pool == PoolMethod.STOCHASTIC:
-            raise self.wrong("pool: STOCHASTIC is not supported here", "pool")
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])
         return super().top_shapes(*bottom)

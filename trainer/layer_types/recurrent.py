@@ -30,7 +30,6 @@ class _Recurrent(Layer):
     """The number of rows of the weights for each output."""
 
     def read_options(self) -> None:
-        self.need_positive("num_output")
         exposed = self.states if self.options.expose_hidden else 0
         bottoms, tops = len(self.param.bottom), len(self.param.top)
         if bottoms - exposed not in (2, 3) or tops != 1 + exposed:

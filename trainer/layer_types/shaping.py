@@ -1,4 +1,4 @@
-"""Blobs joined, cut and repeated, rows picked out of them, and axes that are reduced or given another shape."""
+"""Blobs combined and cut, rows picked out of them, and axes that are reduced or given another shape."""
 
 from __future__ import annotations
 
@@ -12,26 +12,8 @@ from torch import Tensor
 
 from ..prototxt.schema import EltwiseOp, ReductionOp
 from .blobs import Shape
+from .functions import axis_of
 from .layer import ANY, Layer, Tensors, layer_type
-
-
-def _axis_option(layer: Layer, older: str) -> int:
-    """The option `axis`, or `older`, its name in older files."""
-    is_older = layer.options.HasField(older)
-    if is_older and layer.options.HasField("axis"):
-        raise layer.wrong(f"give axis or {older}, not both", older)
-    return int(getattr(layer.options, older if is_older else "axis"))
-
-
-@layer_type("Concat")
-class Concat(Layer):
-    bottoms = ANY
-
-    def read_options(self) -> None:
-        self._axis = _axis_option(self, "concat_dim")
-
-    def forward(self, *bottom: Tensor) -> Tensors:
-        return (torch.cat(bottom, self._axis),)
 
 
 @layer_type("Slice")
@@ -41,7 +23,7 @@ class Slice(Layer):
     tops = ANY
 
     def read_options(self) -> None:
-        self._axis = _axis_option(self, "slice_dim")
+        self._axis = axis_of(self.options, "slice_dim")
         self._points, tops = list(self.options.slice_point), self.top_count
         if self._points and len(self._points) != tops - 1:
             raise self.wrong(f"needs one slice_point less than its {tops} tops, got {len(self._points)}")
@@ -189,8 +171,10 @@ class Crop(Layer):
 
 @layer_type("Flatten")
 class Flatten(Layer):
+    axes = ("axis", "end_axis")
+
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        ends = [self.axis(getattr(self.options, name), bottom[0], name) for name in ("axis", "end_axis")]
+        ends = self.check_axes(bottom[0])
         if ends != sorted(ends):
             raise self.wrong(f"axis {ends[0]} comes after end_axis {ends[1]}")
         return super().top_shapes(*bottom)
@@ -246,14 +230,3 @@ class Reshape(Layer):
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (bottom.reshape(self.top_shapes(tuple(bottom.shape))[0]),)
-
-
-@layer_type("Tile")
-class Tile(Layer):
-    """Repeats the bottom along an axis."""
-
-    def read_options(self) -> None:
-        self.need_positive("tiles")
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (torch.cat([bottom] * self.options.tiles, self.options.axis),)

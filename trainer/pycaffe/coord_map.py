@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..layer_types.activations import Elementwise
-from ..layer_types.layer import LAYER_TYPES
+from ..layer_types.layer import LAYER_TYPES, Elementwise
 from ..prototxt.errors import NetError
 from .net_spec import Function, Top, layers
 
