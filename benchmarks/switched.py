@@ -1,22 +1,23 @@
 """A source whose run is traced or not from moment to moment, as a flag in a file says: for benchmarks/watching.py.
 
-Two runs side by side differ by more than a trace costs, if only in where their memory lies. So there is one, and its
-processes change between the classes that trace and those that do not. The source brings the change to the assembler,
-from which the loaders are forked.
+Two runs side by side differ by more than a trace costs, if only in where their memory lies. So there is one, and all
+that its processes do for a trace asks the flag first. The source brings the change to the assembler, from which the
+loaders are forked.
 """
 
 from __future__ import annotations
 
 import mmap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.variants import TracedPipeline
-from blobfeed.workers.processes.assembler import Assembler
+from blobfeed.workers.processes import loader
 from blobfeed.workers.sources.stored.npy import NpySource
 from blobfeed.workers.transport.status_board import LoaderStatus
-from blobfeed.workers.transport.trace_ring import TracedStatus
+from blobfeed.workers.watching.trace import SlotTrace, TraceFile, TrainerTrace
 
 
 class Flag:
@@ -44,31 +45,42 @@ class SwitchedSource(NpySource):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        switch_children(Flag(self._flag))
+        switch(Flag(self._flag))
 
 
-def switch_trainer(pipeline: Pipeline, on: bool) -> None:
-    pipeline.__class__ = TracedPipeline if on else Pipeline
+@contextmanager
+def switched(flag: Flag) -> Iterator[None]:
+    """In the block, this process does for a trace only what the flag allows at that moment."""
+    before = switch(flag)
+    try:
+        yield
+    finally:
+        for owner, name, original in before:
+            setattr(owner, name, original)
 
 
-def switch_children(flag: Flag) -> None:
-    """In this process and those that are forked from it: once for each slot and for each task the flag is asked."""
+def switch(flag: Flag) -> list[tuple[Any, str, Callable[..., Any]]]:
+    """The same from now on, in this process and those that are forked from it; returns what it has replaced."""
+    asked: list[tuple[Any, str, object]] = [
+        (TraceFile, "write", None),
+        (TraceFile, "span", None),
+        *((TrainerTrace, name, None) for name in ("asks", "has", "takes")),
+        *((SlotTrace, name, None) for name in ("assigned", "announced", "released")),
+        (LoaderStatus, "busy_times", (0, 0, 0)),
+        (loader, "_timings", {}),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in asked]
+    if any(hasattr(original, "asks_first") for *_, original in before):
+        return []  # the source was unpickled before
+    for (owner, name, otherwise), (*_, original) in zip(asked, before, strict=True):
+        setattr(owner, name, _asking_first(flag, original, otherwise))
+    return before
 
-    def switched(self: TracedStatus, task: int, group: int = -1) -> None:
-        (begin_traced if flag else LoaderStatus.begin_task)(self, task, group)
-        if bool(flag) is not (type(self) is TracedStatus):
-            self.__class__ = TracedStatus if flag else Untraced
-            self._from_ns = self._next_sum = self._task = 0
 
-    class Untraced(TracedStatus):
-        begin_task = switched
-        write = LoaderStatus.write
-        _sum_up = LoaderStatus._sum_up
+def _asking_first(flag: Flag, original: Callable[..., Any], otherwise: object) -> Callable[..., Any]:
+    @wraps(original)
+    def asking(*given: Any, **named: Any) -> Any:
+        return original(*given, **named) if flag else otherwise
 
-    begin_traced = TracedStatus.begin_task
-    TracedStatus.begin_task = switched  # type: ignore[method-assign]
-    traces: dict[int, Any] = {}
-    Assembler._trace = property(  # type: ignore[assignment]
-        lambda self: traces[id(self)] if flag else None,
-        lambda self, trace: traces.__setitem__(id(self), trace),
-    )
+    asking.asks_first = True  # type: ignore[attr-defined]
+    return asking

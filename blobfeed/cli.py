@@ -19,7 +19,7 @@ from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.files import require_ending
+from .workers.base.files import require_ending, writing
 from .workers.processes.process import fill_standard_streams
 
 Effect = Literal["stop", "snapshot", "none"]
@@ -177,17 +177,20 @@ def monitor(
 
 @command("trace")
 def trace_file(
-    given: Annotated[Path, typer.Argument(help="FILE.ring that a crash has left, or a trace.", metavar="FILE")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")] = None,
-    merge: Annotated[Path | None, file_option("Add the events of this trace, such as torch.profiler's.")] = None,
+    given: Annotated[Path, typer.Argument(help="A trace.", metavar="FILE")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")],
+    merge: Annotated[Path, file_option("Add the events of this trace, such as torch.profiler's.")],
 ) -> None:
-    """Make a trace from what a run has left, or merge two traces."""
-    from .workers.watching.trace_events import convert
+    """Merge two traces."""
+    from .workers.watching.trace import load, merged, write_trace
 
     for path in (given, merge):
-        if path is not None and not path.exists():
-            raise ParameterError(f"there is no file {str(path)!r}; name FILE.ring or a trace")
-    typer.echo(convert(given, output, merge))
+        if not path.exists():
+            raise ParameterError(f"there is no file {str(path)!r}; name a trace")
+    made = merged(load(given), load(merge))
+    with writing(output):
+        write_trace(made, output)
+    typer.echo(output)
 
 
 @command("doctor")

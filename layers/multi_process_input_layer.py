@@ -24,7 +24,6 @@ from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.plan import Plan, State
 from ..workers.processes.process import interrupts_deferred
 from ..workers.transport.memory import available_memory
@@ -117,7 +116,7 @@ class MultiProcessInputLayer(CaffeLayer):
         base_dir = absolute(self.base_dir)
         parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
-        pipeline = make_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
+        pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         # A net that is garbage-collected closes none of its layers. At exit of the trainer the loaders end anyway.
         end = weakref.finalize(self, self._input.close)

@@ -19,7 +19,6 @@ from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.pipeline.variants import make_pipeline
 from ..workers.plan.make_plan import open_declared
 from ..workers.plan.plan import State
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
@@ -163,7 +162,7 @@ class LoopedPipeline:
 
     def _pipeline(self, epochs: int | None) -> Pipeline:
         parameters = msgspec.structs.replace(self.parameters, epochs=epochs)
-        return make_pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
+        return Pipeline(parameters, self._hooks, base_dir=self._base_dir, train=self._train, source=self._source)
 
 
 _open_feeds: set[LoopedPipeline] = set()

@@ -16,8 +16,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed
 from ..workers.base.files import require_ending, writing
-from ..workers.transport.trace_ring import SUFFIX
-from ..workers.watching.trace_events import load
+from ..workers.watching.trace import load
 from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 
@@ -57,7 +56,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
         if not path.is_file():
             raise ParameterError(f"there is no file {str(path)!r}; name a trace or the log of a training")
         with path.open("rb") as file:
-            is_trace = path.name.endswith(SUFFIX) or b'"traceEvents"' in file.read(1 << 16)
+            begin = file.read(1 << 16)
+            is_trace = begin.startswith(b"[") or b'"traceEvents"' in begin
         if is_trace:
             parts.append(_about_trace(path.name, run_facts(load(path)), found))
         else:

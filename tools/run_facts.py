@@ -43,8 +43,8 @@ class RunFacts:
 
     throughput: samples/s. stall: share of the time that the trainer waited. loaders: by number, the share of the time
     that each worked. batch_ms: milliseconds of a batch in the trainer, and of a batch's work in all loaders.
-    sample_ms: milliseconds of each sample (a mean, if short ones were gathered), with how many samples each counts
-    for; slowest: the samples that took longest, with their milliseconds.
+    sample_ms: milliseconds of the slowest sample of each task, and the mean of its others, with how many samples each
+    counts for; slowest: the samples that took longest, with their milliseconds.
     """
 
     batches: int
@@ -79,10 +79,10 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     batch_size = max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)  # of the fullest
     batches = [copy.get("args", {}).get("batches", 1) for copy in copies]
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
+    tasks = [span for span in spans if span["name"] == "task" and "loader" in span.get("args", {})]
     working = defaultdict(list)
-    for span in spans:
-        if span["cat"] == "loader" and span["name"] == "task" and "loader" in span.get("args", {}):
-            working[span["args"]["loader"]].append(span)
+    for task in tasks:
+        working[task["args"]["loader"]].append(task)
     return RunFacts(
         batches=sum(batches),
         samples=sum(batches) * batch_size,
@@ -91,9 +91,9 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         throughput=delivered * batch_size / width_s,
         stall=covered((span for span in spans if span["name"] == "wait"), edges),
         loaders={loader: covered(working[loader], edges) for loader in sorted(working)},
-        batch_ms=_batch_ms(spans, batches),
-        **_samples(spans),
-        cache=trace.get("blobfeed", {}).get("cache", {}),
+        batch_ms=_batch_ms(spans, tasks, batches),
+        **_samples([task["args"] for task in tasks]),
+        cache=next((event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "cache"), {}),
         deaths=[
             Death((event["ts"] - begin) / 1e6, event["args"].get("loader", -1), event["args"].get("sample"))
             for event in events
@@ -115,38 +115,39 @@ def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
     return np.clip(np.diff(passed(begins) - passed(ends)) / np.diff(edges), 0, 1)
 
 
-def _batch_ms(spans: Sequence[Mapping[str, Any]], in_slots: Sequence[int]) -> dict[str, dict[str, float]]:
+def _batch_ms(
+    spans: Sequence[Mapping[str, Any]], tasks: Sequence[Mapping[str, Any]], in_slots: Sequence[int]
+) -> dict[str, dict[str, float]]:
     """`in_slots`: how many batches came with each copy."""
-    total: defaultdict[tuple[str, str], float] = defaultdict(float)
+    total: defaultdict[str, float] = defaultdict(float)
     for span in spans:
-        total[span["cat"], span["name"]] += span["dur"]
+        total[span["name"]] += span["dur"] / 1000
     batches = sum(in_slots)
-    # Of batches that came close together only one copy is noted, or none; the step that follows holds the others.
-    noted = sum(span["name"] == "copy" and span["dur"] > 0 for span in spans)
-    others = total["trainer", "copy"] * (batches / max(1, noted) - 1)
-    total["trainer", "copy"] += others
-    total["trainer", "step"] = max(0, total["trainer", "step"] - others)
-    trainer = {name: total["trainer", name] / batches / 1000 for name in ("wait", "copy", "step")}
-    loaders = {name: total["loader", name] / batches / 1000 for name in _LOADER_WORK}
-    loaders["other"] = max(0.0, total["loader", "task"] / batches / 1000 - sum(loaders.values()))
-    return {"trainer": trainer, "loaders": loaders}
+    # Only a slot's first copy is noted; the step that follows holds the others.
+    others = total["copy"] * (batches / len(in_slots) - 1)
+    total["copy"] += others
+    total["step"] = max(0, total["step"] - others)
+    work = {name: sum(task["args"].get(name, 0.0) for task in tasks) / batches for name in _LOADER_WORK}
+    work["other"] = max(0.0, total["task"] / batches - sum(work.values()))
+    return {"trainer": {name: total[name] / batches for name in ("wait", "copy", "step")}, "loaders": work}
 
 
-def _samples(spans: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    cost: dict[tuple[int, int], float] = defaultdict(float)
-    rows: dict[tuple[int, int], int] = {}
-    for span in spans:
-        args = span.get("args", {})
-        if span["name"] in ("read", "decode") and "sample" in args:
-            key = (args.get("task", 0), args["sample"])
-            cost[key] += span["dur"] / 1000 / args.get("rows", 1)
-            rows[key] = min(args.get("rows", 1), rows.get(key, args.get("rows", 1)))
+def _samples(tasks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The times of samples, from the `args` of tasks."""
+    times: list[tuple[float, int]] = []
     worst: dict[int, float] = defaultdict(float)
-    for (_, sample), ms in cost.items():
-        worst[sample] = max(ms, worst[sample])
+    for task in tasks:
+        rows, slowest_ms = task.get("rows", 0), task.get("slowest_ms")
+        made_ms = task.get("read", 0.0) + task.get("decode", 0.0)
+        if slowest_ms is not None:
+            times.append((slowest_ms, 1))
+            rows, made_ms = rows - 1, max(0.0, made_ms - slowest_ms)
+            worst[task["slowest"]] = max(slowest_ms, worst[task["slowest"]])
+        if rows > 0:
+            times.append((made_ms / rows, rows))
     return {
-        "sample_ms": np.array(list(cost.values())),
-        "sample_counts": np.array([rows[key] for key in cost], np.float64),
+        "sample_ms": np.array([ms for ms, _ in times]),
+        "sample_counts": np.array([rows for _, rows in times], np.float64),
         "slowest": heapq.nlargest(_SLOWEST, worst.items(), key=itemgetter(1)),
     }
 

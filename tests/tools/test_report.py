@@ -17,6 +17,7 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.watching.trace import load
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
@@ -50,11 +51,12 @@ def trace() -> dict[str, Any]:
             task, busy = 2 * batch + loader, 8 if loader == 1 else 4
             sample = 4 * task
             events += [
-                span("loader", "task", begin, busy, task=task, loader=loader),
-                span("loader", "read", begin, 1, task=task, loader=loader, sample=sample, rows=4),
-                span("loader", "decode", begin + 1, busy - 2, task=task, loader=loader, sample=sample, rows=4),
-            ]
-    events.append(span("loader", "decode", 99, 50, task=99, loader=1, sample=4711, rows=1))
+                span("loader", "task", begin, busy, task=task, loader=loader, rows=4, read=1, decode=busy - 2,
+                     slowest=sample, slowest_ms=busy - 3),
+            ]  # fmt: skip
+    args = {"task": 99, "loader": 1, "rows": 1, "decode": 50, "slowest": 4711, "slowest_ms": 50}
+    events.append(span("loader", "task", 99, 50, **args))
+    events.append({"name": "cache", "ph": "M", "pid": 1, "args": {"hits": 60, "misses": 20, "damaged": 3}})
     events.append(
         {
             "ph": "i",
@@ -66,11 +68,7 @@ def trace() -> dict[str, Any]:
             "args": {"loader": 2, "sample": 17},
         }
     )
-    return {
-        "traceEvents": events,
-        "baseTimeNanoseconds": 0,
-        "blobfeed": {"batches_per_slot": 16, "cache": {"hits": 60, "misses": 20, "damaged": 3}},
-    }
+    return {"traceEvents": events}
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +86,24 @@ def test_what_the_trainer_did(facts: RunFacts) -> None:
 
 
 def test_what_the_loaders_did(facts: RunFacts) -> None:
-    assert facts.batch_ms["loaders"] == pytest.approx({"read": 2, "decode": 13, "postprocess": 0, "other": 0})
+    assert facts.batch_ms["loaders"] == pytest.approx({"read": 2, "decode": 13, "postprocess": 0, "other": 2})
     width_s = facts.seconds / len(facts.times_s)
     assert {loader: shares.sum() * width_s for loader, shares in facts.loaders.items()} == pytest.approx(
-        {1: 0.080, 2: 0.040}
+        {1: 0.130, 2: 0.040}
     )
     assert [(death.loader, death.sample) for death in facts.deaths] == [(2, 17)]
     assert facts.deaths[0].at_s == pytest.approx(0.050)
 
 
-def test_the_slowest_samples_come_first_and_gathered_ones_count_for_all_of_their_rows(facts: RunFacts) -> None:
+def test_the_slowest_samples_come_first_and_the_others_of_a_task_count_with_their_mean(
+    facts: RunFacts,
+) -> None:
     assert facts.slowest[0][0] == 4711
     assert facts.slowest[0][1] == pytest.approx(50)
-    assert facts.slowest[1][1] == pytest.approx(7 / 4)
+    assert facts.slowest[1][1] == pytest.approx(5)
     assert facts.sample_counts.sum() == 20 * 4 + 1
+    means = [ms for ms, rows in zip(facts.sample_ms, facts.sample_counts, strict=True) if rows == 3]
+    assert sorted(set(means)) == pytest.approx([2 / 3])
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.floats(0, 9)), max_size=20), st.integers(2, 30))
@@ -129,7 +131,7 @@ def test_the_trace_of_a_real_run_gives_its_batches_and_its_slow_sample(tmp_path:
         source, batch_size=8, epochs=1, num_loaders=2, decode=decode, trace=tmp_path / "run.json"
     ) as reader:
         assert len(list(reader)) == 8
-    facts = run_facts(json.loads((tmp_path / "run.json").read_bytes()))
+    facts = run_facts(load(tmp_path / "run.json"))
     assert (facts.batches, facts.samples) == (8, 64)
     assert dict(facts.slowest)[17] > 190
     assert facts.batch_ms["loaders"]["decode"] * 8 > 300
@@ -275,17 +277,17 @@ def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
     source = {"npy": {"data": str(tmp_path / "x.npy")}}
     with BatchReader(source, batch_size=8, epochs=1, num_loaders=1, trace=str(tmp_path / "run.json")) as reader:
         assert len(list(reader)) == 8
-        left = (tmp_path / "run.json.ring").read_bytes()
-    (tmp_path / "killed.json.ring").write_bytes(left)
-    result = run(tmp_path / "killed.json.ring", "--out", tmp_path / "report.html")
+        left = (tmp_path / "run.json").read_bytes()
+    (tmp_path / "killed.json").write_bytes(left)
+    result = run(tmp_path / "killed.json", "--out", tmp_path / "report.html")
     assert result.exit_code == 0, result.output
-    assert "<h1>killed.json.ring</h1>" in (tmp_path / "report.html").read_text()
+    assert "<h1>killed.json</h1>" in (tmp_path / "report.html").read_text()
 
 
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:
     assert "there is no file 'none'; name a trace" in run("none").stderr
     (tmp_path / "cut.json").write_text('{"traceEvents": [')
-    assert "is a trace that is cut short" in run(tmp_path / "cut.json").stderr
+    assert "is no trace, or one that was cut" in run(tmp_path / "cut.json").stderr
 
 
 @pytest.mark.slow

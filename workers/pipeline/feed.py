@@ -19,7 +19,6 @@ import zmq
 from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
-from ..base.source import CacheCounts
 from ..base.specs import Straight
 from ..base.statistics import Statistics
 from ..loading.worker import location_of
@@ -48,7 +47,7 @@ from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
 from .failures import Failed, explain, too_many_held, what_loaders_do
-from .files import finish_trace, open_trace
+from .files import open_trace
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
@@ -95,7 +94,6 @@ class Feed:
         self._reported_ns = 0
         self._next_look_at_logs = 0.0
         self._failure: Failed | None = None
-        self._cache_counts = CacheCounts()
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         require_threads()
         fill_standard_streams()
@@ -355,10 +353,11 @@ class Feed:
             link, self._release_link = self._release_link, None
             self._failure = None
             if assembler is not None:
-                close_all(partial(self._end, assembler, link), self._count_cache)
+                close_all(partial(self._end, assembler, link), self._finish_trace)
 
-    def _count_cache(self) -> None:
-        self._cache_counts = read_board(self.shared.board).cache_counts
+    def _finish_trace(self) -> None:
+        if self.shared.trace is not None:
+            self.shared.trace.finish(read_board(self.shared.board).cache_counts)
 
     def close(self) -> None:
         """End all processes; then give back sockets, memory and the directory. May be repeated."""
@@ -367,7 +366,6 @@ class Feed:
                 self.end,
                 partial(links.end_context, self._context),
                 self.shared.close,
-                lambda: finish_trace(self._plan, self._cache_counts),
             )
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:

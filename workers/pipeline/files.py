@@ -1,21 +1,16 @@
-"""The files that a pipeline writes about itself: where they are, and the beginning and the end of a trace."""
+"""The files that a pipeline writes about itself: where they are, and the beginning of a trace."""
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import msgspec
 
-from ..base.errors import BlobfeedError, ParameterError
+from ..base.errors import ParameterError
 from ..base.files import check_replaceable, in_folder
 from ..base.parameters import Parameters
-from ..base.source import CacheCounts
 from ..plan.plan import Plan
-from ..transport.trace_ring import Run, TraceRing, epoch_ns, ring_of
-from ..watching.trace_events import finish
-
-_log = logging.getLogger("blobfeed")
+from ..watching.trace import TraceFile
 
 
 def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
@@ -52,23 +47,7 @@ def _whole(name: str, path: str, rank: int | None, base_dir: Path) -> str:
     return str(found)
 
 
-def open_trace(plan: Plan) -> TraceRing | None:
-    """The file that the spans go into, if a trace is wanted; raises ParameterError."""
-    given = plan.parameters
-    if not given.trace:
-        return None
-    run = Run(epoch_ns(), plan.first_number, plan.description)
-    return TraceRing.create(Path(given.trace), run, plan.max_loaders + 1)
-
-
-def finish_trace(plan: Plan, counts: CacheCounts) -> None:
-    """Make the trace from what lies in the file; what is wrong there must not hide how the training ended."""
-    if not plan.parameters.trace:
-        return
-    trace = Path(plan.parameters.trace)
-    try:
-        finish(trace, counts)
-    except (OSError, BlobfeedError) as error:
-        _log.warning(
-            "the trace %s could not be written: %s; make it with: blobfeed trace %s", trace, error, ring_of(trace)
-        )
+def open_trace(plan: Plan) -> TraceFile | None:
+    """The file that all processes append to, if a trace is wanted; raises ParameterError."""
+    trace = plan.parameters.trace
+    return TraceFile.create(Path(trace), plan.description) if trace else None

@@ -28,6 +28,7 @@ from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
 from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
+from ..watching.trace import TrainerTrace
 from .auto_feed import AutoFeed, copies_memory, may_be_local
 from .feed import Feed
 from .files import with_files
@@ -91,6 +92,7 @@ class Pipeline(Closing):
         self._closed = False
         self._into_host = False
         self._promises = False
+        self._trace = TrainerTrace() if parameters.trace else None
 
     # ---- what it will give
 
@@ -123,6 +125,8 @@ class Pipeline(Closing):
         self.check_usable()
         if self._feed is None:
             self._feed = self._started(ahead)
+            if self._trace is not None and isinstance(self._feed, Feed):
+                self._trace.file = self._feed.shared.trace
             if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
                 self.close()
 
@@ -147,11 +151,15 @@ class Pipeline(Closing):
         Raises EndOfData after the last one, and what errors.py says of a pipeline that cannot go on.
         """
         self.check_usable()
+        if self._trace is not None:
+            self._trace.asks()
         if not self._at.ready:
             total = self._plan.total_batches
             if total is not None and self._at.progress.taken >= total:
                 raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
             self._at = At(self._at.progress, self._next_batches())
+        if self._trace is not None:
+            self._trace.has()
         return self._at.ready[0]
 
     def take(self) -> Batch:
@@ -159,7 +167,10 @@ class Pipeline(Closing):
         batch = self.peek()
         if self._feed is not None:
             self._feed.accept(batch.group)
-        self._at = At(self._at.progress.after(batch), self._at.ready[1:])
+        ready = self._at.ready
+        self._at = At(self._at.progress.after(batch), ready[1:])
+        if self._trace is not None:
+            self._trace.takes(batch.group, batch.number, len(ready))
         return batch
 
     def release(self, batch: Batch) -> None:
@@ -320,6 +331,8 @@ class Pipeline(Closing):
             return
         with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
             self._closed = True
+            if self._trace is not None:
+                self._trace.end()
             self._at = At(self._at.progress)
             self._open.clear()
             feed, self._feed = self._feed, None

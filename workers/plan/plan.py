@@ -228,6 +228,10 @@ class Plan(ABC):
     def layout(self) -> SlotLayout:
         return SlotLayout(self.slot_specs, self.batches_per_slot * self.parameters.batch_size)
 
+    def first_batch(self, group: int) -> int:
+        """The number of the first batch of `group`; of a stream, whose groups may be empty, the highest it can have."""
+        return self.first_number + group * self.batches_per_slot
+
     @property
     def description(self) -> About:
         """The status board's description of the run, made in the trainer."""

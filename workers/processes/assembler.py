@@ -25,7 +25,7 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import zmq
@@ -54,6 +54,7 @@ from ..transport.messages import (
 from ..transport.ring import Ring
 from ..transport.status_board import Count, StatusBoard
 from ..watching.metrics import MetricsPort
+from ..watching.trace import SlotTrace
 from .bridge import Bridge
 from .config import Config
 from .loader import run_loader
@@ -62,7 +63,6 @@ from .nursery import Nursery, NurseryDied
 from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
 from .sampler import run_sampler
 from .sampling import Sampling
-from .slot_trace import SlotTrace
 from .usage_monitor import UsageMonitor
 
 _SOCKETS_BESIDE_LOADERS = 64
@@ -109,7 +109,11 @@ class Assembler:
         self._clock = AwakeClock()
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
         self._monitor = UsageMonitor(self._board, plan.parameters)
-        self._trace = SlotTrace(config.descriptors.trace) if config.descriptors.trace >= 0 else None
+        self._trace = config.trace()
+        self._slots: SlotTrace | None = None
+        if self._trace is not None:
+            self._trace.name("assembler", 2)
+            self._slots = SlotTrace(self._trace, plan.slots)
         self._open_links()
 
     def _open_links(self) -> None:
@@ -142,8 +146,6 @@ class Assembler:
             while not self._stopping:
                 self._turn()
         finally:
-            if self._trace is not None:
-                self._trace.end(self._assembly.batch_rows)
             self._monitor.end()
             self._context.destroy(linger=0)
             if self._bridge is not None:
@@ -173,15 +175,20 @@ class Assembler:
     def _assign(self) -> None:
         for order in self._assembly.assignments(self._clock.now):
             self._task_links[order.loader].send(self._sealer.seal(order))
-            if self._trace is not None:
-                self._trace.assigned(order.task.group)
+            if self._slots is not None:
+                self._slots.assigned(order.task.group)
 
     def _send_outbox(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
-            if self._trace is not None and isinstance(message, Announce):
-                self._trace.announced(message)
+            if self._slots is not None and isinstance(message, Announce):
+                self._slots.announced(*self._slot_of(message))
         self._assembly.outbox.clear()
+
+    def _slot_of(self, announce: Announce) -> tuple[int, int, int, Sequence[int]]:
+        """A trace's words for a group: its number, its slot, its first batch, and the rows of each batch."""
+        group = announce.group
+        return group, announce.slot, self._plan.first_batch(group), self._assembly.batch_rows(announce)
 
     def _wait(self) -> None:
         ready = dict(self._poller.poll(self._timeout_ms()))
@@ -314,7 +321,7 @@ class Assembler:
         was_idle = self._assembly.loader_died(death)
         if not death.dismissed:
             if self._trace is not None:
-                self._trace.died(death)
+                self._trace.note_death(death.loader, death.last.task, death.last.sample)
             pool.count(death, was_idle, self._clock.now)
 
     # ---- from the trainer
@@ -340,8 +347,8 @@ class Assembler:
         rows = self._assembly.batch_rows(announce)
         self._board.add(Count.SAMPLES, sum(rows))
         self._board.add(Count.BATCHES, len(rows))
-        if self._trace is not None:
-            self._trace.released(announce, rows)
+        if self._slots is not None:
+            self._slots.released(*self._slot_of(announce))
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:

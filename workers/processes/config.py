@@ -22,7 +22,7 @@ from ..plan.plan import Plan
 from ..transport.error_channel import Levels, log_to_trainer
 from ..transport.linux import memfd_create
 from ..transport.status_board import LoaderStatus, StatusBoard
-from ..transport.trace_ring import TracedStatus, TraceRing
+from ..watching.trace import TraceFile
 from .interpreter import child_environment
 
 _ALIGNMENT = 64
@@ -47,7 +47,7 @@ class Descriptors:
     sampler: tuple[int, ...] = ()
     """those that the sampler needs; the nursery forks its process, too"""
     trace: int = -1
-    """the file into which all processes write their spans"""
+    """the file to which all processes append their spans"""
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
@@ -69,12 +69,11 @@ class Config:
 
     def status(self, line: int) -> LoaderStatus:
         """Return a line of the status board for the process that writes it."""
-        board = StatusBoard(self.descriptors.board)
-        if self.descriptors.trace < 0:
-            return board.line(line)
-        # Remote loaders, whose lines are in front of the sampler's, have no ring.
-        ring = TraceRing(self.descriptors.trace).line(min(line, self.plan.max_loaders))
-        return TracedStatus(board.words_of(line), ring)
+        return StatusBoard(self.descriptors.board).line(line)
+
+    def trace(self) -> TraceFile | None:
+        """Return the trace for a process that writes it; None if there is no trace."""
+        return TraceFile(self.descriptors.trace) if self.descriptors.trace >= 0 else None
 
     def start(
         self, interpreter: str, module: str, *arguments: object, inherited: tuple[int, ...] = (), **options: Any

@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -31,11 +31,14 @@ from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
 
 _LAST_REPORT_MS = 1000
+_WORK = ("read", "decode", "postprocess")
+"""The kinds of work, in the order of the status board, as a trace names them."""
 
 
 def run_loader(config: Config, errors: socket.socket, loader: int, line: int) -> None:
     """Run loader number `loader`, on `line` of the status board; returns only if it could not start."""
     os.environ["BLOBFEED_ROLE"] = "loader"
+    begun = time.monotonic_ns()
     settle()
     status = config.status(line)
     status.begin(loader, os.getpid())
@@ -58,14 +61,32 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         return
     tasks = links.open_socket(context, zmq.PULL)
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
+    if (trace := config.trace()) is not None:
+        start = trace.span("loader", "start", begun, time.monotonic_ns(), loader=loader)
+        trace.name(f"loader {loader}", 3, start)
     report(Ready(loader))
-    for message in _messages(Tasks(loader, tasks, config.key, status), status, worker):
-        status.begin_task(message.task, message.group)
+    status.write(Activity.WAITING)
+    for message in _messages(Tasks(loader, tasks, config.key, status), worker):
         begun = time.monotonic_ns()
+        status.begin_task(message.task)
+        before = status.busy_times() if trace is not None else ()
         done = worker.work(message)
-        took = time.monotonic_ns() - begun
-        status.begin_task(0)  # before the report: the last report may end the run, and the task's spans would be lost
-        report(Done(loader, message.task, took, tuple(done.bad), done.stream_rows))
+        ended = time.monotonic_ns()
+        status.write(Activity.WAITING)
+        status.blame(0)
+        if trace is not None:  # before the report: with the last one the run may end, and the line be lost
+            args = {"task": message.task, "batch": config.plan.first_batch(message.group), "loader": loader}
+            trace.write(trace.span("loader", "task", begun, ended, **args, **_timings(message, status, before)))
+        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows))
+
+
+def _timings(message: ToLoader, status: LoaderStatus, before: Sequence[int]) -> dict[str, object]:
+    """The samples of a task, the milliseconds of each kind of work, and the sample that took longest."""
+    rows = {"rows": message.rows} if isinstance(message, Fill) else {}
+    took = zip(_WORK, before, status.busy_times(), strict=True)
+    work = {name: (now - then) / 1e6 for name, then, now in took if now > then}
+    sample, slowest_ns = status.slowest_of_task
+    return {**rows, **work, **({"slowest": sample, "slowest_ms": slowest_ns / 1e6} if slowest_ns else {})}
 
 
 def settle() -> None:
@@ -99,12 +120,11 @@ class Tasks:
             yield order.task
 
 
-def _messages(tasks: Tasks, status: LoaderStatus, worker: Worker) -> Iterator[ToLoader]:
+def _messages(tasks: Tasks, worker: Worker) -> Iterator[ToLoader]:
     """Yield tasks in order. A task that arrives behind another is announced once, before the other one is done."""
     waiting: list[ToLoader] = []
     while True:
         if not waiting:
-            status.write(Activity.WAITING)
             tasks.wait()
         arrived = list(tasks.arrived())
         behind = arrived if waiting else arrived[1:]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from functools import partial
 
 import numpy as np
@@ -42,13 +43,19 @@ def run_sampler(config: Config, errors: socket.socket, number: int, line: int, l
     drawn, weights = SharedFile(config.descriptors.drawn), SharedFile(config.descriptors.weights)
     runner = SamplerRunner(config.plan, drawn, weights, partial(send_exception, errors))
     sealer, opener = Sealer(config.key), Opener[Draw](config.key, Draw)
+    if (trace := config.trace()) is not None:
+        trace.name("sampler", 4)
     status.write(Activity.WAITING)
     while frame := link.recv(FRAME_BYTES):
         request = opener.open(frame)
         if request is None:
             continue
         status.write(Activity.SAMPLING, request.epoch)
-        link.send(sealer.seal(runner.answer(request)))
+        begun = time.monotonic_ns()
+        answer = runner.answer(request)
+        if trace is not None:
+            trace.write(trace.span("loader", "sample", begun, time.monotonic_ns(), epoch=request.epoch))
+        link.send(sealer.seal(answer))
         status.write(Activity.WAITING)
 
 

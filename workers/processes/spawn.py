@@ -21,7 +21,7 @@ from ..transport.linux import pidfd_open, pidfd_send_signal
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
-from ..transport.trace_ring import TraceRing
+from ..watching.trace import TraceFile
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
@@ -38,7 +38,7 @@ class Shared:
     `open_trace`.
     """
 
-    def __init__(self, plan: Plan, open_trace: Callable[[], TraceRing | None]) -> None:
+    def __init__(self, plan: Plan, open_trace: Callable[[], TraceFile | None]) -> None:
         with ExitStack() as stack:
             self.ring = stack.enter_context(closing(Ring.create(plan.layout, plan.slots)))
             self.board = stack.enter_context(closing(StatusBoard.create(plan.status_lines)))

@@ -186,7 +186,7 @@ class _Bridge:
             case KillLoader(number):
                 if remote := self._remotes.get(number):
                     # It hangs, and its earlier results have arrived long ago: the oldest task is the guilty one.
-                    remote.status.begin_task(next(iter(remote.sent), 0))
+                    remote.status.blame(next(iter(remote.sent), 0))
                     self._end(remote, f"{remote} was killed", crashed=False)
         return bool(frame)
 
@@ -288,7 +288,7 @@ class _Bridge:
         if crashed and len(remote.sent) > 1:
             self._one_at_a_time.extend({task.group for task in remote.sent.values()})
         elif crashed and remote.sent:
-            remote.status.begin_task(next(iter(remote.sent)))
+            remote.status.blame(next(iter(remote.sent)))
         self._tell(LoaderEnded(remote.number, how, crashed))
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import enum
 import mmap
 import os
-import sys
 import time
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -215,14 +214,16 @@ class LoaderStatus:
         self._rows = 1
         self._read_ns = 0
         """What the last read took for each of its samples."""
-        self._slowest = sys.maxsize
-        """Of its own samples but the first, at which hooks import and load what they need."""
+        self._slowest = 0
+        """The longest time of a sample of this task. The first sample of a process does not count: hooks import and
+        load there."""
+        self._slowest_sample = -1
+        self._is_warm = False
+        """The process has made a sample."""
         self._spent = [0] * len(Activity)
         """By activity, what is not on the board yet."""
         self._times = [0] * _PLACES
         self._next_sum = 0
-        self._long_ns = sys.maxsize
-        """What takes longer is told to `_note_long` by itself."""
 
     def begin(self, loader: int, pid: int) -> None:
         words = self._words
@@ -252,9 +253,19 @@ class LoaderStatus:
     def is_remote(self) -> bool:
         return self._words[WHERE] == ON_NODE
 
-    def begin_task(self, task: int, group: int = -1) -> None:
-        """0: there is none any more."""
+    def begin_task(self, task: int) -> None:
+        """The loader is to blame for `task` from now on, and its slowest sample is looked for."""
+        self._slowest, self._slowest_sample = 0, -1
         self.blame(task)
+
+    @property
+    def slowest_of_task(self) -> tuple[int, int]:
+        """The sample of the last task that took longest, and its nanoseconds; 0 if none has been made."""
+        return self._slowest_sample, self._slowest
+
+    def busy_times(self) -> list[int]:
+        """The nanoseconds of each of BUSY, up to the last `write`, of all loaders that had the line."""
+        return [self._words[SPENT + activity] + self._spent[activity] for activity in BUSY]
 
     def blame(self, task: int) -> None:
         """A loader that dies now has died of that task; 0: of none."""
@@ -264,8 +275,6 @@ class LoaderStatus:
         """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
         words, before, now = self._words, self._activity, time.monotonic_ns()
         took = now - self._since
-        if took > self._long_ns:
-            self._note_long()
         self._spent[before] += took
         if before == _DECODING:
             self._note_time(took + self._read_ns, 1, now)
@@ -280,20 +289,17 @@ class LoaderStatus:
         if now > self._next_sum:
             self._sum_up(now)
 
-    def _note_long(self) -> None:
-        """What the loader has just done took long; it is not added up yet."""
-
     def _note_time(self, nanoseconds: int, rows: int, now: int) -> None:
         bits = nanoseconds.bit_length()
         self._times[2 * bits + (nanoseconds >> bits - 2 & 1) if bits > 2 else 0] += rows
-        if nanoseconds > self._slowest:
-            self._slowest = nanoseconds
+        if not self._is_warm:
+            self._is_warm = True
+        elif nanoseconds > self._slowest:
             words = self._words
+            self._slowest, self._slowest_sample = nanoseconds, words[SAMPLE]
             if nanoseconds > words[SLOWEST]:  # of all the loaders that had this line
                 words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
                 words[SLOWEST] = nanoseconds
-        elif self._slowest == sys.maxsize:
-            self._slowest = 0
 
     def _sum_up(self, now: int) -> None:
         """Put the times on the board. Each by itself would cost more than the rest of `write`."""

@@ -22,7 +22,7 @@ from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.errors import EndOfData, InexactValueError, ParameterError
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.pipeline.variants import make_pipeline
+from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 
 from tests.support.standin_files import images, narrowed, write_hdf5, write_images
@@ -52,7 +52,7 @@ class _Feeding:
         parameters = check_parameters(
             {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, "page_lock": "ring", **values}
         )
-        self.pipeline = make_pipeline(parameters, hooks or Hooks(), base_dir=folder)
+        self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self._tops = make_tops(self.pipeline.specs, parameters, folder)
         self.devices: list[Any] = []
         self._release, self.pipeline.release = self.pipeline.release, self.release  # type: ignore[method-assign]

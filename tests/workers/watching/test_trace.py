@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
-import mmap
+import logging
 import os
+import resource
 import signal
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, RingAllocationError
+from blobfeed.workers.base.errors import BlobfeedError, ParameterError, RingAllocationError
 from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.pipeline.variants import make_pipeline
-from blobfeed.workers.processes.slot_trace import SlotTrace
-from blobfeed.workers.transport.messages import Announce
-from blobfeed.workers.transport.status_board import About, Activity, StatusBoard
-from blobfeed.workers.transport.trace_ring import RECORDS, Kind, Run, Span, TracedStatus, TraceRing, read_ring, ring_of
-from blobfeed.workers.watching.trace_events import merged, trace_of
+from blobfeed.workers.base.source import CacheCounts
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.transport.status_board import About
+from blobfeed.workers.watching.trace import SlotTrace, TraceFile, TrainerTrace, load, merged
+from hypothesis import given
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -27,16 +30,11 @@ from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, param
 from tests.test_monitor import trainer
 
 Event = dict[str, Any]
-RUN = Run(10**18, 0, About(1, 3, 2, "numbers"))
+ABOUT = About(1, 3, 2, "numbers")
 
 
 def spans_of(trace: Path, *names: str) -> list[Event]:
-    events = json.loads(trace.read_text())["traceEvents"]
-    return [event for event in events if event["name"] in names]
-
-
-def within(inner: Event, outer: Event) -> bool:
-    return bool(outer["ts"] <= inner["ts"] and inner["ts"] + inner["dur"] <= outer["ts"] + outer["dur"] + 0.002)
+    return [event for event in load(trace)["traceEvents"] if event["name"] in names]
 
 
 def traced(trace: Path, **values: Any) -> None:
@@ -50,7 +48,7 @@ def traced(trace: Path, **values: Any) -> None:
 
     values = {"tops": ("data", "label"), **values}
     given = parameters(trace=str(trace), **values)
-    with make_pipeline(given, Hooks(decode, postprocess), source=Numbered()) as pipeline:
+    with Pipeline(given, Hooks(decode, postprocess), source=Numbered()) as pipeline:
         assert len(list(deliver(pipeline))) == 20
 
 
@@ -60,18 +58,18 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     copies, steps = spans_of(trace, "copy"), spans_of(trace, "step")
     assert (copies[0]["cat"], copies[0]["args"]) == ("trainer", {"batch": 0})
-    numbers = [event["args"]["batch"] for event in copies]
-    assert [number + event["args"].get("batches", 1) for number, event in zip(numbers, copies, strict=True)] == [
-        *numbers[1:], 20
-    ]  # fmt: skip
-    assert [event["args"]["batch"] for event in steps] == numbers
-    tasks = {event["args"]["task"]: event for event in spans_of(trace, "task")}
-    parts = spans_of(trace, "read", "decode", "postprocess")
-    assert {event["name"] for event in parts} == {"read", "decode", "postprocess"}
-    assert all(within(part, tasks[part["args"]["task"]]) for part in parts)
-    assert all(part["args"]["batch"] == tasks[part["args"]["task"]]["args"]["batch"] for part in parts)
-    assert sum(event["args"]["rows"] for event in parts if event["name"] == "decode") == 80
-    assert {event["args"].get("sample", 0) for event in parts if event["name"] == "read"} <= set(range(40))
+    assert [event["args"]["batch"] for event in copies] == list(range(20))
+    assert [event["args"]["batch"] for event in steps] == list(range(20))
+    assert all(copy["ts"] + copy["dur"] == step["ts"] for copy, step in zip(copies, steps, strict=True))
+    tasks = spans_of(trace, "task")
+    assert len({event["args"]["task"] for event in tasks}) == len(tasks)
+    assert sum(event["args"].get("rows", 0) for event in tasks) == 80
+    assert {name for event in tasks for name in event["args"]} >= {"read", "decode", "postprocess"}
+    for event in tasks:
+        work = sum(event["args"].get(name, 0) for name in ("read", "decode", "postprocess"))
+        assert 0 < work <= (event["dur"] + 1) / 1000
+    assert {event["args"].get("slowest", 0) for event in tasks} <= set(range(40))
+    assert {event["args"]["batch"] for event in tasks} == set(range(20))
     filled = spans_of(trace, "fill")
     assert [event["args"]["batch"] for event in filled] == list(range(20))
     assert {event["tid"] for event in filled} == {event["args"]["slot"] for event in filled}
@@ -79,79 +77,84 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     named = {event["pid"]: event["args"]["name"] for event in spans_of(trace, "process_name")}
     assert {"trainer", "assembler", "slots of the ring"} < set(named.values())
     assert named[os.getpid()] == "trainer"
-    assert {named[event["pid"]] for event in tasks.values()} <= {"loader 1", "loader 2"}
+    assert {named[event["pid"]] for event in tasks} <= {"loader 1", "loader 2"}
 
 
-def test_a_slot_that_is_not_released_is_full_until_the_end(tmp_path: Path) -> None:
+def test_a_closed_trace_is_json_and_every_line_of_it_is_whole(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
-    with make_pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
-        pipeline.take()
-    for name in ("fill", "full"):
-        assert 0 in [event["args"]["batch"] for event in spans_of(trace, name)]
+    trace.write_text("an earlier one")
+    traced(trace)
+    assert isinstance(json.loads(trace.read_text()), list)
+    first, *lines, last = trace.read_text().splitlines()
+    assert (first, last) == ("[", "]")
+    assert all(json.loads(f"[{line.removeprefix(',')}]") for line in lines)
+    assert all(line.startswith(",") for line in lines[1:])
+
+
+def test_a_sampler_traces_the_epochs_it_draws(tmp_path: Path) -> None:
+    trace = tmp_path / "run.json"
+    np.save(tmp_path / "w.npy", np.ones(40))
+    traced(trace, sampler={"weights": str(tmp_path / "w.npy"), "draws": 40}, shuffle=False)
+    assert {event["args"]["epoch"] for event in spans_of(trace, "sample")} >= {0, 1}
+    assert "sampler" in [event["args"]["name"] for event in spans_of(trace, "process_name")]
 
 
 def test_a_death_is_an_instant_that_names_loader_and_sample(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
     trap = Trap(Fault.KILLED, Place.DECODE, frozenset({7}), tmp_path / "marker")
-    with trapped_pipeline(trap, trace=str(trace), kind=make_pipeline) as pipeline:
+    with trapped_pipeline(trap, trace=str(trace), kind=Pipeline) as pipeline:
         assert len(list(deliver(pipeline))) == 20
     (death,) = spans_of(trace, "death")
     assert (death["ph"], death["args"]["sample"]) == ("i", 7)
     assert death["args"]["loader"] in (1, 2)
 
 
-def test_a_killed_trainer_leaves_a_ring_of_which_the_command_makes_the_trace(tmp_path: Path) -> None:
+def test_a_killed_trainer_leaves_a_trace_that_can_be_read(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
     with trainer("starving", tmp_path, str(trace)) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
         pid = process.pid
-    assert not trace.exists()
-    result = CliRunner().invoke(app, ["trace", str(ring_of(trace))])
-    assert (result.exit_code, result.stdout) == (0, f"{trace}\n")
+    assert not trace.read_text().endswith("]\n")
     steps = spans_of(trace, "step")
     assert {event["pid"] for event in steps} == {pid}
     assert [event["args"]["batch"] for event in steps] == list(range(len(steps)))
     assert len(steps) >= 4
     assert all(event["dur"] >= 50_000 for event in steps)
-    assert spans_of(trace, "decode")
+    assert spans_of(trace, "task")
 
 
 def test_two_pipelines_cannot_write_the_same_trace_and_a_folder_must_be_there(tmp_path: Path) -> None:
     given = parameters(trace=str(tmp_path / "run.json"), epochs=1)
-    with make_pipeline(given, source=Numbered()) as one, make_pipeline(given, source=Numbered()) as other:
+    with Pipeline(given, source=Numbered()) as one, Pipeline(given, source=Numbered()) as other:
         one.start()
-        with pytest.raises(ParameterError, match=r"another pipeline writes into .*run.json.ring"):
+        with pytest.raises(ParameterError, match=r"run\.json': another pipeline writes into it"):
             other.start()
+        one.release(one.take())
+    assert spans_of(tmp_path / "run.json", "copy")
     with pytest.raises(ParameterError, match=r"parameter 'trace' is '/nowhere/run\.json': there is no folder /nowhere"):
-        make_pipeline(parameters(trace="/nowhere/run.json"), source=Numbered())
+        Pipeline(parameters(trace="/nowhere/run.json"), source=Numbered())
 
 
 def test_a_pipeline_that_cannot_start_leaves_nothing_of_a_trace(tmp_path: Path) -> None:
     given = parameters(trace=str(tmp_path / "run.json"), epochs=1, batch_size=1 << 36)
-    with make_pipeline(given, source=Numbered()) as pipeline, pytest.raises(RingAllocationError):
+    with Pipeline(given, source=Numbered()) as pipeline, pytest.raises(RingAllocationError):
         pipeline.start()
     assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("[]")
+    (tmp_path / "a.json").write_text("{}")
     (tmp_path / "b.json").write_text('{"traceEvents": []}')
-    (tmp_path / "a.json.ring").write_bytes(b"x" * 5000)
-    ring = TraceRing.create(tmp_path / "b", RUN, lines=1)
-    ring.trainer().write(Kind.STEP, 0, 1, 1, -1, 0)
-    ring.close()
-    (tmp_path / "a.ring").write_bytes(ring_of(tmp_path / "b").read_bytes()[:5000])
-    for arguments, words in (
-        (["a.json.ring"], "is no trace of this version"),
-        (["a.ring"], "a.ring is cut short: it has 5,000 of "),
-        (["a.json", "-o", "b.json"], "expected a JSON object with 'traceEvents'"),
-        (["b.json"], "say with -o where"),
-        (["none.json"], "error: there is no file 'none.json'; name FILE.ring or a trace"),
-        (["b.json", "--merge", "none.json", "-o", "c"], "error: there is no file 'none.json'; name"),
+    (tmp_path / "c.json").write_text('{"traceEvents": [')
+    for first, merge, words in (
+        ("a.json", "b.json", "a.json is no trace, or one that was cut: expected Trace Event JSON"),
+        ("b.json", "c.json", "c.json is no trace, or one that was cut: expected Trace Event JSON"),
+        ("none.json", "b.json", "none.json'; name a trace"),
+        ("b.json", "none.json", "none.json'; name a trace"),
     ):
-        paths = [str(tmp_path / each) if each.startswith(("a", "b")) else each for each in arguments]
-        result = CliRunner().invoke(app, ["trace", *paths])
+        arguments = ["trace", str(tmp_path / first), "--merge", str(tmp_path / merge), "-o", str(tmp_path / "d")]
+        result = CliRunner().invoke(app, arguments)
         assert result.exit_code == 1
         assert words in result.stderr
 
@@ -161,7 +164,7 @@ def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) 
     from torch.profiler import ProfilerActivity, profile
 
     trace, theirs, both = (tmp_path / name for name in ("run.json", "torch.json", "both.json"))
-    with make_pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
+    with Pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
         pipeline.release(pipeline.take())
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             torch.ones(7).cumsum(0)
@@ -175,162 +178,132 @@ def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) 
     assert step["ts"] - 1000 < operation["ts"] < step["ts"] + step["dur"] + 1000  # clocks are read apart
 
 
-# ---- the ring and its conversion
+# ---- the file
 
 
-def test_a_ring_keeps_the_last_spans_of_each_process(tmp_path: Path) -> None:
-    trace = tmp_path / "t"
-    ring = TraceRing.create(trace, RUN, lines=1)
-    size = ring_of(trace).stat().st_size
-    writers = ring.trainer(), ring.line(0)
-    for number in range(RECORDS + 5):
-        writers[0].write(Kind.STEP, number, number + 1, 1, -1, number)
-    writers[1].write(Kind.READ, 3, 9, 4, 2, 1, 5, 11)
-    with ring_of(trace).open("r+b") as file:  # killed at the next span, which begins with zeros
-        at = ring_of(trace).read_bytes().index(struct.pack("=qq", 5, 1))
-        file.seek(at)
-        file.write(bytes(64))
-    run, spans = read_ring(ring_of(trace))
-    listed = list(spans)
-    ring.close()
-    assert run == RUN
-    assert ring_of(trace).stat().st_size == size
-    assert [span.group for span in listed if span.kind is Kind.STEP] == list(range(6, RECORDS + 5))
-    assert listed[-2:] == [
-        (3, 6, Kind.TASK, 0, os.getpid(), 2, 1, 5, -1), (3, 6, Kind.READ, 4, os.getpid(), 2, 1, 5, 11)
-    ]  # fmt: skip
-    again = TraceRing.create(trace, RUN, lines=1)  # what a crash has left does not come back
-    assert list(read_ring(ring_of(trace))[1]) == []
-    again.close()
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[TraceFile]:
+    with closing(TraceFile.create(tmp_path / "t", ABOUT)) as trace:
+        yield trace
 
 
-def spans_of_a_task(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: Iterable[tuple[Activity, int, int]]
-) -> list[Span]:
-    """Those of a loader's task of such steps: what it does, with which sample, for how many nanoseconds."""
-    now = [1_000_000]
-    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
-    ring = TraceRing.create(folder / "t", RUN, lines=1)
-    board = StatusBoard.create(1)
-    status = TracedStatus(board.words_of(0), ring.line(0))
-    status.begin(1, 9)
-    status.begin_task(4, 2)
-    for activity, sample, took_ns in steps:
-        status.write(activity, sample)
-        now[0] += took_ns
-    status.begin_task(0)
-    spans = list(read_ring(ring_of(folder / "t"))[1])
-    del status
-    ring.close()
-    board.close()
-    return spans
+def events_in(folder: Path) -> list[Event]:
+    """The events in the file, those that name things left out."""
+    return [event for event in load(folder / "t")["traceEvents"] if event["ph"] != "M"]
 
 
-def test_short_spans_of_one_kind_are_gathered_until_more_than_two_milliseconds_have_passed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_processes_append_whole_lines_to_one_file(tmp_path: Path, file: TraceFile) -> None:
+    others = []
+    for number in range(4):
+        if (pid := os.fork()) == 0:
+            own = TraceFile(file.descriptor)
+            for begun in range(500):
+                own.write(own.span("loader", "task", begun, begun + 1, task=begun, loader=number, text="x" * 300))
+            os._exit(0)
+        others.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in others] == [0] * 4
+    file.finish(CacheCounts(1, 2, 3))
+    found = json.loads((tmp_path / "t").read_bytes())
+    for number, pid in enumerate(others):
+        its = [event for event in found if event["args"].get("loader") == number]
+        assert [event["args"]["task"] for event in its] == list(range(500))
+        assert {event["pid"] for event in its} == {pid}
+    assert found[-1]["args"] == {"hits": 1, "misses": 2, "damaged": 3}
+
+
+@given(st.data())
+def test_a_trace_that_was_cut_anywhere_has_the_lines_before(data: st.DataObject) -> None:
+    with TemporaryDirectory() as folder:
+        with closing(TraceFile.create(Path(folder, "t"), ABOUT)) as file:
+            ends = []
+            for number in range(5):
+                file.write(file.span("loader", "task", number, number + 1, task=number))
+                ends.append(Path(folder, "t").stat().st_size)
+        whole = Path(folder, "t").read_bytes()
+        cut = data.draw(st.integers(ends[0], len(whole)))
+        Path(folder, "t").write_bytes(whole[:cut] + b',{"name":"late","ph":"X","ts":1,"dur":1}\n' * (cut in ends))
+        told = [event["args"]["task"] for event in events_in(Path(folder)) if event["name"] == "task"]
+        assert told == list(range(sum(end - 1 <= cut for end in ends)))  # a line is whole without its newline
+
+
+def test_a_line_that_a_full_disk_has_cut_spoils_no_other_process(tmp_path: Path, file: TraceFile) -> None:
+    os.write(file.descriptor, b',{"name":"ta\n')
+    file.write(file.span("loader", "task", 1, 2, task=7))
+    assert [event["args"]["task"] for event in events_in(tmp_path)] == [7]
+
+
+def test_a_trace_that_cannot_be_written_any_more_is_said_once_and_ends_nothing(
+    tmp_path: Path, file: TraceFile, caplog: pytest.LogCaptureFixture
 ) -> None:
-    steps = [(Activity.DECODING, sample, 100_000) for sample in range(30)]
-    spans = spans_of_a_task(tmp_path, monkeypatch, steps)
-    decodes = [span for span in spans if span.kind is Kind.DECODE]
-    assert [(span.sample, span.rows, span.duration_ns) for span in decodes] == [
-        (0, 21, 2_100_000), (21, 9, 900_000)
-    ]  # fmt: skip
-    (task,) = [span for span in spans if span.kind is Kind.TASK]
-    assert (task.task, task.group, task.duration_ns) == (4, 2, 3_000_000)
-
-
-@pytest.mark.parametrize("slow", [45, 49])
-def test_a_slow_sample_among_short_ones_is_a_span_of_its_own(
-    slow: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the report would show another one as the slowest."""
-    steps = []
-    for sample in range(40, 50):
-        steps.append((Activity.READING, sample, 10_000))
-        steps.append((Activity.DECODING, sample, 300_000_000 if sample == slow else 100_000))
-    spans = spans_of_a_task(tmp_path, monkeypatch, steps)
-    decodes = [(span.sample, span.rows, span.duration_ns) for span in spans if span.kind is Kind.DECODE]
-    before, behind = slow - 40, 49 - slow
-    expected = [(40, before, before * 100_000), (slow, 1, 300_000_000), (slow + 1, behind, behind * 100_000)]
-    assert decodes == [span for span in expected if span[1]]
-    assert sum(span.duration_ns for span in spans if span.kind is Kind.READ) == 100_000
-
-
-def test_a_death_in_the_ring_of_the_assembler_is_no_task_of_its_own(tmp_path: Path) -> None:
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
-    writer = ring.assembler()
-    writer.write(Kind.FILL, 1_000, 2_000, 4, 0, 0)
-    writer.write(Kind.DEATH, 5_000, 5_000, 0, 2, -1, 7, 11)
-    writer.write(Kind.FULL, 2_000, 6_000, 4, 0, 0, 1)
-    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
-    ring.close()
-    assert [event["name"] for event in events if event["ph"] != "M"] == ["fill", "full", "death"]
-    (full,) = (event["args"] for event in events if event["name"] == "full")
-    assert full == {"batch": 0, "rows": 4, "slot": 0}, "a slot of fewer batches than there is room for says so"
-    names = [event["args"]["name"] for event in events if event["name"] == "process_name"]
-    assert names == ["trainer", "assembler", "slots of the ring"]
-
-
-def test_slots_that_follow_soon_are_one_record_and_its_batches_are_counted(tmp_path: Path) -> None:
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
-    writer = ring.trainer()
-    for number, step_ns in ((0, 0), (2, 500_000), (8, 700_000)):
-        asked_ns = 10_000_000 + 1_000_000 * number
-        writer.write(Kind.TAKEN, asked_ns, asked_ns + 60_000, 0, -1, number, step_ns, asked_ns + 50_000)
-    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
-    ring.close()
-    told = [(event["name"], event["args"], event["dur"]) for event in events if event["ph"] == "X"]
-    assert told == [
-        ("wait", {"batch": 0, "batches": 2}, 50),
-        ("copy", {"batch": 0, "batches": 2}, 10),
-        ("step", {"batch": 0, "batches": 2}, 500),
-        ("wait", {"batch": 2, "batches": 6}, 50),
-        ("copy", {"batch": 2, "batches": 6}, 10),
-        ("step", {"batch": 2, "batches": 6}, 700),
-        ("wait", {"batch": 8, "batches": 2}, 50),
-        ("copy", {"batch": 8, "batches": 2}, 10),
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "t").stat().st_size, before[1]))
+    try:
+        with caplog.at_level(logging.WARNING, "blobfeed"):
+            for number in range(3):
+                file.write(file.span("loader", "task", 1, 2, task=number))
+            file.finish(CacheCounts())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [record.message for record in caplog.records] == [
+        f"the trace has no more of process {os.getpid()} from here on: File too large"
     ]
+    assert events_in(tmp_path) == []
 
 
-def test_the_last_record_stands_for_all_batches_to_the_end(tmp_path: Path) -> None:
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
-    writer = ring.trainer()
-    writer.write(Kind.TAKEN, 10_000, 20_000, group=5, sample=10_000)
-    writer.write(Kind.END, 20_000, 50_000, group=305)
-    events = trace_of(*read_ring(ring_of(tmp_path / "t")))["traceEvents"]
-    ring.close()
-    told = [(event["name"], event["args"], event["dur"]) for event in events if event["ph"] == "X"]
-    args = {"batch": 5, "batches": 300}
-    assert told == [("copy", args, 10), ("step", args, 30)]
+def test_a_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    with pytest.raises(ParameterError, match=r"link': it cannot be written: it is a link"):
+        TraceFile.create(tmp_path / "link", ABOUT)
 
 
-def test_a_slot_that_is_announced_again_after_its_release_is_written_once(tmp_path: Path) -> None:
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=0)
-    slots, announce = SlotTrace(ring.descriptor), Announce(7, 2)
+def test_a_slot_is_filled_and_full_with_the_batches_that_it_has(tmp_path: Path, file: TraceFile) -> None:
+    slots = SlotTrace(file, 3)
     slots.assigned(7)
-    slots.announced(announce)
-    slots.released(announce, (4,))
-    slots.announced(announce)
-    slots.end(lambda _: (4,))
-    spans = list(read_ring(ring_of(tmp_path / "t"))[1])
-    ring.close()
-    assert [(span.kind, span.group, span.loader) for span in spans] == [(Kind.FILL, 7, 2), (Kind.FULL, 7, 2)]
+    slots.assigned(7)
+    slots.announced(7, 2, 14, (4, 3))
+    slots.released(7, 2, 14, (4, 3))
+    slots.announced(7, 2, 14, (4, 3))  # again, since the trainer has asked what it may have missed
+    fill, full = events_in(tmp_path)
+    assert (fill["name"], full["name"], fill["tid"], fill["pid"]) == ("fill", "full", 2, 0)
+    assert fill["args"] == full["args"] == {"slot": 2, "batch": 14, "rows": 7, "batches": 2}
+    assert fill["ts"] + fill["dur"] == full["ts"]
+    names = [event["args"]["name"] for event in load(tmp_path / "t")["traceEvents"] if event["name"] == "thread_name"]
+    assert names == ["slot 0", "slot 1", "slot 2"]
+
+
+def test_the_trainer_writes_a_line_for_each_slot(
+    tmp_path: Path, file: TraceFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [10_000_000]
+    monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
+    trainer_trace = TrainerTrace()
+    trainer_trace.file = file
+    for group, number, batches in ((0, 0, 2), (0, 1, 1), (1, 2, 2), (1, 3, 1)):
+        trainer_trace.asks()
+        now[0] += 50_000 if batches == 2 else 0
+        trainer_trace.asks()  # as after an interrupt
+        trainer_trace.has()
+        now[0] += 10_000
+        trainer_trace.takes(group, number, batches)
+        now[0] += 500_000
+    trainer_trace.end()
+    told = [(event["name"], event["args"]["batch"], event["args"]["batches"], event["dur"])
+            for event in events_in(tmp_path)]  # fmt: skip
+    assert told == [
+        ("wait", 0, 2, 50), ("copy", 0, 2, 10), ("step", 0, 2, 1010),
+        ("wait", 2, 2, 50), ("copy", 2, 2, 10), ("step", 2, 2, 1010),
+    ]  # fmt: skip
 
 
 def test_events_are_moved_to_the_other_traces_time_base() -> None:
-    ours = trace_of(RUN, [])
-    base = ours["baseTimeNanoseconds"]
-    theirs = {"baseTimeNanoseconds": base + 5000, "traceEvents": [{"ph": "X", "ts": 1.5}, {"ph": "M"}]}
-    assert merged(ours, theirs)["traceEvents"][-2:] == [{"ph": "X", "ts": 6.5}, {"ph": "M"}]
+    ours = {"traceEvents": [{"ph": "X", "ts": 1_764_000_000_000_123}, {"ph": "M"}]}
+    theirs = {"baseTimeNanoseconds": 1_764_000_000_000_000_000, "traceEvents": [{"ph": "X", "ts": 1.5}]}
+    both = merged(ours, theirs)
+    assert both["traceEvents"] == [{"ph": "X", "ts": 123.0}, {"ph": "M"}, {"ph": "X", "ts": 1.5}]
+    assert both["baseTimeNanoseconds"] == theirs["baseTimeNanoseconds"]
 
 
-def test_a_ring_file_can_be_mapped_by_others(tmp_path: Path) -> None:
-    ring = TraceRing.create(tmp_path / "t", RUN, lines=1)
-    ring.assembler().write(Kind.FULL, 1, 2, loader=0, group=3)
-    with mmap.mmap(ring.descriptor, 0) as seen:
-        assert len(seen) == ring_of(tmp_path / "t").stat().st_size
-    other = TraceRing(os.dup(ring.descriptor))
-    other.assembler().write(Kind.FULL, 2, 3, loader=0, group=4)  # goes on behind it
-    assert [span.group for span in read_ring(ring_of(tmp_path / "t"))[1]] == [3, 4]
-    ring.close()
-    other.close()
+def test_what_is_no_list_of_events_is_no_trace(tmp_path: Path) -> None:
+    (tmp_path / "t").write_text('{"traceEvents": 7}')
+    with pytest.raises(BlobfeedError, match="t is no trace"):
+        load(tmp_path / "t")
