@@ -38,6 +38,7 @@ EXTRAS = {
     "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.12",),
     "keras": ("keras>=3.4",),
+    "jax": ("jax>=0.4.35",),
     "report": ("plotly>=6.0", "textual-image>=0.8"),
     "tensorflow": ("tensorflow>=2.16",),
     "ray": ("ray>=2.10",),

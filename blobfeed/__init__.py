@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .readers.batch_reader import BatchReader as BatchReader
     from .readers.delivery.named_batches import NamedBatch as NamedBatch
     from .readers.h5_dataset import H5Dataset as H5Dataset
+    from .readers.jax_dataset import JaxDataset as JaxDataset
     from .readers.keras_dataset import KerasDataset as KerasDataset
     from .readers.sharding import Shard as Shard
     from .readers.sharding import find_shard as find_shard
@@ -45,6 +46,7 @@ _HOMES = {
     "readers.batch_reader": ("BatchReader",),
     "readers.delivery.named_batches": ("NamedBatch",),
     "readers.h5_dataset": ("H5Dataset",),
+    "readers.jax_dataset": ("JaxDataset",),
     "readers.keras_dataset": ("KerasDataset",),
     "readers.sharding": ("Shard", "find_shard"),
     "readers.tensorflow_dataset": ("TensorFlowDataset",),
@@ -80,7 +82,13 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-_NEEDS = {"H5Dataset": "torch", "KerasDataset": "keras", "TensorFlowDataset": "tensorflow", "TorchDataset": "torch"}
+_NEEDS = {
+    "H5Dataset": "torch",
+    "JaxDataset": "jax",
+    "KerasDataset": "keras",
+    "TensorFlowDataset": "tensorflow",
+    "TorchDataset": "torch",
+}
 """The library that each of these classes needs."""
 
 # `from blobfeed import *` imports every name here, so the classes that bring a framework are not among them.

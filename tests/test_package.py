@@ -21,7 +21,7 @@ import blobfeed
 from .support.imports import FOLDERS, circles, imported, modules, upward
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY = {"torch", "keras", "tensorflow", "caffe"}
+HEAVY = {"torch", "jax", "keras", "tensorflow", "caffe"}
 
 
 def python(code: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -160,7 +160,7 @@ import numpy as np
 class Finder(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, *rest):
-        hidden = name.partition(".")[0] in {"torch", "keras", "tensorflow", "cv2", "lmdb"}
+        hidden = name.partition(".")[0] in {"torch", "jax", "keras", "tensorflow", "cv2", "lmdb"}
         return None if hidden else super().find_spec(name, *rest)
 
 sys.meta_path[:] = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
@@ -173,6 +173,7 @@ np.save("x.npy", np.zeros((4, 2), np.float32))
 attempts = {
     "TorchDataset": lambda: blobfeed.TorchDataset,
     "H5Dataset": lambda: blobfeed.H5Dataset,
+    "JaxDataset": lambda: blobfeed.JaxDataset,
     "KerasDataset": lambda: blobfeed.KerasDataset,
     "TensorFlowDataset": lambda: blobfeed.TensorFlowDataset,
     "harness": lambda: blobfeed.LayerHarness(blobfeed.NpyInputLayer, "{data: x.npy, batch_size: 1}", device="cpu"),
@@ -196,6 +197,7 @@ def test_without_a_library_help_works_and_the_extra_is_named(tmp_path: Path) -> 
     assert run.stdout.splitlines() == [
         f"TorchDataset - blobfeed.TorchDataset needs torch, {missing} 'blobfeed[torch]'",
         f"H5Dataset - blobfeed.H5Dataset needs torch, {missing} 'blobfeed[torch]'",
+        f"JaxDataset - blobfeed.JaxDataset needs jax, {missing} 'blobfeed[jax]'",
         f"KerasDataset - blobfeed.KerasDataset needs keras, {missing} 'blobfeed[keras]'",
         f"TensorFlowDataset - blobfeed.TensorFlowDataset needs tensorflow, {missing} 'blobfeed[tensorflow]'",
         f"harness - a harness with device 'cpu' needs torch, {missing} 'blobfeed[torch]'",

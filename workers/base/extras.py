@@ -11,6 +11,7 @@ EXTRAS = {
     "deflate": ("compression", "fast reading of gzip chunks"),
     "fsspec": ("cloud", "sources at hdfs:// and the like"),
     "hdf5plugin": ("compression", "HDF5 files that are compressed by blosc, lz4"),
+    "jax": ("jax", "JaxDataset"),
     "keras": ("keras", "KerasDataset"),
     "lmdb": ("lmdb", "Caffe's LMDB"),
     "numba": ("fast", "compiled conversion at delivery"),

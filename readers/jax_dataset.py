@@ -1,0 +1,58 @@
+"""The pipeline for JAX: whole batches of its arrays, over all devices and processes if a sharding says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Unpack
+
+import jax
+from jax.sharding import Sharding
+
+from ..workers.base.errors import ParameterError
+from .batch_reader import BatchReader, DatasetOverReader
+from .keywords import ReaderArguments, check_keywords, check_no_copy, names_arguments_of
+from .looped import SourceLike
+
+
+class JaxDataset(DatasetOverReader):
+    """Whole batches: plain dicts of jax.Array by name, as a function under `jax.jit` takes them.
+
+        mesh = jax.make_mesh((jax.device_count(),), ("data",))
+        sharding = NamedSharding(mesh, PartitionSpec("data"))
+        for batch in JaxDataset("train.h5", batch_size=64, shuffle=True, epochs=1, sharding=sharding):
+            train(batch["data"], batch["label"])
+
+    The arguments are those of BatchReader, `reader` is the BatchReader underneath. `sharding`: of every array, a
+    jax.sharding.Sharding; without one arrays go to the default device. Of several processes (jax.distributed) each
+    reads its own shard, and its batch_size rows are its part of global arrays. As everywhere in JAX, 64-bit numbers
+    become 32-bit ones unless `jax_enable_x64` is set.
+
+    Raises ParameterError for a type that JAX does not have, and what BatchReader raises.
+    """
+
+    @names_arguments_of(BatchReader)
+    def __init__(
+        self, source: SourceLike = None, *, sharding: Sharding | None = None, **arguments: Unpack[ReaderArguments]
+    ) -> None:
+        check_no_copy("JaxDataset", arguments)
+        check_keywords(JaxDataset, arguments)
+        if jax.process_count() > 1 and arguments.get("world_size") is None:
+            arguments["rank"], arguments["world_size"] = jax.process_index(), jax.process_count()
+        self._sharding = sharding
+        self.reader = BatchReader(source, copy=True, **arguments)  # JAX may keep an array instead of copying it
+        for name, spec in self.reader.specs.items():
+            if spec.dtype.kind not in "biufc":
+                self.close()
+                raise ParameterError(
+                    f"top {name!r} has the type {spec.dtype}, which JAX does not have: leave it out of 'tops', or make "
+                    "numbers of it in decode"
+                )
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self._arrays, self.reader)
+
+    def _arrays(self, batch: dict[str, Any]) -> dict[str, Any]:
+        if self._sharding is None:
+            return dict(jax.device_put(dict(batch)))
+        make: Any = jax.make_array_from_process_local_data  # which declares no types
+        return {name: make(self._sharding, rows) for name, rows in batch.items()}
