@@ -5,7 +5,7 @@ It speaks the loaders' protocol for each actor. If the bridge dies, all its load
 a growing pause, as long as the run lasts: a cluster may come back. Local loaders continue meanwhile.
 
     assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
-    bridge → assembler    Room, LoaderStarted, LoaderEnded, JoinFailed
+    bridge → assembler    ClusterCapacity, LoaderStarted, LoaderEnded, JoinFailed
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import zmq
 from ..base.errors import LoaderDied
 from ..transport.links import Opener, Sealer
 from ..transport.messages import (
+    ClusterCapacity,
     FromBridge,
     JoinFailed,
     KillLoader,
     LoaderEnded,
     LoaderStarted,
-    Room,
     StartLoader,
     ToBridge,
 )
@@ -140,7 +140,7 @@ class Bridge:
 
     def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded]:
         match message:
-            case Room(loaders):
+            case ClusterCapacity(loaders):
                 self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
                 self.pool.wanted = min(self._most, loaders)
             case JoinFailed(text):

@@ -42,6 +42,7 @@ from ..transport import links
 from ..transport.error_channel import pass_on, summary_of
 from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
+    ClusterCapacity,
     Done,
     FromBridge,
     FromLoader,
@@ -50,7 +51,6 @@ from ..transport.messages import (
     LoaderEnded,
     LoaderStarted,
     Ready,
-    Room,
     StartFailed,
     StartLoader,
     ToBridge,
@@ -170,12 +170,12 @@ class _Bridge:
         if len(unplaced) > self._unplaced:  # they may wait for hours, for another training to end
             _log.warning("the cluster has no place yet for %d remote loaders: its processors are taken", len(unplaced))
         self._unplaced = len(unplaced)
-        room = sum(map(self._cluster.capacity_of, nodes.values()))
-        if room != self._capacity:
-            self._capacity = room
-            self._tell(Room(room))
-            if self._wanted.count != "auto" and room < self._wanted.count:
-                _log.warning("the cluster has room for %d of %d remote loaders", room, self._wanted.count)
+        capacity = sum(map(self._cluster.capacity_of, nodes.values()))
+        if capacity != self._capacity:
+            self._capacity = capacity
+            self._tell(ClusterCapacity(capacity))
+            if self._wanted.count != "auto" and capacity < self._wanted.count:
+                _log.warning("the cluster has room for %d of %d remote loaders", capacity, self._wanted.count)
 
     def _take_requests(self) -> bool:
         """Do the assembler's requests; returns False when the assembler is gone."""

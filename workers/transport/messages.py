@@ -278,8 +278,8 @@ class LoaderEnded(Message, frozen=True, tag="loader_ended"):
     crashed: bool
 
 
-class Room(Message, frozen=True, tag="room"):
-    """The bridge has joined the cluster, which has nodes for so many `loaders`."""
+class ClusterCapacity(Message, frozen=True, tag="cluster_capacity"):
+    """The bridge has joined the cluster, whose nodes can run `loaders` loaders."""
 
     loaders: int
 
@@ -296,4 +296,4 @@ ToLoader = Fill | Postprocess
 FromLoader = Ready | Done | StartFailed
 FromSampler = Drawn | DrawFailed
 ToBridge = StartLoader | KillLoader
-FromBridge = LoaderStarted | LoaderEnded | Room | JoinFailed
+FromBridge = LoaderStarted | LoaderEnded | ClusterCapacity | JoinFailed
