@@ -26,7 +26,7 @@ def test_an_option_is_explained_under_each_heading_that_has_it(name: str, heads:
 
 
 def test_what_only_a_text_names_is_explained_by_that() -> None:
-    assert as_text("weights").startswith("sampler: which samples an epoch has: {weights: FILE")
+    assert as_text("weights").startswith("sampler: chooses the samples of an epoch: {weights: FILE")
 
 
 def test_a_name_that_nothing_has_is_an_error() -> None:

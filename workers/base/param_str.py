@@ -51,7 +51,7 @@ def parse_param_str(text: str | Mapping[str, Any], what: str = "param_str") -> d
     if value is None:
         try:
             value = yaml.load(text, _Loader)
-        except Exception as error:  # a tag before what is none of its values makes PyYAML raise KeyError and others
+        except Exception as error:  # a tag with a wrong value makes PyYAML raise KeyError and others
             raise ParameterError(f"{what} is not valid YAML: {error}; it reads {text!r}") from None
     if not isinstance(value, dict):
         raise ParameterError(

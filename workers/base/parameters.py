@@ -30,12 +30,12 @@ _MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The transformation of samples, called transform_param in Caffe's own data layers.
 
-    scale: what values are multiplied by, after the mean is subtracted; one number, or one for each channel.
-    mean_value: what is subtracted: one number, or one for each channel.
+    scale: factor of the values, applied after the mean is subtracted; one number, or one for each channel.
+    mean_value: the mean to subtract: one number, or one for each channel.
     mean_file: instead, a mean image: .npy, or the .binaryproto of Caffe's compute_image_mean.
-    crop_size: height and width of what is cut out of each picture, at a random place in training, else in the centre;
-        one number stands for both; 0 for the whole picture.
-    mirror: whether half of the pictures are mirrored from left to right in training.
+    crop_size: height and width of the part cut out of each picture, at a random place in training, else in the centre;
+        one number for both; 0 for the whole picture.
+    mirror: mirror half of the pictures from left to right in training.
     force_color: make three channels of one.
     force_gray: make one channel of three.
     """
@@ -52,7 +52,7 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The padding of samples of unequal size to the size of the batch's largest.
 
-    value: what fills the rest: a number, or numbers by top; {mask: 255} fills all other tops with 0.
+    value: fills the rest: a number, or numbers by top; {mask: 255} fills all other tops with 0.
     to_multiple_of: round the size up to a multiple of this: height and width of images (channels, height, width), of
         all else the first axis alone.
     """
@@ -65,10 +65,10 @@ class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Decoded samples are kept in a file from the first epoch on.
+    """The file that keeps decoded samples from the first epoch on.
 
     path: the file; several runs on one machine may share it.
-    size_limit: how large it may grow, in bytes.
+    size_limit: the largest size of the file, in bytes.
     """
 
     path: str
@@ -82,7 +82,7 @@ class RemoteLoaders(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: the most that "auto" starts.
     address: the cluster's address, such as "host:port" or "[fd00::1]:port"; "auto" asks RAY_ADDRESS, then this machine.
     num_cpus: processors that each of them takes there.
-    resources: what else each of them takes, by Ray's names; {loader: 1} chooses the nodes that have it.
+    resources: other resources that each of them takes, by Ray's names; {loader: 1} chooses nodes that have it.
     runtime_env: Ray's, for files, packages and environment variables that the nodes lack.
     """
 
@@ -103,32 +103,33 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     The one place that says what each parameter means: `blobfeed params` and docs/parameters.md are made from it.
 
-    source: what to read: a mapping with one key, the kind, over that kind's options, such as {hdf5: {path: train.h5}}.
+    source: the data: a mapping with one key, the kind, over that kind's options, such as {hdf5: {path: train.h5}}.
     mix: instead of source: several sources, each with a weight (else 1); see order.md.
-    fields: which arrays of the source are read, if a hook makes the tops from others; without it the tops.
-    tops: which arrays come out, each once, in the order of the layer's tops; one name needs no list. Without it those
-        of the source; of HDF5 files data and label, or, without data, all arrays. What pad and concatenate make comes
-        behind them by itself.
+    fields: names of the arrays to read, if a hook makes the tops from others; without it the tops.
+    tops: names of the arrays to deliver, each once, in the order of the layer's tops; one name needs no list. Without
+        it those of the source; of HDF5 files data and label, or, without data, all arrays. The tops that pad and
+        concatenate make follow by themselves.
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
         waiting; see layer.md.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
-    start: of a layer: "at_first_batch", or "at_setup", so that batches lie ready while the net is made or restored.
+    start: start of a layer's processes: "at_first_batch", or "at_setup", so that batches are ready while the net is
+        made or restored.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
     shuffle_window: chunks that are mixed at a time.
-    sampler: which samples an epoch has: {weights: FILE, draws: n}, {balance: FIELD}, {indices: FILE},
+    sampler: chooses the samples of an epoch: {weights: FILE, draws: n}, {balance: FIELD}, {indices: FILE},
         {exclude: FILE}, or a function in Python; see order.md.
-    batch_sampler: a function that gives whole batches of sample indices; see order.md.
-    seed: what the order and all random numbers depend on.
-    seed_globals: whether NumPy's and Python's global generators are seeded for each sample, too.
+    batch_sampler: a function that yields whole batches of sample indices; see order.md.
+    seed: determines the order and all random numbers.
+    seed_globals: seed NumPy's and Python's global generators for each sample, too.
     rand_skip: at the start, skip a number of samples below this one, drawn by the seed, as Caffe's data layers do.
     epochs: the data end after so many epochs; without it they never end.
-    last_batch: what happens if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or
-        give a "partial" batch.
-    rank: which part of the data is this process's, from 0; found by itself under torchrun and in Caffe.
-    world_size: how many processes share the data; goes with rank.
+    last_batch: if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or deliver a
+        "partial" batch.
+    rank: number of this process's part of the data, from 0; set automatically under torchrun and in Caffe.
+    world_size: number of processes that share the data; goes with rank.
     transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.
     max_shapes: for tops that a hook makes in different sizes: the largest shape, by top.
     concatenate: tops whose samples are put end to end instead of stacked; see delivery.md.
@@ -136,18 +137,20 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pad: bring the samples of a batch to one size; see delivery.md.
     cache: keep decoded samples in a file from the first epoch on; see sources_images.md.
     on_error: "raise", or "replace" a sample that cannot be read by another one.
-    max_bad_samples: how many different samples may be replaced before the run ends.
-    task_timeout_s: seconds at one task, of a stream at one sample, after which a loader counts as hung and is replaced.
+    max_bad_samples: the most different samples that may be replaced before the run ends.
+    task_timeout_s: seconds at one task, or at one sample of a stream, after which a loader counts as hung and is
+        replaced.
     timeout_s: seconds without a batch after which the trainer gives up.
-    state_file: where a layer notes its position at each of Caffe's snapshots; see caffe.md.
-    changed_data: "refuse" a state that was saved over other data, or "accept" it and go on with them; see readers.md.
-    device: where a reader's tensors are: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
+    state_file: the file in which a layer stores its position at each of Caffe's snapshots; see caffe.md.
+    changed_data: "refuse" a state that was saved with other data, or "accept" it and continue with these; see
+        readers.md.
+    device: the device of a reader's tensors: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
     device_prefetch: batches on a CUDA device or on the way there.
-    page_lock: what is page-locked for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
+    page_lock: page-locked memory for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
         see delivery.md.
     delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
         see delivery.md.
-    trace: a file for what every process did and when; see trace.md.
+    trace: a file with the steps and times of every process; see trace.md.
     metrics: a file, or a port of this machine, for Prometheus; see monitor.md.
     """
 

@@ -34,7 +34,7 @@ class Statistics:
     cache_misses: int = 0
     """samples that it did not have yet: they were read from the source"""
     damaged_in_cache: int = 0
-    """samples of the decoded cache whose checksum was wrong: they were made anew from the source"""
+    """samples of the decoded cache whose checksum was wrong: they were decoded again from the source"""
     diagnosis: str = ""
     """one sentence: the part that limits the speed, and the reason"""
 
