@@ -54,7 +54,8 @@ def rates(steps: Mapping[str, Step], turns: int, turn_s: float) -> dict[str, lis
     found: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns):
         order = list(steps.items())
-        for name, step in order if turn % 2 else order[::-1]:
+        first = turn % len(order)
+        for name, step in order[first:] + order[:first]:
             for _ in range(8):  # what lay ready in the ring
                 step()
             count, begun = 0, time.perf_counter()
