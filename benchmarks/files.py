@@ -61,6 +61,13 @@ def cold(quick: bool) -> Iterator[Row]:
         duration(found["seconds"]),
         f"{_megabytes(found['disk_bytes'])} read",
     ]
+    for num_loaders in (0, "auto"):
+        found = _run("first_rows", source={"npy": {"data": str(path)}}, path=str(path), num_loaders=num_loaders)
+        yield [
+            f"first batch of 64 such rows, num_loaders: {num_loaders}",
+            duration(found["seconds"]),
+            f"{_megabytes(found['disk_bytes'])} read",
+        ]
     samples = HDF5_224.size(quick)
     path = HDF5_224.ensure(samples)
     found = _run("first_batch", source={"hdf5": {"path": str(path)}}, path=str(path))

@@ -150,19 +150,28 @@ class Segment(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The batches, `batches_per_slot` in each group."""
+    """The batches, `batches_per_slot` in each group; with `starts_small` one in the first, as nothing is ready then."""
 
     batches: Batches
     batches_per_slot: int
+    starts_small: bool = False
 
     @property
     def total(self) -> int | None:
         batches = self.batches.total
-        return None if batches is None else -(-batches // self.batches_per_slot)
+        return None if batches is None else -(-(batches + self._missing) // self.batches_per_slot)
+
+    @property
+    def _missing(self) -> int:
+        """The batches that the first group lacks."""
+        return self.batches_per_slot - 1 if self.starts_small else 0
+
+    def first(self, group: int) -> int:
+        """Return the number of the group's first batch."""
+        return max(0, group * self.batches_per_slot - self._missing)
 
     def numbers(self, group: int) -> range:
-        first = group * self.batches_per_slot
-        end = first + self.batches_per_slot
+        first, end = self.first(group), self.first(group + 1)
         total = self.batches.total
         return range(first, end if total is None else min(end, total))
 
@@ -172,7 +181,7 @@ class Groups:
     def position_of(self, group: int, row: int) -> int:
         """Return the global position in `row` of `group`, counting as if its batch were full."""
         number, within = divmod(row, self.batches.parameters.batch_size)
-        return self.batches.batch(group * self.batches_per_slot + number).start + within
+        return self.batches.batch(self.first(group) + number).start + within
 
     def segments(self, group: int, first_row: int, rows: int) -> Iterator[Segment]:
         """Yield the segments in rows first_row … first_row+rows-1; adjoining positions are merged."""
@@ -182,7 +191,7 @@ class Groups:
         size = self.batches.parameters.batch_size
         pending: Segment | None = None
         for number in range(first_row // size, -(-(first_row + rows) // size)):
-            batch = self.batches.batch(group * self.batches_per_slot + number)
+            batch = self.batches.batch(self.first(group) + number)
             begin = max(first_row - number * size, 0)
             end = min(first_row + rows - number * size, batch.rows)
             if begin >= end:
@@ -203,7 +212,7 @@ class Groups:
 
         They nearly always are; the first and the last batch suffice to decide it.
         """
-        size, number = self.batches.parameters.batch_size, group * self.batches_per_slot
+        size, number = self.batches.parameters.batch_size, self.first(group)
         first, last = first_row // size, (first_row + rows - 1) // size
         if self.batches.world_size > 1 or first >= last:
             return None

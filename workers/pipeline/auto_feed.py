@@ -40,7 +40,7 @@ class AutoFeed:
         self._use(local)
         self._head_start = max(2, math.ceil(_head_start(plan) / local.batches_per_group))
         """Groups that the trainer makes, the first one before loaders start; 0 if it makes all, or no more."""
-        self._first = self._head_start * local.batches_per_group
+        self._first = local.first_of(self._head_start)
         """The loaders' first batch."""
         if plan.total_batches is not None and self._first >= plan.total_batches:
             self._head_start = 0  # the run is over before loaders would be of use

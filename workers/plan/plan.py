@@ -257,10 +257,15 @@ class IndexedPlan(Plan, Schedule):
 
     order: EpochOrder
     rounds: Batches
+    starts_small: bool = False
+    """The first slot gets one batch, whatever the others get."""
 
     @cached_property
     def groups(self) -> Groups:
-        return Groups(self.rounds, self.batches_per_slot)
+        return Groups(self.rounds, self.batches_per_slot, self.starts_small)
+
+    def first_batch(self, group: int) -> int:
+        return self.first_number + self.groups.first(group)
 
     @property
     def samples(self) -> int:

@@ -27,7 +27,7 @@ def grouped(draw: st.DrawFn) -> Groups:
         assume(False)  # too few samples for every rank: test_batch_plan has these
         raise
     assume(groups.total is None or groups.total > 0)
-    return Groups(groups, draw(st.integers(1, 5)))
+    return Groups(groups, draw(st.integers(1, 5)), draw(st.booleans()))
 
 
 @st.composite
@@ -38,9 +38,10 @@ def some_group(draw: st.DrawFn) -> tuple[Groups, int]:
 
 def naive_rows(groups: Groups, group: int) -> dict[int, int]:
     """Row → global position, for every row of the group that holds a sample."""
-    found = {}
-    for number in range(groups.batches_per_slot):
-        k = group * groups.batches_per_slot + number
+    found, each = {}, groups.batches_per_slot
+    sizes = [1 if groups.starts_small else each, *[each] * group]
+    for number in range(sizes[group]):
+        k = sum(sizes[:group]) + number
         if groups.batches.total is not None and k >= groups.batches.total:
             break
         batch = groups.batches.batch(k)

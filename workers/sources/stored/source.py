@@ -303,6 +303,8 @@ class OpenFiles:
         return self._joined[key]
 
     def close(self) -> None:
+        # Setup reads one sample again and again, which says nothing about the rows of the run.
+        self.announcements = Announcements()
         self._joined.clear()
         while self.opened:
             self.opened.popitem()[1].close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.files.file import FileStamp, RawFile, whole_pages
 from blobfeed.workers.sources.stored import source as module
@@ -55,6 +59,39 @@ def test_shuffled_rows_of_a_cold_file_are_read_without_the_rest_of_it(tmp_path: 
     assert _bytes_from_disk() - before < 2 * (64 * 2 * PAGE + ROWS * 8)  # 15.7 MB are in the file
     np.testing.assert_array_equal(rows["data"], values[WANTED])
     np.testing.assert_array_equal(rows["label"], WANTED)
+
+
+@pytest.mark.parametrize("num_loaders", [0, "auto"])
+def test_the_first_batch_of_a_cold_file_is_read_without_the_rest_of_it(
+    tmp_path: Path, num_loaders: Literal[0, "auto"]
+) -> None:
+    """Setup reads its trial sample many times, and small batches share slots: neither makes the kernel read more."""
+    _source(tmp_path).close()
+    for path in tmp_path.iterdir():
+        _drop(path)
+    parameters = Parameters(
+        source={"npy": {name: str(tmp_path / f"{name}.npy") for name in ("data", "label")}},
+        batch_size=64,
+        shuffle=True,
+        num_loaders=num_loaders,
+    )
+    with Pipeline(parameters) as pipeline:
+        pipeline.deliver_into_host(promises=False)
+        before = _pages_in_memory(tmp_path / "data.npy")
+        batch = pipeline.take()
+        assert np.asarray(batch.tops["data"]).tobytes() == _values()[batch.indices].tobytes()
+        assert _pages_in_memory(tmp_path / "data.npy") - before <= 2 * 64  # of 3,829
+
+
+def _pages_in_memory(path: Path) -> int:
+    """Counted by the kernel, which tells the owner of a file."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+    there = (ctypes.c_ubyte * -(-size // PAGE))()
+    start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), there) == 0
+    return sum(page & 1 for page in there)
 
 
 def test_cold_and_warm_files_give_the_same_bytes_in_any_order(tmp_path: Path) -> None:
