@@ -24,8 +24,8 @@ from rich.text import Text
 from .workers.base.errors import BlobfeedError
 from .workers.base.files import writing
 from .workers.plan.plan import usable_cores
-from .workers.transport.board_reading import LoaderLine, Reading
-from .workers.transport.status_board import NAME, Count
+from .workers.transport.board_reading import Reading
+from .workers.transport.status_board import NAME, Count, Line
 from .workers.watching.diagnosis import Blame, diagnose
 from .workers.watching.interval import interval
 
@@ -122,7 +122,7 @@ def read_pipelines() -> Iterator[tuple[Key, Reading, list[int]]]:
         with suppress(OSError):
             reading = Reading.of(next(iter(held.values())).read_bytes(), time.monotonic_ns())
             # Without loaders there is no assembler.
-            if reading and reading.about.trainer in held and (reading.in_process or reading.assembler in held):
+            if reading and reading.header.trainer in held and (reading.in_process or reading.header.assembler in held):
                 yield key, reading, [int(each.parts[2]) for each in held.values()]
 
 
@@ -134,15 +134,17 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
     now, cores = readings[-1], usable_cores()
     before = readings[max(0, len(readings) - 1 - _WINDOW)] if len(readings) > 1 else None
     recent, whole = interval(now, before), interval(now)
-    counts = {count.name.lower(): now.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))}
+    counts = {
+        count.name.lower(): now.header.counts[count] for count in Count if not count.name.endswith(("_NS", "SINCE"))
+    }
     return {
-        "trainer": now.about.trainer,
-        "assembler": now.assembler,
-        "source": now.about.source,
-        "seconds": (now.now_ns - now.begun_ns) / 1e9,
+        "trainer": now.header.trainer,
+        "assembler": now.header.assembler,
+        "source": now.header.about.source,
+        "seconds": (now.now_ns - now.header.begun_ns) / 1e9,
         **counts,
-        "slots": now.about.slots,
-        "batches_per_slot": now.about.batches_per_slot,
+        "slots": now.header.slots,
+        "batches_per_slot": now.header.batches_per_slot,
         "batches_per_s": recent.batches / max(recent.seconds, 1e-9),
         "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
@@ -150,27 +152,27 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "stall_history": [interval(later, earlier).stall_share for earlier, later in pairwise(readings)],
         "diagnosis": asdict(diagnose(recent, cores)),
         "diagnosis_since_start": asdict(diagnose(whole, cores)),
-        "last_death": now.last_death,
+        "last_death": now.header.last_death,
         "in_process": now.in_process,
         "cache": now.cache_counts._asdict(),
         "loader_states": [_loader(line, now, before or now) for line in now.running],
     }
 
 
-def _loader(line: LoaderLine, now: Reading, before: Reading) -> dict[str, Any]:
+def _loader(line: Line, now: Reading, before: Reading) -> dict[str, Any]:
     state = line.state
     earlier = next((other for other in before.lines if other.number == line.number), line)
-    cpu_ns = line.usage.cpu_ns - earlier.usage.cpu_ns
+    cpu_ns = line.cpu_ns - earlier.cpu_ns
     return {
         "loader": state.loader,
         "pid": state.pid,
         "activity": state.activity.name.lower(),
         "sample": state.sample,
-        "where": line.where,
+        "where": line.place.of(state.sample),
         "seconds": max(0.0, now.now_ns / 1e9 - state.since),
         "node": line.node,
         "cpu": cpu_ns / max(1, now.now_ns - before.now_ns),
-        "resident": line.usage.resident,
+        "resident": line.resident,
     }
 
 

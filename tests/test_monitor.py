@@ -154,7 +154,7 @@ def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypat
     with trainer("starving", tmp_path, within=container) as process:
         (pid,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         (readings,) = Monitor(int(pid)).look()
-        assert readings[-1].about.trainer == 1
+        assert readings[-1].header.trainer == 1
 
 
 def test_the_command_prints_json_of_one_process_and_draws_a_picture(starving: Trainer, tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ from ..transport.board_reading import read_board
 from ..transport.control_groups import tasks_left
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.messages import Announce, End, Failure, Release, Resend, Stop, ToTrainer
-from ..transport.status_board import WHERE, WHERE_SLOWEST, Count, LoaderState
+from ..transport.status_board import Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
 from .failures import Failed, explain, too_many_held, what_loaders_do
@@ -289,12 +289,11 @@ class Feed:
     def note_places(self) -> None:
         """Write on the board where the samples are stored that loaders are at, and the slowest ones: only the source
         knows, and whoever reads the board from outside has none."""
-        board = self.shared.board
-        for status in map(board.line, range(board.loaders)):
-            now_at = status.read().sample
-            for sample, area in ((now_at, WHERE), (status.slowest_sample, WHERE_SLOWEST)):
-                if status.wants_place(sample, area):
-                    status.note_place(sample, location_of(self._plan.source, sample), area)
+        for line in self.shared.board.lines:
+            slowest = line.slowest_sample if line.slowest_ns else -1
+            for sample, place in ((line.sample, line.place), (slowest, line.place_slowest)):
+                if place.lacks(sample):
+                    place.note(sample, location_of(self._plan.source, sample))
 
     def activities(self) -> str:
         """What the loaders are doing, in words."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ..base.parameters import Parameters
 from ..plan.plan import usable_cores
-from ..transport.board_reading import Usage, read_board
+from ..transport.board_reading import read_board
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from ..watching.metrics import MetricsFile
 from ..watching.openmetrics import openmetrics
@@ -18,6 +18,14 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
 _SHARE = 100
 """The measurements may take at most 1/100 of the assembler's time."""
+
+
+class Usage(NamedTuple):
+    """The usage of a process: `cpu_ns` on a core, `delay_ns` runnable without one, `resident` bytes of memory."""
+
+    cpu_ns: int
+    delay_ns: int
+    resident: int
 
 
 class _Before(NamedTuple):

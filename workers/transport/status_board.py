@@ -11,6 +11,7 @@ begins with a number that changes with it.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import mmap
 import os
@@ -24,28 +25,11 @@ from .linux import memfd_create
 NAME: Final = "blobfeed-board"
 """Of the memory file, as /proc shows it."""
 
-MAGIC: Final = 0x626C_6F62_0004
+MAGIC: Final = 0x626C_6F62_0005
 
-# The header, in words of 8 bytes.
-LINES, ASSEMBLER, BEGUN, TRAINER, SLOTS, BATCHES_PER_SLOT = range(1, 7)
-COUNTS, SOURCE, LAST_DEATH, HEADER = 8, 24, 32, 64
-
-# A loader's line.
-PID, LOADER, ACTIVITY, TASK, SAMPLE, SINCE, DROPPED = range(7)
-SPENT = 7
-CPU, DELAY, RESIDENT = 14, 15, 16
-SLOWEST, SLOWEST_SAMPLE, SLOWEST_ROWS, SLOWEST_AT = range(17, 21)
-BEGAN_ONCE, MEASURED = 21, 22
-WHERE, WHERE_SLOWEST, TIMES, CACHE, LINE = 24, 48, 72, 136, 139
-TEXT_WORDS = 24
-
-ON_NODE = -2
-"""In place of a sample that the area WHERE is about: it names the node of a remote loader."""
-
-TIME_BUCKETS = CACHE - TIMES
+_TIME_BUCKETS = 64
 SHORTEST_BITS = 10
 """The first two buckets hold all times of so many bits and fewer; then there are two for each power of two."""
-
 
 _PLACES = 2 * 66
 """Of a loader's own count: two for each number of bits that a time can have."""
@@ -124,11 +108,156 @@ class About(NamedTuple):
     source: str
 
 
-def _put_text(words: memoryview, text: str) -> None:
-    """The end of a path says more than its beginning."""
+def _fitted(text: str, size: int) -> bytes:
+    """Encode `text` into at most `size` bytes. The end of a path says more than its beginning."""
     data = text.encode("utf-8", "replace")
-    room = words.nbytes
-    words.cast("B")[:] = (data if len(data) <= room else "…".encode() + data[-(room - 3) :]).ljust(room, b"\0")
+    return data if len(data) <= size else "…".encode() + data[-(size - 3) :]
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+_Words = ctypes.Array[ctypes.c_int64]
+_word = ctypes.c_int64
+_SOURCE_BYTES, _DEATH_BYTES, _PLACE_BYTES, _NODE_BYTES = 64, 256, 184, 64
+
+
+class Header(ctypes.Structure):
+    """The beginning of the board; times by time.monotonic_ns()."""
+
+    _fields_ = (
+        ("magic", _word),
+        ("lines", _word),
+        ("begun_ns", _word),
+        ("assembler", _word),
+        ("trainer", _word),
+        ("slots", _word),
+        ("batches_per_slot", _word),
+        ("counts", _word * len(Count)),
+        ("source", ctypes.c_char * _SOURCE_BYTES),
+        ("death", ctypes.c_char * _DEATH_BYTES),
+    )
+    magic: int
+    lines: int
+    begun_ns: int
+    assembler: int
+    trainer: int
+    slots: int
+    batches_per_slot: int
+    counts: _Words
+    """By Count."""
+    source: bytes
+    death: bytes
+
+    @property
+    def about(self) -> About:
+        return About(self.trainer, self.slots, self.batches_per_slot, _decoded(self.source))
+
+    @property
+    def last_death(self) -> str:
+        return _decoded(self.death)
+
+
+class Place(ctypes.Structure):
+    """The location of a sample: only its source knows that, and who reads the board from outside has none."""
+
+    _fields_ = (("sample", _word), ("text", ctypes.c_char * _PLACE_BYTES))
+    sample: int
+    text: bytes
+
+    def lacks(self, sample: int) -> bool:
+        """Whether there is such a sample, and its location is not here yet."""
+        return sample >= 0 and (self.sample != sample or not self.text)
+
+    def note(self, sample: int, where: str) -> None:
+        """Put `where` here, so that no reader takes it for the location of another sample."""
+        self.sample = -1
+        self.text = _fitted(where, _PLACE_BYTES)
+        self.sample = sample
+
+    def of(self, sample: int) -> str:
+        """The location of `sample`; empty if that of another one is here."""
+        return _decoded(self.text) if self.sample == sample >= 0 else ""
+
+
+class Line(ctypes.Structure):
+    """The line of a loader; times in nanoseconds, since the pipeline began, of all loaders that had the line."""
+
+    _fields_ = (
+        ("number", _word),
+        ("pid", _word),
+        ("loader", _word),
+        ("activity", _word),
+        ("task", _word),
+        ("sample", _word),
+        ("since_ns", _word),
+        ("has_begun", _word),
+        ("dropped", _word),
+        ("spent_ns", _word * len(Activity)),
+        ("measured_ns", _word),
+        ("cpu_ns", _word),
+        ("delay_ns", _word),
+        ("resident", _word),
+        ("slowest_ns", _word),
+        ("slowest_sample", _word),
+        ("slowest_rows", _word),
+        ("slowest_at_ns", _word),
+        ("times", _word * _TIME_BUCKETS),
+        ("cache", _word * len(CacheCounts._fields)),
+        ("place", Place),
+        ("place_slowest", Place),
+        ("host", ctypes.c_char * _NODE_BYTES),
+    )
+    number: int
+    pid: int
+    loader: int
+    activity: int
+    task: int
+    sample: int
+    since_ns: int
+    """time.monotonic_ns() at which the activity began."""
+    has_begun: int
+    """1 after the line's first loader has begun."""
+    dropped: int
+    """Frames that loaders have dropped."""
+    spent_ns: _Words
+    """By Activity."""
+    measured_ns: int
+    """The part of the busy time for which `cpu_ns` and `delay_ns` are known."""
+    cpu_ns: int
+    """Time on a core."""
+    delay_ns: int
+    """Time in which the loader could have run and had no core."""
+    resident: int
+    """Bytes of memory now."""
+    slowest_ns: int
+    """The time of the slowest sample: its part of the read, and its decode. 0: none has been made."""
+    slowest_sample: int
+    slowest_rows: int
+    """The samples that were read together, of which `slowest_sample` is the first."""
+    slowest_at_ns: int
+    times: _Words
+    """Samples by the time that each took: see `bucket_ns`."""
+    cache: _Words
+    place: Place
+    """The location of `sample`, if the loader has been there for long."""
+    place_slowest: Place
+    host: bytes
+
+    @property
+    def state(self) -> LoaderState:
+        activity = Activity(self.activity)
+        return LoaderState(self.pid, self.loader, activity, self.task, self.sample, self.since_ns / 1e9)
+
+    @property
+    def node(self) -> str:
+        """The host of a remote loader; empty for one of this host."""
+        return _decoded(self.host)
+
+    @property
+    def cache_counts(self) -> CacheCounts:
+        return CacheCounts(*self.cache)
 
 
 class StatusBoard:
@@ -137,42 +266,47 @@ class StatusBoard:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._map = mmap.mmap(descriptor, 0)
-        self._words = memoryview(self._map).cast("q")
+        self.header = Header.from_buffer(self._map)
+        count = (len(self._map) - ctypes.sizeof(Header)) // ctypes.sizeof(Line)
+        self.lines = (Line * count).from_buffer(self._map, ctypes.sizeof(Header))
 
     @classmethod
     def create(cls, loaders: int) -> StatusBoard:
         descriptor = memfd_create(NAME)
-        os.ftruncate(descriptor, 8 * (HEADER + loaders * LINE))
+        os.ftruncate(descriptor, ctypes.sizeof(Header) + loaders * ctypes.sizeof(Line))
         board = cls(descriptor)
-        board._words[LINES], board._words[TRAINER], board._words[BEGUN] = loaders, os.getpid(), time.monotonic_ns()
-        board._words[0] = MAGIC
+        header = board.header
+        header.lines, header.trainer, header.begun_ns = loaders, os.getpid(), time.monotonic_ns()
+        for number, line in enumerate(board.lines):
+            line.number = number
+        header.magic = MAGIC
         return board
 
     @property
     def loaders(self) -> int:
-        return self._words[LINES]
+        return len(self.lines)
 
     def describe(self, about: About) -> None:
-        words = self._words
-        words[TRAINER], words[SLOTS], words[BATCHES_PER_SLOT], source = about
-        _put_text(words[SOURCE:LAST_DEATH], source)
+        header = self.header
+        header.trainer, header.slots, header.batches_per_slot, source = about
+        header.source = _fitted(source, _SOURCE_BYTES)
 
     def note_assembler(self, pid: int) -> None:
-        self._words[ASSEMBLER] = pid
+        self.header.assembler = pid
 
     def note_death(self, text: str) -> None:
-        _put_text(self._words[LAST_DEATH:HEADER], text)
+        self.header.death = _fitted(text, _DEATH_BYTES)
 
     def close(self) -> None:
-        self._words.release()
+        del self.header, self.lines
         self._map.close()
         os.close(self.descriptor)
 
     def count(self, what: Count) -> int:
-        return self._words[COUNTS + what]
+        return self.header.counts[what]
 
     def set_count(self, what: Count, value: int) -> None:
-        self._words[COUNTS + what] = value
+        self.header.counts[what] = value
 
     def note_start(self, waited_ns: int) -> None:
         """The trainer has taken the first batch, for which it had waited so long."""
@@ -181,22 +315,18 @@ class StatusBoard:
         self.set_count(Count.FIRST_BATCH_NS, time.monotonic_ns())
 
     def add(self, what: Count, value: int = 1) -> None:
-        self._words[COUNTS + what] += value
+        self.header.counts[what] += value
 
     def line(self, number: int) -> LoaderStatus:
-        return LoaderStatus(self.words_of(number))
-
-    def words_of(self, number: int) -> memoryview:
-        """The memory of a line."""
-        return self._words[HEADER + number * LINE :][:LINE]
+        return LoaderStatus(self.lines[number])
 
     def dropped(self) -> int:
         """Frames that loaders have dropped, those that have ended among them."""
-        return sum(self.words_of(number)[DROPPED] for number in range(self.loaders))
+        return sum(line.dropped for line in self.lines)
 
     def states(self) -> list[LoaderState]:
         """Of all loaders that there are."""
-        states = [self.line(number).read() for number in range(self.loaders)]
+        states = [line.state for line in self.lines]
         return [state for state in states if state.activity is not Activity.ABSENT]
 
     def copy(self) -> bytes:
@@ -207,8 +337,8 @@ class StatusBoard:
 class LoaderStatus:
     """One line, as its loader writes it. Times are added up here: a message for each would cost more than it says."""
 
-    def __init__(self, words: memoryview) -> None:
-        self._words = words
+    def __init__(self, line: Line) -> None:
+        self._line = line
         self._activity = 0
         self._since = 0
         self._rows = 1
@@ -226,32 +356,31 @@ class LoaderStatus:
         self._next_sum = 0
 
     def begin(self, loader: int, pid: int) -> None:
-        words = self._words
-        words[PID], words[LOADER], words[TASK], words[BEGAN_ONCE] = pid, loader, 0, 1
+        line = self._line
+        line.pid, line.loader, line.task, line.has_begun = pid, loader, 0, 1
         self._activity, self._since = Activity.STARTING, time.monotonic_ns()
         self.write(Activity.STARTING)
 
     def end(self) -> None:
         """Its loader is gone; the time of what it did last counts too."""
-        words = self._words
-        words[SPENT + words[ACTIVITY]] += max(0, time.monotonic_ns() - words[SINCE])
-        words[ACTIVITY] = Activity.ABSENT
+        line = self._line
+        line.spent_ns[line.activity] += max(0, time.monotonic_ns() - line.since_ns)
+        line.activity = Activity.ABSENT
 
     def note_dropped(self) -> None:
-        self._words[DROPPED] += 1
+        self._line.dropped += 1
 
     def note_cache_counts(self, now: CacheCounts, before: CacheCounts) -> None:
         for place, (count, old) in enumerate(zip(now, before, strict=True)):
-            self._words[CACHE + place] += count - old
+            self._line.cache[place] += count - old
 
     def note_node(self, host: str) -> None:
         """The loader runs on another machine, or may: its process has no number here."""
-        self._words[WHERE] = ON_NODE
-        _put_text(self._words[WHERE + 1 : WHERE + TEXT_WORDS], host)
+        self._line.host = _fitted(host, _NODE_BYTES)
 
     @property
     def is_remote(self) -> bool:
-        return self._words[WHERE] == ON_NODE
+        return bool(self._line.host)
 
     def begin_task(self, task: int) -> None:
         """The loader is to blame for `task` from now on, and its slowest sample is looked for."""
@@ -265,15 +394,16 @@ class LoaderStatus:
 
     def busy_times(self) -> list[int]:
         """The nanoseconds of each of BUSY, up to the last `write`, of all loaders that had the line."""
-        return [self._words[SPENT + activity] + self._spent[activity] for activity in BUSY]
+        on_board = self._line.spent_ns
+        return [on_board[activity] + self._spent[activity] for activity in BUSY]
 
     def blame(self, task: int) -> None:
         """A loader that dies now has died of that task; 0: of none."""
-        self._words[TASK] = task
+        self._line.task = task
 
     def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
         """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
-        words, before, now = self._words, self._activity, time.monotonic_ns()
+        line, before, now = self._line, self._activity, time.monotonic_ns()
         took = now - self._since
         self._spent[before] += took
         if before == _DECODING:
@@ -283,9 +413,9 @@ class LoaderStatus:
             if activity != _DECODING:
                 self._note_time(self._read_ns, self._rows, now)
         self._activity, self._since, self._rows = activity, now, rows
-        words[ACTIVITY] = activity
-        words[SAMPLE] = sample
-        words[SINCE] = now
+        line.activity = activity
+        line.sample = sample
+        line.since_ns = now
         if now > self._next_sum:
             self._sum_up(now)
 
@@ -295,62 +425,48 @@ class LoaderStatus:
         if not self._is_warm:
             self._is_warm = True
         elif nanoseconds > self._slowest:
-            words = self._words
-            self._slowest, self._slowest_sample = nanoseconds, words[SAMPLE]
-            if nanoseconds > words[SLOWEST]:  # of all the loaders that had this line
-                words[SLOWEST_SAMPLE], words[SLOWEST_ROWS], words[SLOWEST_AT] = words[SAMPLE], rows, now
-                words[SLOWEST] = nanoseconds
+            line = self._line
+            self._slowest, self._slowest_sample = nanoseconds, line.sample
+            if nanoseconds > line.slowest_ns:  # of all the loaders that had this line
+                line.slowest_sample, line.slowest_rows, line.slowest_at_ns = line.sample, rows, now
+                line.slowest_ns = nanoseconds
 
     def _sum_up(self, now: int) -> None:
         """Put the times on the board. Each by itself would cost more than the rest of `write`."""
-        words = self._words
+        on_board, times = self._line.spent_ns, self._line.times
         for activity, spent in enumerate(self._spent):
-            words[SPENT + activity] += spent
+            on_board[activity] += spent
         for place, rows in enumerate(self._times):
             if rows:
-                words[TIMES + min(max(0, place - 2 * SHORTEST_BITS), TIME_BUCKETS - 1)] += rows
+                times[min(max(0, place - 2 * SHORTEST_BITS), _TIME_BUCKETS - 1)] += rows
         self._spent, self._times = [0] * len(Activity), [0] * _PLACES
         self._next_sum = now + _SUM_NS
 
     def read(self) -> LoaderState:
-        pid, loader, activity, task, sample, since = self._words[:6].tolist()
-        return LoaderState(pid, loader, Activity(activity), task, sample, since / 1e9)
+        return self._line.state
 
     # ---- what the assembler writes of it
 
     def busy_ns(self, now_ns: int) -> int:
         """That its loaders have spent on tasks."""
-        words = self._words
-        begun = max(0, now_ns - words[SINCE]) if words[ACTIVITY] in BUSY else 0
-        return begun + sum(words[SPENT + activity] for activity in BUSY)
+        line = self._line
+        begun = max(0, now_ns - line.since_ns) if line.activity in BUSY else 0
+        return begun + sum(line.spent_ns[activity] for activity in BUSY)
 
     def note_usage(self, measured_ns: int, cpu_ns: int, delay_ns: int, resident: int) -> None:
         """In so much more busy time it had a core for `cpu_ns` and wanted one for `delay_ns`; `resident`: bytes now."""
-        words = self._words
-        words[MEASURED] += measured_ns
-        words[CPU] += cpu_ns
-        words[DELAY] += delay_ns
-        words[RESIDENT] = resident
-
-    @property
-    def slowest_sample(self) -> int:
-        return self._words[SLOWEST_SAMPLE] if self._words[SLOWEST] else -1
-
-    def wants_place(self, sample: int, area: int) -> bool:
-        """Whether the board does not yet say where `sample` is stored; `area`: WHERE or WHERE_SLOWEST."""
-        return sample >= 0 and (self._words[area] != sample or not self._words[area + 1])
-
-    def note_place(self, sample: int, where: str, area: int) -> None:
-        self._words[area] = -1
-        _put_text(self._words[area + 1 : area + TEXT_WORDS], where)
-        self._words[area] = sample
+        line = self._line
+        line.measured_ns += measured_ns
+        line.cpu_ns += cpu_ns
+        line.delay_ns += delay_ns
+        line.resident = resident
 
 
 class Unwatched(LoaderStatus):
     """Of a pipeline without processes: nobody asks what it is doing."""
 
     def __init__(self) -> None:
-        super().__init__(memoryview(bytearray(8 * LINE)).cast("q"))
+        super().__init__(Line())
 
     def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
         """Nothing to note."""

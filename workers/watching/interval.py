@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..transport.board_reading import LoaderLine, Reading, bucket_ns
-from ..transport.status_board import BUSY, Activity, Count
+from ..transport.board_reading import Reading, bucket_ns
+from ..transport.status_board import BUSY, Activity, Count, Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,35 +69,35 @@ class Interval:
 
 def interval(now: Reading, before: Reading | None = None) -> Interval:
     """From `before` to `now`, two readings of the same board; without `before`, from the start."""
-    first_batch = now.counts[Count.FIRST_BATCH_NS]
+    first_batch = now.header.counts[Count.FIRST_BATCH_NS]
     from_ns = 0 if before is None else before.now_ns
 
     def grown(count: Count) -> int:
-        return now.counts[count] - (0 if before is None else before.counts[count])
+        return now.header.counts[count] - (0 if before is None else before.header.counts[count])
 
     stall_ns = _stall_ns(now) - (0 if before is None else _stall_ns(before))
-    waiting_since = now.counts[Count.WAITING_SINCE]
-    loaders = [line for line in now.lines if line.state.loader >= 0]
+    waiting_since = now.header.counts[Count.WAITING_SINCE]
+    loaders = [line for line in now.lines if line.loader >= 0]
     old = {} if before is None else {line.number: line for line in before.lines}
     local = [line for line in loaders if not line.node]
-    sampler = [line for line in now.lines if line.state.loader < 0]
+    sampler = [line for line in now.lines if line.loader < 0]
     return Interval(
-        seconds=max(0, now.now_ns - max(first_batch or now.begun_ns, from_ns)) / 1e9,
+        seconds=max(0, now.now_ns - max(first_batch or now.header.begun_ns, from_ns)) / 1e9,
         batches=grown(Count.BATCHES),
         samples=grown(Count.SAMPLES),
         stall_s=max(0, stall_ns) / 1e9,
         waiting_s=(now.now_ns - waiting_since) / 1e9 if waiting_since else 0.0,
-        begun=bool(first_batch or now.counts[Count.BATCHES]),
+        begun=bool(first_batch or now.header.counts[Count.BATCHES]),
         loaders=len(now.running),
-        slots=now.about.slots,
-        slots_full=now.counts[Count.SLOTS_FULL],
+        slots=now.header.slots,
+        slots_full=now.header.counts[Count.SLOTS_FULL],
         deaths=grown(Count.LOADER_DEATHS),
-        last_death=now.last_death,
+        last_death=now.header.last_death,
         spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
         sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
-        cpu_s=_sum(loaders, old, lambda line: line.usage.cpu_ns),
-        delay_s=_sum(loaders, old, lambda line: line.usage.delay_ns),
+        cpu_s=_sum(loaders, old, lambda line: line.cpu_ns),
+        delay_s=_sum(loaders, old, lambda line: line.delay_ns),
         median_s=median_s([line.times for line in local or loaders]),
         slowest=_slowest(local, from_ns),
         present=_present(now),
@@ -106,22 +106,22 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
 
 
 def _stall_ns(reading: Reading) -> int:
-    counts = reading.counts
+    counts = reading.header.counts
     since = counts[Count.WAITING_SINCE]
     now_waiting = reading.now_ns - since if since and counts[Count.FIRST_BATCH_NS] else 0
     return counts[Count.WAITED_NS] - counts[Count.START_NS] + now_waiting
 
 
-def _spent(activity: Activity, line: LoaderLine) -> int:
+def _spent(activity: Activity, line: Line) -> int:
     return line.spent_ns[activity]
 
 
-def _sum(lines: Sequence[LoaderLine], old: dict[int, LoaderLine], of: Callable[[LoaderLine], int]) -> float:
+def _sum(lines: Sequence[Line], old: dict[int, Line], of: Callable[[Line], int]) -> float:
     total = sum(of(line) - (of(old[line.number]) if line.number in old else 0) for line in lines)
     return max(0, total) / 1e9
 
 
-def median_s(times: Sequence[Sequence[int]]) -> float:
+def median_s(times: Sequence[Iterable[int]]) -> float:
     """The median of all that the histograms hold, in seconds, exact to a few per cent; 0 if they hold nothing."""
     buckets: list[int] = [sum(counts) for counts in zip(*times, strict=True)]
     wanted: float = sum(buckets) / 2
@@ -133,13 +133,13 @@ def median_s(times: Sequence[Sequence[int]]) -> float:
     return 0.0
 
 
-def _slowest(lines: Sequence[LoaderLine], from_ns: int) -> SlowSample | None:
-    line = max(lines, key=lambda line: line.slowest.ns, default=None)
-    if line is None or not line.slowest.ns or line.slowest.at_ns < from_ns:
+def _slowest(lines: Sequence[Line], from_ns: int) -> SlowSample | None:
+    line = max(lines, key=lambda line: line.slowest_ns, default=None)
+    if line is None or not line.slowest_ns or line.slowest_at_ns < from_ns:
         return None
-    ns, sample, rows, _ = line.slowest
+    sample, rows = line.slowest_sample, line.slowest_rows
     activity = Activity.READING if rows > 1 else Activity.DECODING
-    return SlowSample(ns / 1e9, sample, rows, line.where_slowest, line.state.loader, activity)
+    return SlowSample(line.slowest_ns / 1e9, sample, rows, line.place_slowest.of(sample), line.loader, activity)
 
 
 def _present(reading: Reading) -> SlowSample | None:
@@ -148,4 +148,5 @@ def _present(reading: Reading) -> SlowSample | None:
     if line is None:
         return None
     state = line.state
-    return SlowSample(reading.now_ns / 1e9 - state.since, state.sample, 1, line.where, state.loader, state.activity)
+    where = line.place.of(state.sample)
+    return SlowSample(reading.now_ns / 1e9 - state.since, state.sample, 1, where, state.loader, state.activity)

@@ -29,12 +29,12 @@ _COUNTERS = {
 
 def openmetrics(reading: Reading, cores: int, rank: int) -> str:
     """All metrics; each has the labels `source`, `rank` and `trainer`, the number of the process."""
-    labels = {"source": reading.about.source, "rank": str(rank), "trainer": str(reading.about.trainer)}
+    labels = {"source": reading.header.about.source, "rank": str(rank), "trainer": str(reading.header.trainer)}
     return "".join(f"{line}\n" for line in (*_lines(reading, cores, labels), "# EOF"))
 
 
 def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[str]:
-    whole, counts = interval(reading), reading.counts
+    whole, counts = interval(reading), reading.header.counts
     for name, (count, scale, what) in _COUNTERS.items():
         yield from _head(name, "counter", what)
         yield _sample(f"{name}_total", labels, counts[count] / scale)
@@ -43,11 +43,11 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
         yield _sample("loader_seconds_total", {**labels, "activity": activity.name.lower()}, whole.spent_s[activity])
     full, filling = counts[Count.SLOTS_FULL], counts[Count.SLOTS_FILLING]
     yield from _head("slots", "gauge", "Slots of the ring, by what is in them.")
-    for state, number in (("full", full), ("filling", filling), ("empty", reading.about.slots - full - filling)):
+    for state, number in (("full", full), ("filling", filling), ("empty", reading.header.slots - full - filling)):
         yield _sample("slots", {**labels, "state": state}, max(0, number))
     for name, value, what in (
         ("loaders", len(reading.running), "Loaders that there are now."),
-        ("loader_memory_bytes", sum(line.usage.resident for line in reading.running), "Memory of all loaders."),
+        ("loader_memory_bytes", sum(line.resident for line in reading.running), "Memory of all loaders."),
     ):
         yield from _head(name, "gauge", what)
         yield _sample(name, labels, value)

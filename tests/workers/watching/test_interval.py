@@ -8,12 +8,10 @@ import statistics
 import pytest
 from blobfeed.workers.transport.board_reading import Reading, bucket_ns, read_board
 from blobfeed.workers.transport.status_board import (
-    LINE,
-    TIMES,
-    WHERE_SLOWEST,
     About,
     Activity,
     Count,
+    Line,
     LoaderStatus,
     StatusBoard,
 )
@@ -30,8 +28,8 @@ def counted(times: list[int], clock: pytest.MonkeyPatch) -> list[int]:
     """The histogram that a loader writes whose samples take these times, in nanoseconds."""
     now = [0]
     clock.setattr("time.monotonic_ns", lambda: now[0])
-    words = memoryview(bytearray(8 * LINE)).cast("q")
-    status = LoaderStatus(words)
+    line = Line()
+    status = LoaderStatus(line)
     status.begin(1, 77)
     for number, nanoseconds in enumerate(times):
         status.write(Activity.DECODING, number)
@@ -39,7 +37,7 @@ def counted(times: list[int], clock: pytest.MonkeyPatch) -> list[int]:
         status.write(Activity.WAITING)
     now[0] += 1000 * MS  # long enough for the sums to be written
     status.write(Activity.WAITING)
-    return words[TIMES:].tolist()
+    return list(line.times)
 
 
 @given(st.integers(0, 10**13))
@@ -88,7 +86,7 @@ def test_the_time_of_each_activity_is_added_up_and_the_slowest_sample_is_kept(mo
             goes_on(took)
     status.write(Activity.POSTPROCESSING)
     goes_on(7)
-    status.note_place(2, "numbers/2", WHERE_SLOWEST)
+    board.lines[0].place_slowest.note(2, "numbers/2")
     seen = interval(read_board(board), before)
     assert [round(1e9 * spent) // UNIT for spent in seen.spent_s] == [0, 0, 0, 16, 146, 7, 0]
     assert seen.slowest is not None
@@ -146,3 +144,42 @@ def test_the_wait_for_the_first_batch_is_no_stall(monkeypatch: pytest.MonkeyPatc
 @given(st.binary(max_size=3000))
 def test_what_is_no_board_is_none(memory: bytes) -> None:
     assert Reading.of(memory, 0) is None
+
+
+def test_a_board_that_is_cut_short_is_none() -> None:
+    board = StatusBoard.create(2)
+    memory = board.copy()
+    board.close()
+    assert Reading.of(memory, 0) is not None
+    assert [Reading.of(memory[:size], 0) for size in (0, 8, len(memory) // 2, len(memory) - 1)] == [None] * 4
+
+
+def test_a_long_text_keeps_its_end_and_a_place_tells_of_its_own_sample_alone() -> None:
+    board = StatusBoard.create(1)
+    board.describe(About(1, 2, 3, "ä" * 200 + "/train.h5"))
+    board.note_death("x" * 256)
+    place = board.lines[0].place
+    assert (place.lacks(-1), place.lacks(0), place.lacks(7)) == (False, True, True)
+    place.note(7, "/data/" * 99 + "7.jpg")
+    assert (place.lacks(7), place.lacks(8)) == (False, True)
+    assert (place.of(8), place.of(-1)) == ("", "")
+    assert place.of(7).startswith("…")
+    assert place.of(7).endswith("/data/7.jpg")
+    header = read_board(board).header
+    assert header.about[:3] == (1, 2, 3)
+    assert header.about.source.endswith("ää/train.h5")
+    assert header.last_death == "x" * 256
+    del place
+    board.close()
+
+
+def test_a_reading_does_not_change_with_the_board() -> None:
+    board = StatusBoard.create(1)
+    board.line(0).begin(4, 77)
+    reading = read_board(board)
+    board.line(0).end()
+    board.add(Count.TASKS, 3)
+    assert [line.loader for line in reading.running] == [4]
+    assert (reading.header.counts[Count.TASKS], read_board(board).header.counts[Count.TASKS]) == (0, 3)
+    assert read_board(board).running == []
+    board.close()
