@@ -360,6 +360,7 @@ def test_a_net_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # the compiler warns of what torch itself does
 @torch.no_grad()
 def test_caffenet_is_compiled_whole(tmp_path: Path) -> None:
     net, x = deploy_net(tmp_path, caffenet()[0], 2, 3, 227, 227)
