@@ -75,9 +75,11 @@ class TraceFile:
 
     def write(self, *events: Event) -> None:
         """Append `events` as one line."""
+        self._append(b"," + _line(events))
+
+    def _append(self, line: bytes) -> None:
         if not self._works:
             return
-        line = b"," + _line(events)
         try:
             self._works = os.write(self.descriptor, line) == len(line)
             error = "its disk is full"
@@ -112,9 +114,8 @@ class TraceFile:
 
     def finish(self, counts: CacheCounts) -> None:
         """Close the array; all other processes have ended. `counts`: of the decoded cache."""
-        self.write({"name": "cache", "ph": "M", "pid": self._pid, "args": counts._asdict()})
-        if self._works:
-            os.write(self.descriptor, b"]\n")
+        cache = {"name": "cache", "ph": "M", "pid": self._pid, "args": counts._asdict()}
+        self._append(b"," + _line([cache]) + b"]\n")
         self._works = False
 
     def close(self) -> None:

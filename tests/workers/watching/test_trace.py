@@ -250,6 +250,17 @@ def test_a_trace_that_cannot_be_written_any_more_is_said_once_and_ends_nothing(
     assert events_in(tmp_path) == []
 
 
+def test_a_disk_that_is_full_at_the_last_line_does_not_hinder_the_end(tmp_path: Path, file: TraceFile) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    cache = b',{"name":"cache","ph":"M","pid":%d,"args":{"hits":0,"misses":0,"damaged":0}}\n' % os.getpid()
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "t").stat().st_size + len(cache), before[1]))
+    try:
+        file.finish(CacheCounts())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert load(tmp_path / "t")["traceEvents"][-1]["name"] == "cache"
+
+
 def test_a_path_that_is_no_regular_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "t")
     with pytest.raises(ParameterError, match=r"link': it cannot be written: it is a link"):
