@@ -117,7 +117,9 @@ def rate(source: dict[str, Any], seconds: float) -> Figures:
     return {"samples_per_s": batches * _BATCH / passed, "cpu_s": cpu / (batches * _BATCH)}
 
 
-_RUNS: dict[str, Callable[..., Figures]] = {run.__name__: run for run in (cold_rows, first_batch, epochs, rate)}
+_RUNS: dict[str, Callable[..., Figures]] = {
+    run.__name__: run for run in (cold_rows, first_rows, first_batch, epochs, rate)
+}
 
 if __name__ == "__main__":
     told = json.loads(sys.argv[1])
