@@ -148,7 +148,7 @@ def _advice(seen: Interval, cores: int, what: str) -> str:
 
 def _more(seen: Interval, most: int) -> str:
     """How many loaders would do what these do, in the time in which the trainer does not wait."""
-    stalled = seen.stall_s / seen.seconds
+    stalled = min(1.0, seen.stall_s / seen.seconds)
     wanted = math.ceil(max(1, seen.loaders) * stalled / max(1 - stalled, 1 / _MORE_LOADERS))
     return f"{_count(max(1, min(wanted, most)), 'more loader')}"
 
