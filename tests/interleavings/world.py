@@ -98,6 +98,9 @@ class _NoLogs:
     def receive(self) -> None:
         return
 
+    def take(self, number: int, text: str) -> BaseException:
+        raise AssertionError(f"no loader of the model has sent exception {number}: {text}")
+
 
 class _Assembler:
     handle = -1
