@@ -140,7 +140,7 @@ def test_a_folder_cannot_be_imported_by_its_bare_name(folder: str) -> None:
 
 
 # Each of these imports a framework that must not get into this process: blocks of README.md import them.
-IN_ANOTHER_PROCESS = [name for name in blobfeed._HOME_OF if re.match("keras|tf_|tensorflow", name.lower())]
+IN_ANOTHER_PROCESS = [name for name in blobfeed._HOME_OF if re.match("jax|keras|tf_|tensorflow", name.lower())]
 
 
 @pytest.mark.parametrize("name", sorted({*blobfeed._HOME_OF} - {*IN_ANOTHER_PROCESS}))

@@ -206,7 +206,7 @@ def test_params_in_the_terminal() -> None:
         return CliRunner().invoke(app, ["params", *arguments]).output
 
     assert said("batch_size") == "batch_size: rows of a batch.\n    a whole number >= 1; required\n"
-    assert "last_batch: what happens" in said()
+    assert "last_batch: if the batch size does not divide" in said()
     assert "  crop_size: height and width" in said("transform")
     assert said("hdf5").startswith("source: {hdf5: …}\n  path: an HDF5 file")
     assert said("idx").startswith("source: {idx: …}\n  the files of MNIST")

@@ -1,7 +1,8 @@
 """Test files that get a process to themselves: TensorFlow does not stand torch beside it.
 
 With a torch for CUDA, a process that imports TensorFlow and then torch's compiler ends in a segmentation fault. Keras,
-which imports one or the other, goes the same way as TensorFlow.
+which imports one or the other, goes the same way as TensorFlow. JAX starts threads, and warns at each later fork of
+the process that imported it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_FILES = ("test_keras*.py", "test_tensorflow*.py")
+_FILES = ("test_jax*.py", "test_keras*.py", "test_tensorflow*.py")
 
 
 def needs_own_process(path: Path, arguments: Sequence[str]) -> bool:
