@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,12 +101,27 @@ def _write_npy(path: Path, samples: int) -> None:
 
 
 def _write_hdf5_samples(path: Path, samples: int) -> None:
+    _write_samples([path], samples)
+
+
+def _write_hdf5_samples_ten(path: Path, samples: int) -> None:
+    path.mkdir()
+    _write_samples(_ten_files(path), samples)
+
+
+def _ten_files(folder: Path) -> list[Path]:
+    return [folder / f"{number}.h5" for number in range(10)]
+
+
+def _write_samples(paths: Sequence[Path], samples: int) -> None:
     import h5py
 
-    with h5py.File(path, "w") as file:
+    with ExitStack() as files:
+        opened = [files.enter_context(h5py.File(path, "w")) for path in paths]
         for index, crop in enumerate(crops(64, 64, samples)):
             sample = crop.astype(np.float32)
             stamp(sample, index)
+            file = opened[index // (samples // len(paths))]
             file.create_dataset(f"sample_{index}", data=sample).attrs["label"] = _LABELS(index)
 
 
@@ -144,8 +160,16 @@ HDF5_SAMPLES = DataSet(
     10000,
     512,
     _write_hdf5_samples,
-    lambda path, samples, _: HDF5Samples(path, samples),
+    lambda path, samples, _: HDF5Samples([path], samples),
     lambda path: {"hdf5_samples": {"path": str(path), "labels": ["label"]}},
+)
+HDF5_SAMPLES_TEN = DataSet(
+    "hdf5_samples_ten",
+    10000,
+    500,
+    _write_hdf5_samples_ten,
+    lambda path, samples, _: HDF5Samples(_ten_files(path), samples),
+    lambda path: {"hdf5_samples": {"path": [str(each) for each in _ten_files(path)], "labels": ["label"]}},
 )
 JPEG = DataSet(
     "jpeg",

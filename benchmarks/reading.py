@@ -44,6 +44,7 @@ class HDF5Rows:
         self._dtype = np.dtype(dtype)
         self._opened: tuple[Any, Labels] | None = None
         self._map: Array | None = None
+        self._chunks = np.empty(0, np.int64)
 
     def __len__(self) -> int:
         return self._samples
@@ -67,7 +68,7 @@ class HDF5Rows:
         data, labels = self._open(64 << 20)  # a window of chunks: each of them is more than the default's 1 MB
         rows = np.asarray(indices)
         batch = make((len(rows), *data.shape[1:]), data.dtype)
-        if data.chunks is None:
+        if data.compression is None:
             self._gather(data, rows, batch)
             return batch, labels[rows]
         # In file order, so that a chunk is read once. A list of rows in one call was 20 to 150 times as slow in h5py as
@@ -77,7 +78,10 @@ class HDF5Rows:
         return batch, labels[rows]
 
     def _gather(self, data: Any, rows: Labels, batch: Array) -> None:
-        """Contiguous rows without the library: it says where they begin, and NumPy gathers them from a map."""
+        """Stored rows without the library: it says where they begin, and NumPy gathers them from a map."""
+        if data.chunks is not None:
+            self._gather_from_chunks(data, rows, batch)
+            return
         if self._map is None:
             self._map = np.memmap(self._path, data.dtype, "r", data.id.get_offset(), data.shape)
         if batch.dtype != data.dtype:  # to convert each row as it is found spares a pass over the batch
@@ -86,6 +90,17 @@ class HDF5Rows:
             return
         # mode="clip": with the default, take() would gather into a buffer of its own first.
         np.take(self._map, rows, axis=0, out=batch, mode="clip")
+
+    def _gather_from_chunks(self, data: Any, rows: Labels, batch: Array) -> None:
+        """Each chunk is looked up once, and holds whole rows one behind the other."""
+        if self._map is None:
+            self._map = np.memmap(self._path, np.uint8, "r")
+            chunks = range(-(-len(data) // data.chunks[0]))
+            self._chunks = np.array([data.id.get_chunk_info(number).byte_offset for number in chunks])
+        size = batch[0].nbytes
+        flat = batch.reshape(len(batch), -1).view(np.uint8)
+        for row, at in enumerate((self._chunks[rows // data.chunks[0]] + rows % data.chunks[0] * size).tolist()):
+            flat[row] = self._map[at : at + size]
 
 
 class NpyRows:
@@ -120,43 +135,45 @@ class NpyRows:
 
 
 class HDF5Samples:
-    """One data set per sample, `sample_<i>`, its label in the attributes."""
+    """One data set per sample, `sample_<i>`, its label in the attributes; the same number in each of the files."""
 
-    def __init__(self, path: Path, samples: int) -> None:
-        self._path = path
+    def __init__(self, paths: Sequence[Path], samples: int) -> None:
+        self._paths = paths
         self._samples = samples
-        self._file: Any = None
-        self._bytes: Array = np.empty(0, np.uint8)
-        self._places: dict[int, tuple[int, int]] = {}
+        self._in_each = samples // len(paths)
+        self._files: list[Any] = []
+        self._bytes: list[Array] = []
+        self._places: dict[int, tuple[Array, int, int]] = {}
 
     def __len__(self) -> int:
         return self._samples
 
-    def _open(self) -> Any:
-        if self._file is None:
+    def _find(self, index: int) -> Any:
+        if not self._files:
             import h5py
 
-            self._file = h5py.File(self._path, "r")
-        return self._file
+            self._files = [h5py.File(path, "r") for path in self._paths]
+        return self._files[index // self._in_each][f"sample_{index}"]
 
     def one(self, index: int) -> tuple[Array, int]:
-        dataset = self._open()[f"sample_{index}"]
+        dataset = self._find(index)
         return dataset[()], int(dataset.attrs["label"])
 
     def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
         """Each sample is looked up once, and from then on read where it lies: a look-up takes longer than the read."""
-        first = self._open()["sample_0"]
-        if not self._places:
-            self._bytes = np.memmap(self._path, np.uint8, "r")
+        first = self._find(0)
+        if not self._bytes:
+            self._bytes = [np.memmap(path, np.uint8, "r") for path in self._paths]
         batch, labels = make((len(indices), *first.shape), first.dtype), np.empty(len(indices), np.int64)
         size = first.dtype.itemsize * first.size
         flat = batch.reshape(len(indices), -1).view(np.uint8)
         for row, index in enumerate(map(int, indices)):
             if index not in self._places:
-                dataset = self._file[f"sample_{index}"]
-                self._places[index] = dataset.id.get_offset(), int(dataset.attrs["label"])
-            at, labels[row] = self._places[index]
-            flat[row] = self._bytes[at : at + size]
+                dataset = self._find(index)
+                held_in = self._bytes[index // self._in_each]
+                self._places[index] = held_in, dataset.id.get_offset(), int(dataset.attrs["label"])
+            stored, at, labels[row] = self._places[index]
+            flat[row] = stored[at : at + size]
         return batch, labels
 
 

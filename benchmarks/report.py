@@ -17,7 +17,10 @@ from .works import Target, Work
 _MISSING = Result(reason="not run")
 _NOTHING = "–"
 _COLUMNS = ("torch", "torch, tuned")
-_OURS = ("blobfeed", "blobfeed, 2 loaders")
+_DEFAULT = "blobfeed"
+_IN_PROCESS = "blobfeed, in process"
+_LOOPS = ("plain loop", "plain loop, batched")
+"""Read in the trainer's own time: nothing overlaps there, so they are limits and no loaders."""
 LIMITS = "limit: "
 """Begins the names of those that deliver nothing."""
 
@@ -138,7 +141,7 @@ def rows_of(work: Work) -> list[Row]:
 
 
 def best_other(row: Row, results: Results) -> tuple[str, float] | None:
-    """The best of the others but torch's two, by name, with its figure."""
+    """The best of the other loaders but torch's two, by name, with its figure."""
     found: dict[str, float] = {}
     for (work, name), result in results.items():
         value = result.median(row.metric)
@@ -146,7 +149,7 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
             work == row.work.name
             and value is not None
             and not name.startswith(("blobfeed", LIMITS))
-            and name not in _COLUMNS
+            and name not in (*_COLUMNS, *_LOOPS)
         ):
             found[name] = value
     if not found:
@@ -156,9 +159,9 @@ def best_other(row: Row, results: Results) -> tuple[str, float] | None:
 
 
 def summary(works: Sequence[Work], results: Results) -> str:
-    """One row for each work, as the targets are laid down; bold is the best of the row, whoever it is."""
-    head = ["work", "torch DataLoader", "tuned", "best other", "blobfeed", "2 loaders", "limit of the run", "memory"]
-    return table([*head, "targets"], (_summary_cells(row, results) for work in works for row in rows_of(work)))
+    """One row for each work, as the targets are laid down; bold is the best of the loaders."""
+    head = ["work", "torch DataLoader", "tuned", "best other loader", "blobfeed", "num_loaders: 0", "limits", "targets"]
+    return table(head, (_summary_cells(row, results) for work in works for row in rows_of(work)))
 
 
 def _summary_cells(row: Row, results: Results) -> list[str]:
@@ -166,20 +169,20 @@ def _summary_cells(row: Row, results: Results) -> list[str]:
         return results.get((row.work.name, name), _MISSING).median(row.metric)
 
     other = best_other(row, results)
-    figures = [*(figure(name) for name in _COLUMNS), other and other[1], *(figure(name) for name in _OURS)]
-    best = best_of(row.metric)((value for value in figures if value is not None), default=None)
-    texts = [shown(value, row.metric) for value in figures]
+    loaders = [*(figure(name) for name in _COLUMNS), other and other[1], figure(_DEFAULT)]
+    best = best_of(row.metric)((value for value in loaders if value is not None), default=None)
+    texts = [shown(value, row.metric) for value in loaders]
     if other:
         texts[2] = f"{other[0]} {texts[2]}"
-    is_rate = row.metric == "samples_per_s"
+    limits = [LIMITS + row.limit] if row.limit else []
     return [
         row.title,
         *(
             f"**{text}**" if value == best and value is not None else text
-            for text, value in zip(texts, figures, strict=True)
+            for text, value in zip(texts, loaders, strict=True)
         ),
-        f"{shown(figure(LIMITS + row.limit), row.metric)} ({row.limit})" if row.limit else "",
-        shown(figure(f"{LIMITS}memory"), row.metric) if is_rate else "",
+        shown(figure(_IN_PROCESS), row.metric),
+        "<br>".join(f"{name.removeprefix(LIMITS)} {shown(figure(name), row.metric)}" for name in (*limits, _LOOPS[1])),
         "<br>".join(verdict(target, row.work, results) for target in row.targets()),
     ]
 

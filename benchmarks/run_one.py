@@ -51,7 +51,7 @@ def check(work: Work, samples: int, batch: Batch) -> None:
 
 
 def _stamps(work: Work, data: Array) -> Labels:
-    converted = work.data.name != "hdf5_samples" and work.dtype == "float32"
+    converted = not work.data.name.startswith("hdf5_samples") and work.dtype == "float32"
     raw = data.astype(np.uint8) if converted else data.reshape(len(data), -1).view(np.uint8)
     return stamped(raw)
 
@@ -101,7 +101,8 @@ def _warm_up(batches: Iterator[Batch], entrant: Entrant, work: Work, job: Job) -
     if entrant.warmup_epochs:
         wanted = entrant.warmup_epochs * job.samples
         _read(batches, work, seconds=600.0, least=1, most=wanted)
-    _read(batches, work, entrant.warmups * job.warmup_s, least=2)
+    if entrant.warms_up:
+        _read(batches, work, job.warmup_s, least=2)
 
 
 def _imported(entrant: Entrant) -> ModuleType:

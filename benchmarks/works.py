@@ -77,15 +77,16 @@ def _of_limit(limit: Limit, part: float, which: str = "") -> Target:
 
 
 def _two_loaders(part: float, than: str) -> Target:
-    text = f"2 loaders ≥ {part:g} of {than.rsplit(': ', maxsplit=1)[-1].rsplit(', ', maxsplit=1)[-1]}"
+    text = f"2 loaders ≥ {part:g} of {than.removeprefix('limit: ')}"
     return Target(text, subject="blobfeed, 2 loaders", against=(than,), at_least=part)
 
 
 _BEST_NUMBER = Target(
-    "≥ 0.97 of the best number of loaders",
-    against=("blobfeed, in process", "blobfeed, 1 loader", "blobfeed, 2 loaders", "blobfeed, 4 loaders"),
-    at_least=0.97,
+    "≥ 0.9 of the best number of loaders",
+    against=("blobfeed, 1 loader", "blobfeed, 2 loaders", "blobfeed, 4 loaders"),
+    at_least=0.9,
 )
+"""The default is measured from its first batch on, while its loaders start, and the others once they are warm."""
 
 
 def _stall(step_s: float) -> Work:
@@ -106,14 +107,14 @@ def _stall(step_s: float) -> Work:
 
 _IMAGE = (3, 224, 224)
 _RAW = (
-    _of_limit("gather", 0.85),
-    _of_limit("read and copy", 0.85),
-    replace(_of_limit("read and copy", 0.85, "sequential: "), subject="blobfeed, auto, sequential"),
+    replace(_of_limit("gather", 0.85, "num_loaders: 0 "), subject="blobfeed, in process"),
     _two_loaders(0.85, "limit: read and copy"),
 )
 """One process that gathers rows right into the blob moves each byte once; loaders move it twice, with two cores."""
 
 WORKS = (
+    _stall(0.010),
+    _stall(0.050),
     Work(
         "hdf5_224",
         "HDF5 contiguous, 3×224×224 uint8, shuffled",
@@ -123,8 +124,7 @@ WORKS = (
         targets=(
             _faster("torch", 4.5),
             *_RAW,
-            _two_loaders(0.95, "blobfeed, sequential"),
-            Target("first batch ≤ 0.35 s", metric="first_batch_s", at_most=0.35),
+            Target("first batch ≤ 60 ms", metric="first_batch_s", at_most=0.06),
             Target("memory ≤ ring + 60 MB", metric="beside_ring_bytes", at_most=60e6),
             _BEST_NUMBER,
         ),
@@ -138,14 +138,14 @@ WORKS = (
         dtype="float32",
         targets=(
             _faster("torch", 30),
-            Target("≥ 2.5 M/s", at_least=2.5e6),
+            replace(_faster("plain loop, batched", 1.1), subject="blobfeed, in process"),
             Target("trainer ≤ 40 µs a batch", metric="trainer_cpu_s", at_most=40e-6),
             _BEST_NUMBER,
         ),
     ),
     Work(
         "jpeg",
-        "JPEG 500×375 → 224 crop, shuffled",
+        "JPEG 500×375 → 224 crop, not resized, shuffled",
         datasets.JPEG,
         _IMAGE,
         ("decode",),
@@ -166,8 +166,17 @@ WORKS = (
     ),
     Work(
         "hdf5_samples",
-        "HDF5, one data set per sample, float32 64×64×3, label in attrs",
+        "HDF5, one data set per sample in one file, float32 64×64×3, label in attrs",
         datasets.HDF5_SAMPLES,
+        (64, 64, 3),
+        ("copy",),
+        dtype="float32",
+        targets=(_faster("torch", 12), _BEST_NUMBER),
+    ),
+    Work(
+        "hdf5_samples_ten",
+        "the same samples in ten files",
+        datasets.HDF5_SAMPLES_TEN,
         (64, 64, 3),
         ("copy",),
         dtype="float32",
@@ -200,8 +209,6 @@ WORKS = (
         dtype="float32",
         targets=(_of_limit("gather and convert", 0.9), _of_limit("converting copy", 0.9), _BEST_NUMBER),
     ),
-    _stall(0.010),
-    _stall(0.050),
 )
 
 

@@ -3,8 +3,9 @@
 Most: `__getitem__` reads one row through h5py, default collation, two workers kept over the epochs.
 Tuned: `__getitems__` gets the whole batch and reads it in one sorted call into shared memory, as torch's own collation
 does it, so that nothing is copied on the way to the trainer; there it becomes float in a tensor that was there before
-(so that a quarter of the bytes travels); OMP_NUM_THREADS=1 (set by the harness). Chunks that are decompressed as a
-whole are shuffled in windows, and each worker has windows of its own.
+(so that a quarter of the bytes travels); OMP_NUM_THREADS=1 (set by the harness). Of small rows a worker reads many
+batches at a time, which the trainer takes apart: a message costs more than such a batch. Chunks that are decompressed
+as a whole are shuffled in windows, and each worker has windows of its own.
 """
 
 from __future__ import annotations
@@ -51,20 +52,23 @@ class BatchedSamples(Samples):
         return made[0], torch.from_numpy(labels)
 
 
+_AT_ONCE_BYTES = 1 << 20
+
+
 def _as_it_is(batch: Any) -> Any:
     return batch
 
 
 class Order:
-    """Batches of indices, without end: by turns from a stream of each worker, as the DataLoader deals them."""
+    """The indices of `at_once` batches, without end: from each worker's stream by turns, as they are dealt."""
 
-    def __init__(self, work: Work, samples: int) -> None:
-        self._work, self._samples = work, samples
+    def __init__(self, work: Work, samples: int, at_once: int) -> None:
+        self._work, self._samples, self._at_once = work, samples, at_once
 
     def __iter__(self) -> Iterator[list[int]]:
         streams = [batches_of(self._work, self._samples, seed) for seed in range(WORKERS)]
         for stream in itertools.cycle(streams if self._work.chunk else streams[:1]):
-            yield next(stream).tolist()
+            yield np.concatenate([next(stream) for _ in range(self._at_once)]).tolist()
 
 
 def _endless(loader: DataLoader[tuple[Array, int]], dtype: torch.dtype) -> Iterator[Batch]:
@@ -100,9 +104,10 @@ def open_pillow(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 
 @contextmanager
 def open_tuned(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
+    at_once = max(1, _AT_ONCE_BYTES // (work.batch_size * math.prod(work.shape)))
     loader = DataLoader(
         BatchedSamples(work.reader(samples)),
-        batch_sampler=Order(work, samples),
+        batch_sampler=Order(work, samples, at_once),
         num_workers=WORKERS,
         prefetch_factor=2,
         collate_fn=_as_it_is,
@@ -111,5 +116,6 @@ def open_tuned(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 
 
 def _into_a_blob(loader: DataLoader[tuple[Array, int]], blob: torch.Tensor) -> Iterator[Batch]:
-    for data, labels in loader:
-        yield data if data.dtype == blob.dtype else blob.copy_(data), labels
+    for rows, labels in loader:
+        for data, label in zip(rows.split(len(blob)), labels.split(len(blob)), strict=True):
+            yield data if data.dtype == blob.dtype else blob.copy_(data), label
