@@ -15,7 +15,7 @@ from ..workers.base.errors import BlobfeedError
 from ..workers.base.source import Source
 from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
-from ..workers.sources.arrays import ArraysSource
+from ..workers.sources.arrays import open_arrays
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.stored.library_rows import open_file
@@ -132,7 +132,7 @@ def _packed(source: Source, sample_bytes: int, bad: Bad) -> Source:
         end = min(read + _BATCH, count)
         _read(source, np.arange(read, end), {top: array[read:end] for top, array in rows.items()}, bad)
         read = end
-    return ArraysSource({top: np.asarray(array)[:read] for top, array in rows.items()})
+    return open_arrays({top: np.asarray(array)[:read] for top, array in rows.items()})
 
 
 def _read(source: Source, indices: IndexArray, rows: NamedRows, bad: Bad) -> int:

@@ -35,6 +35,7 @@ ROOMS = (
     "workers.sources.hdf5_samples",
     "workers.sources.hdf5",
     "workers.sources.stored",
+    "workers.sources.table",
     "workers.sources.files",
     "workers.order",
     "workers.watching",

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from .keys import blake2b, text_digest
-from .specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from .specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
 
 Tops = Sequence[str] | None
 """The names of the arrays to read from a source, in order; None for all, or for data and label."""
@@ -40,7 +40,7 @@ class Source(ABC):
     `__getstate__` must drop handles and maps, and keep the index. A source must not import torch.
     """
 
-    kind: ClassVar[str] = "source"
+    kind: str = "source"
     """The key under `source:` in the parameters that chooses this class."""
 
     modules: tuple[str, ...] = ()
@@ -73,6 +73,20 @@ class Source(ABC):
         itself: write into it, do not replace it. Raises any exception for a bad sample; the loader then reads the
         same rows one by one to find that sample.
         """
+
+    def read_at(self, indices: IndexArray, positions: IndexArray, out: NamedRows) -> None:
+        """Write sample indices[i] into row positions[i] of every array of `out`; the positions ascend.
+
+        As here, it costs a second copy: a source that can write to any row has a `read_at` of its own.
+        """
+        read = allocate_rows(self.specs, len(positions))
+        self.read(indices, read)
+        for name, target in out.items():
+            rows = read[name]
+            if isinstance(rows, RaggedRows) and isinstance(target, RaggedRows):
+                target.memory[positions], target.shapes[positions] = rows.memory, rows.shapes
+            elif isinstance(rows, np.ndarray) and isinstance(target, np.ndarray):
+                target[positions] = rows
 
     def lend(self, indices: IndexArray) -> Iterable[Mapping[str, AnyArray]] | None:
         """Return views of these samples, by name, in the source's own memory; None if the source has no such memory.

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-import mmap
 import os
-import weakref
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -20,87 +18,50 @@ from ..base.checks import check_options, chosen
 from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
 from ..base.hooks import plain_array
-from ..base.keys import blake2b
 from ..base.source import Tops
-from ..base.specs import AnyArray, IndexArray
-from ..transport.linux import memfd_create
+from ..base.specs import AnyArray
 from ..transport.memory import available_memory
-from ..transport.shared_arrays import write_arrays
-from .files.file import FileStamp
-from .stored.layout import Chunked, Column, StoredArray
-from .stored.source import OpenFiles, StoredSource
-
-_SUMMED_BYTES = 1 << 28
-_BLOCK_BYTES = 1 << 16
+from .table import Memory, Resident, Table
 
 
-class ArraysSource(StoredSource):
+def open_arrays(options: Mapping[str, Any], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """`{arrays: {data: x, label: y}}`: sample i has row i of each array, or of whatever NumPy makes an array of.
 
     The arrays may be changed or dropped afterwards. Raises ParameterError for what is no array of numbers or strings,
     SourceError if there is no memory for a copy.
     """
+    return _in_memory("arrays", "arrays", chosen(options, tops, "source arrays"))
 
-    kind = "arrays"
 
-    def __init__(self, options: Mapping[str, Any], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        wanted = chosen(options, tops, f"source {self.kind}")
-        arrays = {name: self._checked(name, value) for name, value in wanted.items()}
-        if not arrays:
-            raise ParameterError(f"source {self.kind}: no arrays: give one by each top's name, such as data and label")
-        size = sum(array.nbytes for array in arrays.values())
-        if size > (available := available_memory()):
-            raise SourceError(
-                f"source {self.kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
-                "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
-            )
-        self._memory = memfd_create(f"blobfeed-{self.kind}")
-        weakref.finalize(self, os.close, self._memory)
-        self.descriptors = (self._memory,)
-        offsets = write_arrays(self._memory, arrays)
-        stamp = FileStamp.of(f"/proc/self/fd/{self._memory}")
-        columns = {}
-        for name, array in arrays.items():
-            layout = Chunked(array.shape, np.array([offsets[name]]))
-            columns[name] = Column([StoredArray(stamp, name, array.shape, array.dtype, layout)], f"source {self.kind}")
-        super().__init__(columns, OpenFiles(), limit=None)
+def _in_memory(kind: str, held_in: str, wanted: Mapping[str, Any]) -> Table:
+    """The table of a copy of these arrays, by top; `held_in` names them in messages."""
+    arrays = {top: _checked(kind, top, value) for top, value in wanted.items()}
+    if not arrays:
+        raise ParameterError(f"source {kind}: no arrays: give one by each top's name, such as data and label")
+    size = sum(array.nbytes for array in arrays.values())
+    if size > (available := available_memory()):
+        raise SourceError(
+            f"source {kind}: a copy of the arrays for the loaders takes {size:,} bytes, and {available:,} are "
+            "available: save them with np.save and read them as {npy: {data: data.npy, …}}, which needs no memory"
+        )
+    memory = Memory(kind, arrays)
+    return Table(kind, [Resident(top, memory) for top in arrays], held_in=held_in)
 
-    def where(self, index: int) -> str:
-        return f"{self.kind}[{index}]"
 
-    def _announce(self, indices: IndexArray) -> None:
-        """It is in memory."""
-
-    def _content(self) -> dict[str, str]:
-        """Covers all values up to 256 MiB, of more as many, spread over them."""
-        size = os.fstat(self._memory).st_size
-        summed = blake2b(str(size).encode())
-        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
-            step = _BLOCK_BYTES * max(1, -(-size // _SUMMED_BYTES))
-            for start in range(0, size, step):
-                summed.update(memory[start : start + _BLOCK_BYTES])
-        return {"values": summed.hexdigest()}
-
-    def fingerprint(self) -> str:
-        size = os.fstat(self._memory).st_size
-        with mmap.mmap(self._memory, size, prot=mmap.PROT_READ) as memory:
-            content = blake2b(memory).hexdigest()
-        return f"arrays:{[(name, str(spec)) for name, spec in self.specs.items()]}:{content}"
-
-    def _checked(self, name: str, value: object) -> AnyArray:
-        try:
-            array = plain_array(value, name, f"source {self.kind}: got")
-        except ValueError as error:
-            raise ParameterError(str(error)) from error
-        if array.dtype == object and all(isinstance(item, str) for item in array.flat):
-            array = np.array(array.tolist())  # as pandas has words: NumPy alone would also write a missing one as "nan"
-        if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
-            raise ParameterError(
-                f"source {self.kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "
-                f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples, at "
-                "least one; to leave it out, name the others in 'tops'"
-            )
-        return array
+def _checked(kind: str, name: str, value: object) -> AnyArray:
+    try:
+        array = plain_array(value, name, f"source {kind}: got")
+    except ValueError as error:
+        raise ParameterError(str(error)) from error
+    if array.dtype == object and all(isinstance(item, str) for item in array.flat):
+        array = np.array(array.tolist())  # as pandas has words: NumPy alone would also write a missing one as "nan"
+    if array.dtype.kind not in "biufcSU" or not array.ndim or not len(array):
+        raise ParameterError(
+            f"source {kind}: {name!r} is a {type(value).__name__} of type {array.dtype} and shape "
+            f"{array.shape}: expected an array of numbers or strings whose first axis counts the samples, at "
+            "least one; to leave it out, name the others in 'tops'"
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -112,34 +73,27 @@ class NpzOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
 
 
-class NpzSource(ArraysSource):
+def open_npz(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """`{npz: {path: train.npz}}`: the arrays of an .npz file, read into memory once."""
-
-    kind = "npz"
-
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        self._path = in_folder(base_dir, check_options(options, NpzOptions, "source npz").path)
-        what = f"source npz: {str(self._path)!r}"
-        if self._path.exists() and not (self._path.is_file() and zipfile.is_zipfile(self._path)):
-            raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
-        try:
-            # np.load leaves a file open that it opened itself and cannot read.
-            with self._path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-                _require_arrays(stream, len(file.files))
-                wanted = {name: file[name] for name in chosen(dict.fromkeys(file.files), tops, "source npz")}
-        except ParameterError:
-            raise
-        except OSError as error:
-            raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
-        except Exception as error:  # a damaged one makes zipfile raise NotImplementedError, RuntimeError and more
-            raise SourceError(
-                f"{what} does not hold arrays of numbers that can be read: {error}; if it holds others too, name those "
-                "in 'tops'"
-            ) from error
-        super().__init__(wanted)
-
-    def where(self, index: int) -> str:
-        return f"{self._path}[{index}]"
+    path = in_folder(base_dir, check_options(options, NpzOptions, "source npz").path)
+    what = f"source npz: {str(path)!r}"
+    if path.exists() and not (path.is_file() and zipfile.is_zipfile(path)):
+        raise SourceError(f"{what} is no .npz file, as np.savez writes them; read a .npy file as {{npy: …}}")
+    try:
+        # np.load leaves a file open that it opened itself and cannot read.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            _require_arrays(stream, len(file.files))
+            wanted = {name: file[name] for name in chosen(dict.fromkeys(file.files), tops, "source npz")}
+    except ParameterError:
+        raise
+    except OSError as error:
+        raise SourceError(f"{what} cannot be opened: {error.strerror}") from error
+    except Exception as error:  # a damaged one makes zipfile raise NotImplementedError, RuntimeError and more
+        raise SourceError(
+            f"{what} does not hold arrays of numbers that can be read: {error}; if it holds others too, name those "
+            "in 'tops'"
+        ) from error
+    return _in_memory("npz", str(path), wanted)
 
 
 _LARGEST_ZIP_END = 22 + 65_535
@@ -167,19 +121,15 @@ _IDX_TYPES = {8: "u1", 9: "i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 """By the third byte of the file; http://yann.lecun.com/exdb/mnist, "the IDX file format"."""
 
 
-class IdxSource(ArraysSource):
+def open_idx(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """`{idx: {data: train-images-idx3-ubyte.gz, label: …}}`: the files of MNIST and its like, read into memory once.
 
     They may be compressed by gzip. Images, shape (height, width), become (1, height, width), as nets take them.
     """
-
-    kind = "idx"
-
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        if wrong := [top for top, path in options.items() if not isinstance(path, str | os.PathLike)]:
-            raise ParameterError(f"source idx: parameter {wrong[0]!r} is {options[wrong[0]]!r}: expected a path")
-        wanted = chosen(options, tops, "source idx")
-        super().__init__({top: _read_idx(in_folder(base_dir, str(path))) for top, path in wanted.items()})
+    if wrong := [top for top, path in options.items() if not isinstance(path, str | os.PathLike)]:
+        raise ParameterError(f"source idx: parameter {wrong[0]!r} is {options[wrong[0]]!r}: expected a path")
+    wanted = chosen(options, tops, "source idx")
+    return _in_memory("idx", "idx", {top: _read_idx(in_folder(base_dir, str(path))) for top, path in wanted.items()})
 
 
 def _read_idx(path: Path) -> AnyArray:

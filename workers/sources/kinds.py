@@ -56,7 +56,7 @@ KINDS: Mapping[str, Kind] = {
         names=r"\.npy",
         signatures=((0, b"\x93NUMPY"),),
     ),
-    "npz": Kind("arrays:NpzSource", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
+    "npz": Kind("arrays:open_npz", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
     "image_list": Kind(
         "images.source:ImageListSource", "images.options:ImageListOptions", library="cv2", gives_bgr=True
     ),
@@ -84,13 +84,13 @@ KINDS: Mapping[str, Kind] = {
     ),
     "stream": Kind("stream:StreamSource", "stream:StreamOptions"),
     "arrays": Kind(
-        "arrays:ArraysSource",
+        "arrays:open_arrays",
         example="{data: x, label: y}",
         about="arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone.",
         in_memory=True,
     ),
     "idx": Kind(
-        "arrays:IdxSource",
+        "arrays:open_idx",
         example="{data: train-images-idx3-ubyte.gz, label: train-labels-idx1-ubyte.gz}",
         about="the files of MNIST and its like, each under a top's name: {idx: {data: images.gz, label: labels.gz}}.",
         in_memory=True,

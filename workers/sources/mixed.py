@@ -5,7 +5,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +17,7 @@ from ..base.checks import check_options
 from ..base.errors import ParameterError, SourceError
 from ..base.parameters import hdf5_if_path
 from ..base.source import Source, Tops
-from ..base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows, allocate_rows
+from ..base.specs import ArraySpec, IndexArray, NamedRows
 from . import open_source
 from .files.file import locate_part, split_by_part
 
@@ -55,15 +55,18 @@ class ConcatSource(Source):
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         for number, inside, positions in split_by_part(self._starts, indices):
-            source = self.sources[number]
             if len(positions) == len(indices):
-                source.read(inside, out)
-                return
-            # The rows of one source lie scattered in the batch, and sources fill adjoining rows: one copy more.
-            read = allocate_rows(source.specs, len(positions))
-            source.read(inside, read)
-            for name, target in out.items():
-                _scatter(read[name], target, positions)
+                self.sources[number].read(inside, out)
+            else:
+                self.sources[number].read_at(inside, positions, out)
+
+    @property
+    def stores_rows(self) -> bool:
+        return all(source.stores_rows for source in self.sources)
+
+    @property
+    def gathered(self) -> Collection[str]:
+        return set.intersection(*(set(source.gathered) for source in self.sources))
 
     def where(self, index: int) -> str:
         number, inside = locate_part(self._starts, index)
@@ -103,14 +106,6 @@ class MixedSource(ConcatSource):
 
     def fingerprint(self) -> str:
         return f"{super().fingerprint()}:{self.weights}"
-
-
-def _scatter(read: Rows, target: Rows, rows: IndexArray) -> None:
-    if isinstance(read, RaggedRows) and isinstance(target, RaggedRows):
-        target.memory[rows] = read.memory
-        target.shapes[rows] = read.shapes
-    elif isinstance(read, np.ndarray) and isinstance(target, np.ndarray):
-        target[rows] = read
 
 
 def _in_words(source: Source) -> str:

@@ -6,7 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -43,7 +43,7 @@ class ImageListSource(Source):
     written as integers, else float32; one label on each line has no axis of its own, as in Caffe.
     """
 
-    kind: ClassVar[str] = "image_list"
+    kind: str = "image_list"
     modules = (f"{__package__}.decode",)
 
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:

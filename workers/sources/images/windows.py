@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 import cv2
 import msgspec
@@ -63,7 +63,7 @@ class WindowSource(Source):
     `foreground` count them. Raises ParameterError, SourceError for a file that is no list of windows.
     """
 
-    kind: ClassVar[str] = "windows"
+    kind: str = "windows"
     modules = (f"{__package__}.decode",)
 
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -55,7 +55,7 @@ class LmdbSource(Source):
     The keys are listed once, in the database's order. Raises SampleError for a first record that is no picture, too.
     """
 
-    kind: ClassVar[str] = "lmdb"
+    kind: str = "lmdb"
 
     def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
         self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")

@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 from abc import abstractmethod
-from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -22,6 +21,7 @@ from ..files.file import Locking, RawFile, require_in_range, split_by_part
 from ..files.identity import digest, of_stamps
 from ..files.lru import ChunkCache
 from ..files.remote import CONNECTIONS, RemoteFile, RemoteStamp, Stamp
+from ..table.read_ahead import Announcements
 from .joined import JoinedColumns
 from .layout import Chunked, ChunkObjects, Column, StoredArray, ThroughLibrary
 from .rows import ChunkedRows, StoredRows
@@ -35,11 +35,6 @@ LIBRARY_MODULE = f"{__package__}.library_rows"
 
 _FEW_FILES = 16
 _MANY_DESCRIPTORS = 1 << 14
-
-_ENOUGH_ROWS = 64
-_REMEMBERED = 4
-_ROWS_A_WAIT = 32
-_BLOCKS_A_PAGE = 8
 
 _log = logging.getLogger("blobfeed")
 
@@ -390,51 +385,3 @@ class OpenFile:
         for opened in ("raw", "library"):
             if opened in self.__dict__:
                 self.__dict__.pop(opened).close()
-
-
-class Announcements:
-    """One for all files of a source in a process. Pure bookkeeping, but for the count of reads that went to the disk.
-
-    Tasks are announced, and each row is looked at, until so many rows in a row were found in the page cache: a look
-    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk begins this anew. To
-    look at a few rows of each task is not enough: of a file that is half in memory they may say that all of it is.
-    """
-
-    def __init__(self) -> None:
-        self.warm = False
-        self._found = 0
-        self._told: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED)
-        self._waits = _disk_waits()
-
-    def are_due(self, indices: IndexArray) -> bool:
-        """Whether to announce these samples, a task that comes later or the one that is about to be read."""
-        if self.warm or not len(indices):
-            return False
-        name = len(indices), int(indices[0]), int(indices[-1])
-        if name in self._told:
-            self._told.remove(name)
-            return False
-        self._told.append(name)
-        return True
-
-    def note_announced(self, rows: int, *, in_memory: bool) -> None:
-        """`rows` were looked at; what the kernel reads of them is no wait of ours."""
-        self._found = self._found + rows if in_memory else 0
-        self.warm = self._found >= _ENOUGH_ROWS
-        self._waits = _disk_waits()
-
-    def note_read(self, rows: int) -> None:
-        """`rows` were read: if more than a few of them waited for the disk, the next ones are announced again.
-
-        A few pages are always missing, on a virtual machine whose host takes them away. To wait for one takes as long
-        as to look at a hundred rows.
-        """
-        waits, self._waits = self._waits, _disk_waits()
-        if (self._waits - waits) * _ROWS_A_WAIT > rows:
-            self._found, self.warm = 0, False
-
-
-def _disk_waits() -> int:
-    """Page faults of this thread that went to the disk, and pages that its own calls had the disk read."""
-    used = resource.getrusage(resource.RUSAGE_THREAD)
-    return used.ru_majflt + used.ru_inblock // _BLOCKS_A_PAGE

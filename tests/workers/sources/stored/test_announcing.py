@@ -14,8 +14,8 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.files.file import FileStamp, RawFile, whole_pages
-from blobfeed.workers.sources.stored import source as module
-from blobfeed.workers.sources.stored.source import Announcements
+from blobfeed.workers.sources.table import read_ahead as module
+from blobfeed.workers.sources.table.read_ahead import Announcements
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,0 +1,55 @@
+"""The interface of a store of bytes: what a table opens, reads ahead, checks and closes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Place = TypeVar("Place")
+"""The address of one record in a store: a path, a key, or a file with an offset and a size."""
+
+
+class Store(Generic[Place]):
+    """The bytes behind the columns of a table: local files, objects, a folder of whole files, a database, memory.
+
+    The trainer makes it, and pickles it to the loaders, without handles and maps (`__getstate__` drops them). `begin`
+    opens it anew in a process that has not opened it, a forked one included. `read`, `fetch` and `will_need` serve
+    columns made of records (columns.Records); a store whose column finds its own bytes needs none of them.
+    """
+
+    modules: tuple[str, ...] = ()
+    """Modules that reading imports; they are imported once, before the loaders are forked."""
+
+    descriptors: tuple[int, ...] = ()
+    """File descriptors that the loaders inherit under the same numbers."""
+
+    is_remote: bool = False
+    """True if some bytes lie in object storage, so that records read together are to be fetched together."""
+
+    def begin(self) -> None:
+        """Prepare for a call of `read`: in a forked copy, drop what the parent has open."""
+
+    def finish(self) -> None:
+        """End a call of `read`; raises SourceError if what was read was changed since it was examined."""
+
+    def read(self, place: Place) -> bytes:
+        """Return the record at `place`; raises OSError, ValueError, SourceError."""
+        raise NotImplementedError
+
+    def fetch(self, places: Sequence[Place]) -> None:
+        """Start the requests for these records, which are read next, together."""
+
+    def will_need(self, places: Sequence[Place]) -> bool:
+        """Start reading ahead, without waiting; return true if all of it was in memory already."""
+        return True
+
+    def content(self) -> dict[str, str]:
+        """Return short texts by name by which a saved state knows this data again, wherever it has been moved to."""
+        return {}
+
+    def fingerprint(self) -> str:
+        """Return a text that changes whenever the bytes may have changed."""
+        return ""
+
+    def close(self) -> None:
+        """Release handles and maps; the next `begin` or `read` opens them again."""

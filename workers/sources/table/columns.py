@@ -1,0 +1,216 @@
+"""The columns of a table: values in memory, and records that are parsed once for all of their tops."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray, RaggedRows, Rows
+from ..files.store import Place, Store
+from .memory import Memory
+
+_Record = TypeVar("_Record")
+
+OutRows = Mapping[str, Any]
+"""Rows by name. Those of a top that the column's `gathered` names may also be ConvertedRows."""
+
+Lent = Iterator[Mapping[str, AnyArray]] | Sequence[Mapping[str, AnyArray]] | None
+
+
+class RecordError(Exception):
+    """Sample `index` cannot be read; the table names it. `__cause__`: why. `member`, `path`: where in the sample."""
+
+    def __init__(self, index: int, member: str = "", path: str = "") -> None:
+        super().__init__(index)
+        self.index = index
+        self.member = member
+        self.path = path
+
+
+class Column(ABC):
+    """One top of a table, or several that lie together. All methods take sample indices that the table has checked.
+
+    `specs`: the shape and type of each top. `stores`: what the table opens, checks, names in fingerprints and closes.
+    `modules`: what reading imports beside the stores' modules. `options`: whatever else decides what is read, for
+    fingerprints: its `repr` counts. `gathered`, `stores_rows`, `chunk_samples`: as in Source.
+    """
+
+    specs: Mapping[str, ArraySpec]
+    stores: tuple[Store[Any], ...] = ()
+    modules: tuple[str, ...] = ()
+    options: object = ()
+    gathered: Collection[str] = ()
+    stores_rows: bool = False
+    chunk_samples: int | None = None
+    reads_ahead: bool = True
+    """False if `will_need` has nothing to announce."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """The number of samples."""
+
+    @abstractmethod
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        """Write sample indices[i] into row positions[i] of each of this column's tops in `out`, for all i.
+
+        `indices`, `positions`: shape (rows,) int64; the positions ascend. `out` has rows of other columns as well.
+        Raises RecordError for a sample that cannot be read, SourceError for a file.
+        """
+
+    def only(self, tops: Collection[str]) -> Column:
+        """Return the column that reads these of its tops alone; called once, at construction of the table."""
+        return self
+
+    def fetch(self, indices: IndexArray) -> None:  # noqa: B027 - what is not remote is not fetched
+        """Start the requests for these samples, which are read next."""
+
+    def will_need(self, indices: IndexArray) -> bool:
+        """Start reading ahead, without waiting; return true if all of it was in memory already."""
+        return True
+
+    def lend(self, indices: IndexArray) -> Lent:
+        """Return views of these samples, as Source.lend does; None if they must be read."""
+        return None
+
+    def close(self) -> None:  # noqa: B027 - stores are closed by the table
+        """Drop decoders and the like."""
+
+
+class Resident(Column):
+    """One top, whose values are the array `name` of `memory`, shape (samples, …).
+
+    `dtype`: the type delivered, if the values are kept in a smaller one.
+    """
+
+    stores_rows = True
+    reads_ahead = False
+
+    def __init__(self, top: str, memory: Memory, name: str = "", dtype: np.dtype[Any] | None = None) -> None:
+        self._top, self._memory, self._name = top, memory, name or top
+        values = memory[self._name]
+        self._samples = len(values)
+        self._is_widened = dtype is not None and dtype != values.dtype
+        self.stores = (memory,)
+        self.specs = {top: ArraySpec(values.shape[1:], dtype or values.dtype)}
+        self.gathered = (top,) if values.dtype == np.uint8 and not self._is_widened else ()
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        values, rows = self._memory[self._name], out[self._top]
+        if isinstance(rows, ConvertedRows):
+            rows.take(values.reshape(-1), indices * self.specs[self._top].items, positions)
+        elif self._is_widened or not len(positions) or int(positions[-1]) - int(positions[0]) >= len(positions):
+            rows[positions] = values[indices]
+        else:
+            first = int(positions[0])
+            # "raise" would go through a buffer.
+            values.take(indices, axis=0, out=rows[first : first + len(positions)], mode="clip")
+
+    def lend(self, indices: IndexArray) -> Lent:
+        values, spec = self._memory[self._name], self.specs[self._top]
+        return [{self._top: values[index].astype(spec.dtype, copy=False)} for index in indices.tolist()]
+
+
+@dataclass(frozen=True)
+class Field(Generic[_Record]):
+    """One top of a record.
+
+    `put(record, row, rows)` writes it into row `row`, or raises ValueError or SampleTooLargeError. `view(record)`, if
+    the column is to lend samples, returns it as an array of the spec's type, in any memory.
+    """
+
+    spec: ArraySpec
+    put: Callable[[_Record, int, Any], None]
+    view: Callable[[_Record], AnyArray] | None = None
+
+
+class Records(Column, Generic[Place, _Record]):
+    """Samples that are records: a place in a store → its bytes → parsed once → one row of each top.
+
+    `place`: gives the place of sample `index`. `parse`: turns the bytes of sample `index` into a record, which is valid
+    until the next one. `fields`: the tops that are made of a record. `path`, `member`: for SampleError, the path of
+    sample `index`, and a part of it.
+
+    An error of `read`, `parse` or `put` becomes a RecordError, and the table makes a SampleError of that.
+    """
+
+    def __init__(
+        self,
+        store: Store[Place],
+        samples: int,
+        place: Callable[[int], Place],
+        parse: Callable[[bytes, int], _Record],
+        fields: Mapping[str, Field[_Record]],
+        *,
+        path: Callable[[int], str] | None = None,
+        member: Callable[[int], str] | None = None,
+        modules: Sequence[str] = (),
+    ) -> None:
+        self.stores = (store,)
+        self.modules = tuple(modules)
+        self.specs = {top: field.spec for top, field in fields.items()}
+        self._store = store
+        self._samples = samples
+        self._place = place
+        self._parse = parse
+        self._fields = fields
+        self._path = path
+        self._member = member
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def only(self, tops: Collection[str]) -> Column:
+        fields = {top: field for top, field in self._fields.items() if top in tops}
+        arguments: Any = {"path": self._path, "member": self._member, "modules": self.modules}
+        return Records(self._store, self._samples, self._place, self._parse, fields, **arguments)
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        puts = [(field.put, out[top]) for top, field in self._fields.items()]
+        read, place, parse = self._store.read, self._place, self._parse
+        index = -1
+        try:
+            for index, row in zip(indices.tolist(), positions.tolist(), strict=True):
+                record = parse(read(place(index)), index)
+                for put, rows in puts:
+                    put(record, row, rows)
+        except Exception as error:
+            raise self._error(index) from error
+
+    def lend(self, indices: IndexArray) -> Lent:
+        views = {top: field.view for top, field in self._fields.items()}
+        return None if None in views.values() else self._lent(indices, views)  # type: ignore[arg-type]
+
+    def _lent(
+        self, indices: IndexArray, views: Mapping[str, Callable[[Any], AnyArray]]
+    ) -> Iterator[Mapping[str, AnyArray]]:
+        for index in indices.tolist():
+            try:
+                record = self._parse(self._store.read(self._place(index)), index)
+                sample = {top: view(record) for top, view in views.items()}
+            except Exception as error:
+                raise self._error(index) from error
+            yield sample
+
+    def fetch(self, indices: IndexArray) -> None:
+        self._store.fetch([self._place(index) for index in indices.tolist()])
+
+    def will_need(self, indices: IndexArray) -> bool:
+        return self._store.will_need([self._place(index) for index in indices.tolist()])
+
+    def _error(self, index: int) -> RecordError:
+        return RecordError(index, self._member(index) if self._member else "", self._path(index) if self._path else "")
+
+
+def put_sample(sample: AnyArray, row: int, rows: Rows) -> None:
+    """Copy `sample` into row `row`; raises SampleTooLargeError if it is larger than the rows' maximum."""
+    if isinstance(rows, RaggedRows):
+        rows.put(row, sample)
+    else:
+        rows[row] = sample

@@ -1,0 +1,215 @@
+"""The one class of sources with indices: named columns over stores. Everything that kinds have in common is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...base.checks import chosen
+from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.keys import text_digest
+from ...base.source import Source, Tops
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ..files.file import require_in_range
+from ..files.identity import digest
+from ..files.remote import CONNECTIONS
+from ..files.store import Store
+from .columns import Column, Lent, RecordError
+from .read_ahead import Announcements
+
+
+class Table(Source):
+    """Samples whose arrays are the tops of `columns`; all columns have the same length.
+
+    A kind of source is a function that finds its columns and returns a Table; length, specs, reading, lending,
+    read-ahead, fingerprints, the naming of bad samples, closing and pickling are the table's.
+
+    `kind`: the key under `source:`. `held_in`: the file or folder that the user named; `where`: the place of sample
+    `index`, by default `held_in[index]`. `tops`: the tops to read, in order; None for all. `what`: begins the message
+    about an unknown top. `limit`: only the first so many samples. `options`: what else decides the samples, without
+    paths, for fingerprints and states; its `repr` counts.
+
+    Raises ParameterError for an unknown top, SourceError if there are no samples, if columns differ in length, or if
+    samples are empty.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        columns: Sequence[Column],
+        *,
+        held_in: str,
+        where: Callable[[int], str] | None = None,
+        tops: Tops = None,
+        what: str = "",
+        limit: int | None = None,
+        options: object = (),
+    ) -> None:
+        self.kind = kind
+        self._held_in = held_in
+        self._where = where
+        known = {top: column for column in columns for top in column.specs}
+        wanted = chosen(known, tops, what or f"source {kind}")
+        self._columns = columns = [
+            column.only([top for top in wanted if top in column.specs])
+            for column in columns
+            if any(top in column.specs for top in wanted)
+        ]
+        by_top = {top: column for column in columns for top in column.specs}
+        self._specs = {top: by_top[top].specs[top] for top in wanted}
+        self._options = options, [column.options for column in columns]
+        self._stores = [*dict.fromkeys(store for column in columns for store in column.stores)]
+        self._samples = self._common_length({top: len(by_top[top]) for top in wanted}, limit)
+        for top, spec in self._specs.items():
+            if not spec.varies and not spec.nbytes:
+                raise SourceError(f"source {kind}: samples of {top!r} are empty: their shape is {spec.shape}")
+        self._parts: list[Column | Store[Any]] = [*columns, *self._stores]
+        self.modules = tuple(dict.fromkeys(name for part in self._parts for name in part.modules))
+        self.descriptors = tuple(dict.fromkeys(number for store in self._stores for number in store.descriptors))
+        self._is_remote = any(store.is_remote for store in self._stores)
+        if self._is_remote:
+            self.rows_at_once = CONNECTIONS
+        # Bound once: rows of 784 bytes are read in less time than their methods would be looked up in.
+        self._reads = tuple(column.read for column in columns)
+        self._begins = tuple(store.begin for store in self._stores)
+        self._finishes = tuple(store.finish for store in self._stores)
+        self._ahead = tuple(column.will_need for column in columns if column.reads_ahead)
+        self._announcements = Announcements()
+
+    def _common_length(self, lengths: Mapping[str, int], limit: int | None) -> int:
+        if len(set(lengths.values())) != 1:
+            said = ", ".join(f"{top} has {length}" for top, length in lengths.items())
+            raise SourceError(
+                f"source {self.kind}: the tops differ in length: {said}; each needs one entry per sample: name those "
+                "of one length in 'tops'"
+            )
+        length = min(lengths.values())
+        if not length:
+            raise SourceError(f"source {self.kind}: no samples: {self._held_in} is empty")
+        return min(limit or length, length)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
+    # ---- reading
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        self.read_at(indices, np.arange(len(indices)), out)
+
+    def read_at(self, indices: IndexArray, positions: IndexArray, out: NamedRows) -> None:
+        require_in_range(indices, self._samples)
+        for begin in self._begins:
+            begin()
+        if self._is_remote:  # all columns at the same time
+            for column in self._columns:
+                column.fetch(indices)
+        elif self._ahead:  # the first task of a loader was not announced before
+            self._announce(indices)
+        try:
+            for read in self._reads:
+                read(indices, positions, out)
+        except RecordError as error:
+            self._raise_named(error)
+        if self._ahead:
+            self._announcements.note_read(len(indices))
+        for finish in self._finishes:
+            finish()
+
+    def lend(self, indices: IndexArray) -> Lent:
+        require_in_range(indices, self._samples)
+        for begin in self._begins:
+            begin()
+        lent: list[Any] = []
+        for column in self._columns:
+            if (views := column.lend(indices)) is None:
+                return None
+            lent.append(views)
+        if self._is_remote:
+            for column in self._columns:
+                column.fetch(indices)
+        elif self._ahead:
+            self._announce(indices)
+        samples = self._merged(lent)
+        return list(samples) if all(isinstance(views, Sequence) for views in lent) else samples
+
+    def _merged(self, lent: Sequence[Iterable[Mapping[str, AnyArray]]]) -> Iterator[Mapping[str, AnyArray]]:
+        try:
+            for parts in zip(*lent, strict=True):
+                arrays = {top: array for part in parts for top, array in part.items()}
+                yield {top: arrays[top] for top in self._specs}
+        except RecordError as error:
+            self._raise_named(error)
+        for finish in self._finishes:
+            finish()
+
+    def will_need(self, indices: IndexArray) -> None:
+        require_in_range(indices, self._samples)
+        for begin in self._begins:
+            begin()
+        self._announce(indices)
+
+    def _announce(self, indices: IndexArray) -> None:
+        if self._ahead and (self._is_remote or self._announcements.are_due(indices)):
+            in_memory = [will_need(indices) for will_need in self._ahead]
+            self._announcements.note_announced(len(indices), in_memory=all(in_memory))
+
+    def _raise_named(self, error: RecordError) -> None:
+        """Raises the SampleError that names the sample; one that is too large, or any other error, stays what it is."""
+        cause = error.__cause__
+        assert cause is not None
+        where = self.where(error.index) + error.member
+        if isinstance(cause, SampleTooLargeError):
+            raise SampleTooLargeError(f"{where}: {cause} (max_height, max_width)") from None
+        if isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError):
+            text = f"source {self.kind}: {where} cannot be read: {cause}"
+            path = error.path or self.where(error.index)
+            raise SampleError(text, source=self._held_in, index=error.index, path=path) from cause
+        raise cause
+
+    # ---- what is read
+
+    def where(self, index: int) -> str:
+        return self._where(index) if self._where else f"{self._held_in}[{index}]"
+
+    @property
+    def stores_rows(self) -> bool:
+        return not self._is_remote and all(column.stores_rows for column in self._columns)
+
+    @property
+    def gathered(self) -> Collection[str]:
+        return {top for column in self._columns for top in column.gathered if top in self._specs}
+
+    @property
+    def chunk_samples(self) -> int | None:
+        """Samples in a chunk of the top with the largest samples, if a chunk is decoded as a whole."""
+        return max(self._columns, key=lambda column: max(spec.nbytes for spec in column.specs.values())).chunk_samples
+
+    def _content(self) -> dict[str, str]:
+        known: dict[str, list[str]] = {}
+        for store in self._stores:
+            for name, text in store.content().items():
+                known.setdefault(name, []).append(text)
+        return {name: "; ".join(texts) for name, texts in known.items()} | {"options": digest(self._options)}
+
+    def fingerprint(self) -> str:
+        stores = [store.fingerprint() for store in self._stores]
+        specs = [(top, str(spec)) for top, spec in self._specs.items()]
+        return f"{self.kind}:{text_digest(repr((stores, specs, self._samples, self._options)))}"
+
+    def close(self) -> None:
+        # Setup reads one sample again and again, which says nothing about the rows of the run.
+        self._announcements = Announcements()
+        for part in self._parts:
+            part.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_announcements": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _announcements=Announcements())
