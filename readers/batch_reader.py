@@ -36,7 +36,8 @@ class BatchReader(Closing):
     False for centred crops and no mirroring.
 
     `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
-    anew; without it one loop never ends. A loop that is left early is over: the next one begins with the next epochs.
+    anew, whose last batch is smaller if `batch_size` does not divide it (`last_batch` says otherwise); without it one
+    loop never ends. A loop that is left early is over: the next one begins with the next epochs.
     (An endless loop has no next one, it is continued.) After Ctrl-C, or an error, `next` of the same loop gives the
     batch that had not been given; for a new loop that goes on there, `load_state_dict(state_dict())`.
 

@@ -38,6 +38,8 @@ class JaxDataset(DatasetOverReader):
         check_keywords(JaxDataset, arguments)
         if jax.process_count() > 1 and arguments.get("world_size") is None:
             arguments["rank"], arguments["world_size"] = jax.process_index(), jax.process_count()
+        if sharding is not None:  # which divides the rows of every batch equally
+            arguments.setdefault("last_batch", "wrap")
         self._sharding = sharding
         self.reader = BatchReader(source, copy=True, **arguments)  # JAX may keep an array instead of copying it
         for name, spec in self.reader.specs.items():

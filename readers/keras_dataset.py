@@ -24,8 +24,8 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         valid = KerasDataset({"npy": {"data": "x_valid.npy", "label": "y_valid.npy"}}, batch_size=64)
         model.fit(train, validation_data=valid, epochs=5)
 
-    The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 and `last_batch` is
-    "partial" unless given. `inputs`, `targets` and `weights` name the tops that the model gets as such, one or a list
+    The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 unless
+    given. `inputs`, `targets` and `weights` name the tops that the model gets as such, one or a list
     of them, for models with several inputs or outputs; without them the first top is the input, the second the target
     and the third the sample weight, and the lengths that `pad` makes are none of them.
 
@@ -48,8 +48,8 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         check_no_copy("KerasDataset", arguments)
         check_keywords(KerasDataset, arguments)
         super().__init__(workers=1, use_multiprocessing=False)
-        settings: dict[str, Any] = {"epochs": 1, "last_batch": "partial", **arguments}
-        self.reader = BatchReader(source, copy=True, **settings)
+        arguments.setdefault("epochs", 1)
+        self.reader = BatchReader(source, copy=True, **arguments)
         own = [top.name for top in self.reader._feed.tops if not describes_another(top)]
         self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
         self._passes = Passes(self.reader)

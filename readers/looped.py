@@ -206,6 +206,8 @@ def _check(what: str, source: SourceLike, values: Mapping[str, object]) -> Param
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
+    if values.get("epochs") is not None:  # a loop over a reader ends, and then it should have had each sample once
+        declared.setdefault("last_batch", "partial")
     parameters = check_parameters(declared, what)
     if parameters.state_file:
         raise ParameterError(

@@ -47,7 +47,7 @@ _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
 _GZIP_LEVEL = 4
 _RECORDS_AT_ONCE = 256
-_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "last_batch": "partial", "copy": False, "rank": 0, "world_size": 1}
+_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "copy": False, "rank": 0, "world_size": 1}
 """For a reader, also in a job whose processes have RANK and WORLD_SIZE."""
 
 _LARGEST_LMDB = 1 << 42

@@ -41,7 +41,7 @@ def train(*, feedback: bool) -> float:
     optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
     losses = np.zeros(SAMPLES)
     order = {"sampler": {"draws": SAMPLES}, "seed": 1}  # equal weights to begin with
-    with digits("train", decode=mislabel, **order) as reader, digits("test", last_batch="partial") as test:
+    with digits("train", decode=mislabel, **order) as reader, digits("test") as test:
         for epoch in range(EPOCHS):
             for batch in reader:
                 each = nn.functional.cross_entropy(model(batch["data"]), batch["label"].long(), reduction="none")

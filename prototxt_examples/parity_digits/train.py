@@ -23,7 +23,7 @@ torch.manual_seed(1)
 net = Net(HERE / "net.prototxt", phase="TRAIN", weights=sys.argv[1])  # "parity", which the file lacks, begins anew
 optimizer = torch.optim.SGD(net.parameters(), lr=0.02, momentum=0.9)
 
-with digits("train", shuffle=True, seed=1) as train, digits("test", last_batch="partial") as test:
+with digits("train", shuffle=True, seed=1) as train, digits("test") as test:
     for epoch in range(1, 4):
         net.train()
         for batch in train:

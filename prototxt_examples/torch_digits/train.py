@@ -24,7 +24,7 @@ model = nn.Sequential(
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 
-with digits("train", shuffle=True, seed=1) as train, digits("test", last_batch="partial") as test:
+with digits("train", shuffle=True, seed=1) as train, digits("test") as test:
     for epoch in range(1, 11):
         for batch in train:
             loss = nn.functional.cross_entropy(model(batch["data"]), batch["label"].long())

@@ -27,6 +27,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
@@ -92,6 +93,18 @@ def test_the_length_is_what_a_loop_gives(source: dict[str, Any], last_batch: str
         for _ in range(2):
             assert [batch.rows for batch in reader] == rows
             assert len(reader) == len(rows)
+
+
+def test_a_loop_has_each_sample_once_and_endless_readers_and_layers_fill_the_last_batch(source: dict[str, Any]) -> None:
+    with read(source, epochs=2, shuffle=True) as reader:
+        batches = list(reader)
+    assert [batch.rows for batch in batches] == [4, 4, 2, 4, 4, 2]
+    assert sorted(all_labels(batches[:3])) == [*range(SAMPLES)]
+    with read(source) as reader:
+        assert [next(iter(reader)).rows for _ in range(6)] == [4] * 6
+    values = {"source": source, "batch_size": 4, "epochs": 1, "num_loaders": 0}
+    with LayerHarness(MultiProcessInputLayer, values) as harness:
+        assert [harness.forward()["label"].tolist()[-1] for _ in range(3)] == [3, 7, 1]
 
 
 def test_loops_that_wrap_go_on_where_the_last_one_ended(source: dict[str, Any]) -> None:
@@ -393,7 +406,7 @@ def test_a_first_picture_that_is_smaller_than_the_crop_is_named(tmp_path: Path) 
 @pytest.mark.parametrize("copying", [True, False])
 def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> None:
     torch = pytest.importorskip("torch")
-    with read(source, epochs=1, device="cpu", copy=copying) as reader:
+    with read(source, epochs=1, last_batch="drop", device="cpu", copy=copying) as reader:
         for batch in reader:
             assert isinstance(batch["data"], torch.Tensor)
             assert batch["data"].shape == (4, *IMAGE)
@@ -704,7 +717,8 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
         with pytest.raises(AttributeError, match="does not know their samples"):
             print(again.indices)
         assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
-        assert repr(reader.statistics()).endswith(f", diagnosis={reader.statistics().diagnosis!r})")
+        counted = reader.statistics()
+        assert repr(counted).endswith(f", diagnosis={counted.diagnosis!r})")
     with read(source, sampler=lambda epoch, samples, rng: [1, 2]) as reader:  # whose length nobody knows
         assert repr(reader) == "BatchReader(hdf5, batch_size=4, {data: (2, 3, 4) float32, label: () int64})"
 

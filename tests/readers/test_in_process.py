@@ -401,7 +401,7 @@ def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
         assert len(seen) < 12
         for batch in batches:
             seen += check_labels(batch)
-    assert seen == [*range(SAMPLES), 0, 1, 2]
+    assert seen == [*range(SAMPLES)]
 
 
 def test_a_loop_begun_anew_after_ctrl_c_has_the_next_epoch_alone() -> None:

@@ -60,6 +60,8 @@ def test_text_and_choices_that_it_has_not_are_refused(tmp_path: Path, source: di
         read({"npy": {"text": str(tmp_path / "text.npy")}}, batch_size=1)
     with pytest.raises(ParameterError, match="JaxDataset always copies"):
         read(source, copy=False)
+    with pytest.raises(ParameterError, match="JaxDataset has its framework's own form of a batch: leave out 'tuples'"):
+        read(source, tuples=True)
     with pytest.raises(ParameterError, match=r"JaxDataset: unknown parameter 'shufle' \(did you mean 'shuffle'"):
         read(source, shufle=True)
 

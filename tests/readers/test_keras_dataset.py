@@ -188,6 +188,9 @@ def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given
         feed_of(source, **given)
 
 
-def test_copy_is_no_choice(source: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="KerasDataset always copies: leave out 'copy'"):
-        feed_of(source, copy=False)
+@pytest.mark.parametrize(
+    ("name", "says"), [("copy", "KerasDataset always copies"), ("tuples", "KerasDataset has its framework's own form")]
+)
+def test_copies_and_the_form_of_a_batch_are_no_choice(source: dict[str, Any], name: str, says: str) -> None:
+    with pytest.raises(ParameterError, match=f"{says}.*: leave out '{name}'"):
+        feed_of(source, **{name: False})

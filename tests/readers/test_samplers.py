@@ -99,7 +99,8 @@ def source(**given: Any) -> Numbered:
 
 
 def reader_of(order: str, epochs: int = 3, **values: Any) -> BatchReader:
-    settings = {"batch_size": BATCH, "epochs": epochs, "seed": SEED, "num_loaders": 2, "timeout_s": DEADLINE_S}
+    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": epochs, "seed": SEED, "last_batch": "wrap"}
+    settings |= {"num_loaders": 2, "timeout_s": DEADLINE_S}
     return BatchReader(source(), **(settings | ORDERS[order][0] | values))
 
 
@@ -417,6 +418,7 @@ def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "train.h5", "w") as file:
         file.create_dataset("data", data=np.arange(SAMPLES), chunks=(7,), compression="gzip")
     settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 3, "seed": SEED, "sampler": varying, "tops": "data"}
+    settings["last_batch"] = "wrap"
     with BatchReader({"hdf5": {"path": str(tmp_path / "train.h5")}}, **settings) as reader:
         assert [batch["data"].tolist() for batch in reader] == expected("a function")
 
@@ -694,7 +696,8 @@ def test_weights_count_from_the_next_epoch_on() -> None:
 @pytest.mark.parametrize("size", [50, 64])
 def test_weights_set_after_an_epoch_begin_behind_the_one_that_is_planned(size: int) -> None:
     numbers = {"arrays": {"label": np.arange(SAMPLES)}}
-    with BatchReader(numbers, sampler={"draws": 1000}, batch_size=size, epochs=1, num_loaders=1) as reader:
+    settings: dict[str, Any] = {"batch_size": size, "epochs": 1, "last_batch": "wrap", "num_loaders": 1}
+    with BatchReader(numbers, sampler={"draws": 1000}, **settings) as reader:
         for _ in reader:
             pass
         reader.set_weights(only(3))

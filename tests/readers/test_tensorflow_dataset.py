@@ -177,7 +177,7 @@ def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
 def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, Any]) -> None:
     dataset = TensorFlowDataset(source, decode=boxes, concatenate=["boxes"], max_rows=2, **SETTINGS)
     assert dataset.element_spec["boxes"].shape == (None, 4)
-    assert [len(batch["boxes"]) for batch in dataset] == [3, 4, 3]
+    assert [len(batch["boxes"]) for batch in dataset] == [3, 4, 2]
 
 
 def test_batches_of_a_batch_sampler_have_as_many_rows_as_it_says(source: dict[str, Any]) -> None:
@@ -212,9 +212,13 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
             TensorFlowDataset(reader)
 
 
-def test_copy_is_no_choice(source: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="TensorFlowDataset always copies: leave out 'copy'"):
-        TensorFlowDataset(source, copy=False, **SETTINGS)  # type: ignore[call-overload]
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("copy", "TensorFlowDataset always copies"), ("tuples", "has its framework's own form of a batch")],
+)
+def test_copies_and_the_form_of_a_batch_are_no_choice(source: dict[str, Any], name: str, says: str) -> None:
+    with pytest.raises(ParameterError, match=f"{says}.*: leave out '{name}'"):
+        TensorFlowDataset(source, **{**SETTINGS, name: False})
 
 
 def test_the_data_are_the_files(source: dict[str, Any]) -> None:

@@ -127,7 +127,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     rand_skip: at the start, skip a number of samples below this one, drawn by the seed, as Caffe's data layers do.
     epochs: the data end after so many epochs; without it they never end.
     last_batch: if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or deliver a
-        "partial" batch.
+        "partial" batch, which readers with epochs do unless it is given.
     rank: number of this process's part of the data, from 0; set automatically under torchrun and in Caffe.
     world_size: number of processes that share the data; goes with rank.
     transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.
