@@ -30,9 +30,11 @@ from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,
     Done,
+    Draw,
     End,
     Failure,
     Fill,
+    OfSlot,
     Order,
     Postprocess,
     Ready,
@@ -360,7 +362,7 @@ class World:
         if order.loader != number or order.number <= loader.last:
             return
         loader.last, loader.current = order.number, order
-        task = order.task
+        task = _rows_task(order)
         _require(
             any(task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
             f"loader {number} works on task {task.task}, which is not assigned to it",
@@ -373,7 +375,7 @@ class World:
             _require(cells == whole, f"postprocessing of group {group}: {cells}")
         for row in _rows(order):
             self.slots[task.slot][row] = None
-        writers = [(other.current.task.slot, _rows(other.current))
+        writers = [(_rows_task(other.current).slot, _rows(other.current))
                    for other in self.loaders.values() if other.current and not other.death]  # fmt: skip
         for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
             both = slot == other_slot and set(rows) & set(other_rows)
@@ -383,7 +385,8 @@ class World:
         loader = self.loaders[number]
         order, loader.current = loader.current, None
         assert order is not None
-        task, cells = order.task, self.slots[order.task.slot]
+        task = _rows_task(order)
+        cells = self.slots[task.slot]
         group = task.group if isinstance(task, Fill) else self._group_of(task.task)
         for row in _rows(order):
             cells[row] = (group, row, int(not isinstance(task, Fill)))
@@ -669,8 +672,13 @@ def is_fault(event: Event) -> bool:
     return interrupted or event[0] in FAULTS
 
 
+def _rows_task(order: Order) -> OfSlot:
+    assert not isinstance(order.task, Draw), "no variant has a sampler"
+    return order.task
+
+
 def _rows(order: Order) -> range:
-    task = order.task
+    task = _rows_task(order)
     return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
 
 

@@ -22,13 +22,14 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.loading.worker import Workplace
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.processes.sampler import SamplerRunner
 from blobfeed.workers.sources.stream import StreamSource
-from blobfeed.workers.transport.messages import Draw, DrawFailed
+from blobfeed.workers.transport.messages import Draw
 from blobfeed.workers.transport.shared_file import SharedFile
+from blobfeed.workers.transport.status_board import Activity, Unwatched
 
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
@@ -173,9 +174,11 @@ def test_the_length_is_known_where_every_epoch_is_as_long() -> None:
         reader_of("subset", batch_size=21, last_batch="drop")
 
 
-def _kill(pipeline: Pipeline, *, sampler: bool) -> None:
-    """One loader, or the sampler's process, unless it has just died."""
-    victims = [state.pid for state in pipeline.activities() if state.pid and (state.loader < 0) == sampler]
+def _kill(pipeline: Pipeline, *, drawing: bool) -> None:
+    """One loader, the one that draws if it does, unless it has just died."""
+    states = [state for state in pipeline.activities() if state.pid]
+    draw = [state.pid for state in states if state.activity is Activity.SAMPLING] if drawing else []
+    victims = draw or [state.pid for state in states]
     with contextlib.suppress(ProcessLookupError):
         os.kill(random.choice(victims or [0x7FFFFFFF]), signal.SIGKILL)
 
@@ -192,9 +195,9 @@ def test_killed_loaders_and_samplers_change_nothing(order: str) -> None:
             found.append(np.asarray(batch.tops["label"]).tolist())
             pipeline.release(batch)
             if number % 4 == 1:
-                _kill(pipeline, sampler=False)
+                _kill(pipeline, drawing=False)
             if number % 4 == 3:
-                _kill(pipeline, sampler=True)
+                _kill(pipeline, drawing=True)
     assert found == whole
 
 
@@ -256,13 +259,27 @@ def test_even_what_takes_megabytes_to_name_is_told() -> None:
         read_all(sampler=lambda epoch, samples, rng: Endless())
 
 
-def test_a_sampler_that_kills_its_process_ends_the_run_and_nothing_else() -> None:
-    with pytest.raises(SourceError, match="epoch 0: 3 processes died on it, the last one exited with code 9"):
+def test_a_sampler_that_kills_its_loader_ends_the_run_and_nothing_else() -> None:
+    with pytest.raises(SourceError, match=r"epoch 0: 3 loaders died on it.*sampling epoch 0.*exited with code 9"):
         read_all(sampler=exiting)
 
 
+def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
+    died = tmp_path / "died"
+
+    def exiting_once(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        if epoch == 1 and not died.exists():
+            died.touch()
+            os._exit(9)
+        return rng.permutation(samples)[:10]
+
+    found = read_all(sampler=exiting_once, num_loaders=1)
+    assert died.exists()
+    assert found == read_all(sampler=exiting_once, num_loaders=0)
+
+
 def test_a_sampler_that_hangs_is_killed() -> None:
-    with pytest.raises(SourceError, match=r"2 processes died on it.*it took longer than task_timeout_s=1"):
+    with pytest.raises(SourceError, match=r"2 loaders died on it.*its task took longer than task_timeout_s=1"):
         read_all(sampler=hanging, task_timeout_s=1.0)
 
 
@@ -270,13 +287,11 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
     with Pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
         pipeline.start()
         wait_until(
-            lambda: any(
-                "sampler (pid" in str(each) and "sampling epoch 0" in str(each) for each in pipeline.activities()
-            ),
-            "the sampler's process says what it does",
+            lambda: any("sampling epoch 0" in str(each) for each in pipeline.activities()),
+            "the loader that draws says what it does",
         )
-        (pid,) = [state.pid for state in pipeline.activities() if state.loader < 0]
-    wait_until(lambda: is_gone(pid), "the sampler's process has ended with the pipeline")
+        pids = [state.pid for state in pipeline.activities()]
+    wait_until(lambda: all(map(is_gone, pids)), "the loaders have ended with the pipeline")
 
 
 @pytest.mark.parametrize(
@@ -618,7 +633,7 @@ def _epochs_of(**values: Any) -> list[list[int]]:
         return [[int(index) for batch in reader for index in batch["label"]] for _ in range(2)]
 
 
-def test_loaders_do_not_import_what_the_sampler_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_loader_that_draws_imports_what_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "large_module.py").write_text(
         "import os\nfrom pathlib import Path\n"
         f"with Path({str(tmp_path / 'importers')!r}).open('a') as file:\n"
@@ -632,7 +647,7 @@ def test_loaders_do_not_import_what_the_sampler_needs(tmp_path: Path, monkeypatc
         assert read_all(sampler=sampler) == [[1, 2, 3, 4]] * 2
     finally:
         del sys.modules["large_module"]
-    assert (tmp_path / "importers").read_text().split() == ["-", "sampler"]
+    assert (tmp_path / "importers").read_text().split() == ["-", "loader"]
 
 
 class BucketLayer(MultiProcessInputLayer):
@@ -846,9 +861,10 @@ def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpy
         plan: Any = reader._feed.pipeline.plan
         weights.write(8 * SAMPLES, only(3))
         weights.free(8 * SAMPLES, 8 * SAMPLES)
-        answer = SamplerRunner(plan, drawn, weights, lambda _: 0).answer(Draw(1, epoch=0, weights=1, offset=0))
-    assert isinstance(answer, DrawFailed)
-    assert answer.text.endswith("the weights of version 1 count no more")
+        place = Workplace([], Unwatched(), lambda _: 0, drawn.descriptor, weights.descriptor)
+        answer = plan.worker(place).work(Draw(1, epoch=0, weights=1, offset=0)).drawn
+    assert answer is not None
+    assert answer.failure.endswith("the weights of version 1 count no more")
 
 
 def test_a_layer_takes_weights(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from ..order.epoch_order import EpochOrder
 from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
-from ..transport.messages import BadRow, DrawnRows, Fill, Postprocess, ToLoader
+from ..transport.messages import BadRow, Draw, Drawn, DrawnRows, Fill, Postprocess, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
@@ -60,23 +60,26 @@ _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
 class WorkDone(msgspec.Struct, frozen=True):
-    """The result of a task. `stream_rows`: rows that a stream had for the batch; -1 for a source with indices."""
+    """The result of a task: the fields of Done."""
 
     bad: list[BadRow] = []
     stream_rows: int = -1
+    drawn: Drawn | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
-    """The resources of a loader. `slots`: each slot's rows by name. `drawn`: descriptor of a sampler's indices, or -1.
+    """The resources of a loader. `slots`: each slot's rows by name.
 
+    `drawn`, `weights`: descriptors of the files with a sampler's draws and with weights that the user sets; -1 without.
     `guard`: a context manager around each call of user code.
     """
 
     slots: Sequence[NamedRows]
     status: LoaderStatus
     send_error: SendError
-    drawn: int
+    drawn: int = -1
+    weights: int = -1
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -98,7 +101,16 @@ class Worker(ABC):
 
     def work(self, message: ToLoader) -> WorkDone:
         """Do the task `message`; a sample that raises becomes a bad row, not an exception."""
-        return self.fill(message) if isinstance(message, Fill) else WorkDone(self._postprocess_batches(message))
+        match message:
+            case Fill():
+                return self.fill(message)
+            case Postprocess():
+                return WorkDone(self._postprocess_batches(message))
+            case Draw():
+                return WorkDone(drawn=self.draw(message))
+
+    def draw(self, task: Draw) -> Drawn:
+        raise TypeError(f"a loader without a sampler got the task {task!r}")
 
     @abstractmethod
     def fill(self, task: Fill) -> WorkDone:
@@ -381,12 +393,18 @@ class OrderedWorker(IndexedWorker):
 
 
 class SampledWorker(IndexedWorker):
-    """Reads the samples of a task from the shared file into which a sampler draws epochs."""
+    """Reads the samples of a task from the shared file into which a sampler draws epochs; `draw` draws one."""
 
-    def __init__(self, decoded: SampleDecoder, parameters: Parameters, place: Workplace) -> None:
+    def __init__(
+        self, decoded: SampleDecoder, parameters: Parameters, place: Workplace, draw: Callable[[Draw], Drawn]
+    ) -> None:
         super().__init__(decoded, parameters, place)
+        self._draw = draw
         self._drawn = SharedFile(place.drawn)
         self._runs: tuple[DrawnRows, ...] = ()
+
+    def draw(self, task: Draw) -> Drawn:
+        return self._draw(task)
 
     def fill(self, task: Fill) -> WorkDone:
         self._runs = task.drawn

@@ -65,8 +65,7 @@ _log = logging.getLogger("blobfeed")
 def _fitting(plan: Plan) -> Plan:
     """The plan with as many loaders as the control groups grant; raises BlobfeedError if fixed ones do not fit."""
     least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
-    others = int(plan.needs_sampler)
-    fit = loaders_that_fit(plan.max_loaders, least=least, others=others, tasks=tasks_left())
+    fit = loaders_that_fit(plan.max_loaders, least=least, tasks=tasks_left())
     return replace(plan, max_loaders=fit)
 
 

@@ -31,12 +31,10 @@ from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..plan.plan import IndexedPlan, Plan
 from ..plan.sampled_plan import SampledPlan
-from ..plan.sampled_schedule import SampledSchedule
 from ..processes.process import interrupts_deferred
-from ..processes.sampler import SamplerRunner
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, Resent, ToLoader
+from ..transport.messages import Announce, Done, Fill, Resent, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
@@ -98,18 +96,16 @@ class LocalFeed:
         has one, warm in the cache."""
         self._drawn: SharedFile | None = None
         self._weights: SharedFile | None = None
-        self._runner: SamplerRunner | None = None
-        schedule = self._assembly.schedule
-        if isinstance(plan, SampledPlan) and isinstance(schedule, SampledSchedule):
-            self._drawn = drawn = SharedFile.create("blobfeed-drawn")
+        files = -1, -1
+        if isinstance(plan, SampledPlan):
+            self._drawn = SharedFile.create("blobfeed-drawn")
             self._weights = SharedFile.create("blobfeed-weights")
-            self._runner = SamplerRunner(plan, drawn, self._weights, self._errors.keep)
-            schedule.read = lambda offset, count: drawn.read(offset, count, np.int64)
-        descriptor = -1 if self._drawn is None else self._drawn.descriptor
+            self._assembly.schedule.use_file(self._drawn)
+            files = self._drawn.descriptor, self._weights.descriptor
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
         self._next_note = 0
-        self._worker = plan.worker(Workplace(self.views, Unwatched(), self._errors.keep, descriptor))
+        self._worker = plan.worker(Workplace(self.views, Unwatched(), self._errors.keep, *files))
         self._globals = None if reads_only(plan) else OwnGlobals()
 
     def first_of(self, group: int) -> int:
@@ -131,7 +127,7 @@ class LocalFeed:
             return self._promised
         if not self._assembly.outbox:
             self._find_tasks()
-            if self._promises and self._tasks and _is_one_batch(self._plan):
+            if self._promises and self._tasks and _is_one_batch(self._plan) and isinstance(self._tasks[0], Fill):
                 self._promised = Announce(self._tasks[0].group, self._tasks[0].slot)
                 return self._promised
             self._make_next()
@@ -202,12 +198,11 @@ class LocalFeed:
     def set_weights(self, new: NewWeights) -> None:
         """Tell the sampler of new weights."""
         change, weights, gone = new
-        schedule = self._assembly.schedule
-        if self._weights is None or not isinstance(schedule, SampledSchedule):
+        if self._weights is None:
             return
         with interrupts_deferred():
             self._weights.write(change.version * weights.nbytes, weights)
-            schedule.note_weights(change)
+            self._assembly.schedule.note_weights(change)
             for version in gone:
                 self._weights.free(version * weights.nbytes, weights.nbytes)
 
@@ -252,7 +247,7 @@ class LocalFeed:
             with _no_globals if self._globals is None else self._globals.used():
                 work = self._worker.work(task)
             now = time.monotonic_ns()
-            done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows)
+            done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows, work.drawn)
             with interrupts_deferred():
                 self._assembly.done(done, now / 1e9)
                 self._tasks.popleft()
@@ -274,24 +269,8 @@ class LocalFeed:
                     self._tasks.append(order.task)
                 else:
                     self._assembly.announce()
-            if not self._tasks and not self._assembly.outbox and not self._draw():
+            if not self._tasks and not self._assembly.outbox:
                 self._give_slot()
-
-    def _draw(self) -> bool:
-        """Draw the epoch that batches wait for; False if they wait for none."""
-        schedule = self._assembly.schedule
-        if self._runner is None or self._drawn is None or not isinstance(schedule, SampledSchedule):
-            return False
-        for offset, size in schedule.freed():
-            self._drawn.free(offset, size)
-        wanted = schedule.wanted() if schedule.waits else None
-        if wanted is None:
-            return False
-        with _no_globals if self._globals is None else self._globals.used():
-            answer = self._runner.answer(wanted)
-        with interrupts_deferred():
-            schedule.note_drawn(answer)
-        return True
 
     def _give_slot(self) -> None:
         """Raises PipelineStalled."""

@@ -15,10 +15,9 @@ from ..order.batches import Batches, rand_skip_of
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import draw_epoch
-from ..transport.messages import Drawn, DrawnBatch
+from ..transport.messages import Draw, Drawn, DrawnBatch
 from .plan import IndexedPlan, Plan
 from .sampled_plan import SampledPlan
-from .sampled_schedule import SampledSchedule
 
 Rows = tuple[int, IndexArray, IndexArray]
 """A batch's number, and of each of its rows the index and the epoch."""
@@ -110,32 +109,34 @@ def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, Drawn
         epoch, position = _begin_of(plan, first)
         plan = replace(plan, epoch=epoch, position=position, first_number=first)
     schedule = replace(plan, batches_per_slot=1).schedule()
-    memory: dict[int, IndexArray] = {}
-    """By the offset in bytes where it would lie in the shared file."""
-
-    def read(offset: int, count: int) -> IndexArray:
-        begin = max(start for start in memory if start <= offset)
-        return memory[begin][(offset - begin) // 8 :][:count]
-
-    schedule.read = read
+    memory = _Memory()
+    schedule.use_file(memory)
     for number in range(plan.first_number, last + 1):
         while not schedule.has(number):
             if schedule.complaint:
                 raise ParameterError(f"batch {number}: {schedule.complaint}")
             if schedule.finished:
                 raise _no_batch(number, plan)
-            _draw(plan, schedule, memory)
+            if (asked := schedule.wanted()) is None:
+                raise ParameterError("the sampler's epochs cannot be drawn here")
+            schedule.note_drawn(asked, _drawn_into(memory, plan, asked))
         announce = schedule.announcement(number, 0, ())
-        for offset, _ in schedule.freed():
-            memory.pop(offset, None)
         if announce is not None and number >= first:
             yield number, announce.drawn[0]
 
 
-def _draw(plan: SampledPlan, schedule: SampledSchedule, memory: dict[int, IndexArray]) -> None:
-    """Draw the epoch that the schedule waits for."""
-    if (asked := schedule.wanted()) is None:
-        raise ParameterError("the sampler's epochs cannot be drawn here")
+class _Memory(dict[int, IndexArray]):
+    """Drawn epochs by the offset in bytes that each would have in the shared file."""
+
+    def read(self, offset: int, count: int, _kind: type[np.int64]) -> IndexArray:
+        begin = max(start for start in self if start <= offset)
+        return self[begin][(offset - begin) // 8 :][:count]
+
+    def free(self, offset: int, _size: int) -> None:
+        del self[offset]
+
+
+def _drawn_into(memory: _Memory, plan: SampledPlan, asked: Draw) -> Drawn:
     if not asked.weights and plan.log.changes and min(change.version for change in plan.log.changes) > 1:
         raise ParameterError(
             f"the weights that epoch {asked.epoch} was drawn by have been given up since newer ones count: look at its "
@@ -151,7 +152,7 @@ def _draw(plan: SampledPlan, schedule: SampledSchedule, memory: dict[int, IndexA
     )
     sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
     memory[asked.offset] = np.concatenate([draws_of(drawn.indices), sizes])
-    schedule.note_drawn(Drawn(asked.request, len(drawn.indices), len(sizes)))
+    return Drawn(len(drawn.indices), len(sizes))
 
 
 def _unknown_past(number: int, plan: Plan) -> ParameterError:

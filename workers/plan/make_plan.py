@@ -97,6 +97,11 @@ def _made_plan(
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is None:
             return _indexed_plan(parameters, hooks, source, transform, base_dir, None)
+        if parameters.num_loaders == 0 and parameters.remote_loaders is not None:
+            raise ParameterError(
+                f"num_loaders is 0 beside remote_loaders, and {sampler.about.name} draws epochs in a loader of this "
+                "host, whose memory holds them: give num_loaders: 1"
+            )
         # The sampler replaces the source's own order, so parameters of that order are set to harmless values.
         plain = msgspec.structs.replace(
             parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None

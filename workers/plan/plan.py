@@ -19,11 +19,12 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
+import numpy as np
 
 from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec, Rows
+from ..base.specs import ArraySpec, IndexArray, Rows
 from ..loading.stream_worker import StreamDecoder
 from ..loading.transform import CROPS
 from ..loading.worker import OrderedWorker, SampleDecoder, Worker, Workplace
@@ -31,7 +32,7 @@ from ..order.batches import Batches, Groups, batches_per_slot
 from ..order.epoch_order import EpochOrder
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.messages import Announce, DrawnRows, Replaced, StreamBatch
+from ..transport.messages import Announce, Draw, Drawn, DrawnRows, Replaced, StreamBatch, WeightsChange
 from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
@@ -59,6 +60,14 @@ class Progress(Protocol):
 
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
+
+
+class DrawsFile(Protocol):
+    """The shared file that holds draws and sizes of batches; offsets and sizes in bytes."""
+
+    def read(self, offset: int, count: int, kind: type[np.int64], /) -> IndexArray: ...
+
+    def free(self, offset: int, size: int, /) -> None: ...
 
 
 class Schedule(ABC):
@@ -89,6 +98,23 @@ class Schedule(ABC):
     def stream_batch(self, group: int) -> StreamBatch | None:
         """Return the stream's batch that the group holds; None without a stream."""
         return None
+
+    def called(self, draw: Draw) -> str:
+        """Return the name of a drawn epoch for messages."""
+        return f"epoch {draw.epoch}"
+
+    def wanted(self) -> Draw | None:
+        """Return the epoch that a sampler is to draw next, once; its task has no number yet. None if there is none."""
+        return None
+
+    def use_file(self, file: DrawsFile) -> None:  # noqa: B027
+        """Record the file that holds drawn epochs."""
+
+    def note_weights(self, change: WeightsChange) -> None:  # noqa: B027
+        """Record new weights of the sampler."""
+
+    def note_drawn(self, draw: Draw, answer: Drawn) -> None:  # noqa: B027 - only a sampler draws
+        """Record the answer to `draw`."""
 
     def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
         """Return the places of these rows' indices in the shared file; empty without a sampler."""
@@ -152,9 +178,6 @@ class Plan(ABC):
     batches_per_slot: int = 1
     tried: int = 0
 
-    needs_sampler: ClassVar[bool] = False
-    """True if a sampler process draws the epochs."""
-
     ends: ClassVar[str] = "the stream has ended in all of its epochs"
     """The message of EndOfData behind the last batch, if the number of batches is not known."""
 
@@ -216,8 +239,8 @@ class Plan(ABC):
 
     @property
     def status_lines(self) -> int:
-        """The number of the status board's lines: for local loaders, remote loaders and, last, the sampler."""
-        return self.max_loaders + self.max_remote_loaders + 1
+        """The number of the status board's lines: for local loaders, then for remote ones."""
+        return self.max_loaders + self.max_remote_loaders
 
     @property
     def max_remote_loaders(self) -> int:

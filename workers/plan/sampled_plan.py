@@ -10,6 +10,7 @@ import msgspec
 
 from ..base.errors import ParameterError, SourceError
 from ..base.specs import Rows
+from ..loading.drawing import SamplerRunner
 from ..loading.worker import SampledWorker, Workplace
 from ..order.batches import Batches
 from ..order.draws import MOST_SAMPLES
@@ -43,7 +44,6 @@ class SampledPlan(Plan):
     position: int = 0
     log: WeightsLog = field(default_factory=WeightsLog)
 
-    needs_sampler = True
     ends = "all batches have been delivered"
 
     @classmethod
@@ -56,7 +56,7 @@ class SampledPlan(Plan):
         shared = {name: getattr(plan, name) for name in (each.name for each in fields(Plan))}
         made = cls(
             **shared,
-            # Only the sampler's process imports its modules: often that is torch, which no loader needs.
+            # Only the loader that draws imports its modules: often that is torch, which the others do not need.
             sampler=Packed(sampler, parts={sampler.about.name: sampler}),
             about=sampler.about,
             source_samples=samples,
@@ -147,7 +147,8 @@ class SampledPlan(Plan):
         )
 
     def worker(self, place: Workplace) -> SampledWorker:
-        return SampledWorker(self.decoded.value, self.parameters, place)
+        runner = SamplerRunner(self.sampler, self.about, self.source_samples, self.log, self.parameters, place)
+        return SampledWorker(self.decoded.value, self.parameters, place, runner.answer)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,13 @@
 """The schedule of a run with a sampler. Pure, except for reading shared memory.
 
-A separate process draws each epoch one epoch ahead; only then its length is known. A drawn epoch is cut into rounds,
+A loader draws each epoch one epoch ahead; only then its length is known. A drawn epoch is cut into rounds,
 one batch for each rank, like the epochs of equal length in batches.py. An *item* is the unit that ranks share out: a
 sample, or a whole batch if the sampler draws batches.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,8 +19,8 @@ from ..order.draws import samples_in
 from ..order.epoch_order import keyed_permutation
 from ..order.samplers import AboutSampler
 from ..order.weights_log import version_at, without_superseded
-from ..transport.messages import Announce, Draw, DrawFailed, Drawn, DrawnBatch, DrawnRows, Replaced, WeightsChange
-from .plan import Schedule
+from ..transport.messages import Announce, Draw, Drawn, DrawnBatch, DrawnRows, Replaced, WeightsChange
+from .plan import DrawsFile, Schedule
 
 _INDEX_BYTES = 8
 
@@ -29,9 +29,6 @@ _MOST_OTHERS = 100
 
 _Key = tuple[int, int]
 """An epoch and the version of the weights by which it was drawn."""
-
-ReadIndices = Callable[[int, int], IndexArray]
-"""A function of (offset in bytes, count) that reads draws, or sizes of batches, from the shared file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ class _Epoch:
     size: int
     items: int
     starts: IndexArray | None = None
-    failure: DrawFailed | None = None
+    failure: Drawn | None = None
     others: bytes = b""
 
 
@@ -82,32 +79,29 @@ class SampledSchedule(Schedule):
     position: int
     changes: list[WeightsChange]
     """The changes of the sampler's weights."""
-    read: ReadIndices = field(init=False, repr=False)
-    """The reader of the shared file, set by the process that has the file."""
+    file: DrawsFile = field(init=False, repr=False)
+    """The file with the draws, set by the process that has it."""
     _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
     _needed: _Key | None = None
     _asked: Draw | None = None
-    _requests: int = 0
     _file_end: int = 0
-    _freed: list[tuple[int, int]] = field(default_factory=list)
     _pending: list[_RankBatch] = field(default_factory=list)
     _groups: dict[int, list[_RankBatch]] = field(default_factory=dict)
     _is_over: bool = False
-    _failure: DrawFailed | None = None
+    _failure: Drawn | None = None
+
+    def use_file(self, file: DrawsFile) -> None:
+        self.file = file
 
     # ---- epochs
 
     def wanted(self) -> Draw | None:
-        """Return the request for the sampler, the same one until it is answered; None if no epoch is needed."""
-        if self._asked is None and (key := self._next_key()) is not None:
-            self._requests += 1
-            self._asked = Draw(self._requests, *key, self._file_end)
+        self._free_past()
+        key = self._next_key()
+        if self._asked is not None or key is None:
+            return None
+        self._asked = Draw(0, *key, self._file_end)
         return self._asked
-
-    @property
-    def waits(self) -> bool:
-        """True if no further batch is possible before an epoch has been drawn."""
-        return self._needed is not None
 
     def _next_key(self) -> _Key | None:
         """Return the epoch for which batches wait, else the one after the current."""
@@ -119,23 +113,22 @@ class SampledSchedule(Schedule):
         keys += [self._key(epoch) for epoch in ahead]
         return next((key for key in keys if key not in self._drawn), None)
 
-    def note_drawn(self, answer: Drawn | DrawFailed) -> bool:
-        """Record the sampler's answer; returns False if no request is open."""
-        if self._asked is None or answer.request != self._asked.request:
-            return False
-        draw, self._asked = self._asked, None
+    def called(self, draw: Draw) -> str:
+        return f"{self.about.name}, epoch {draw.epoch}"
+
+    def note_drawn(self, draw: Draw, answer: Drawn) -> None:
+        self._asked = None
         key = draw.epoch, draw.weights
-        if isinstance(answer, DrawFailed):
+        if answer.failure:
             self._drawn[key] = _Epoch(draw.offset, 0, 0, failure=answer)
-            return True
+            return
         size, starts = _INDEX_BYTES * (answer.indices + answer.batches), None
         if answer.batches:
-            sizes = self.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches)
+            sizes = self._read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches)
             starts = np.concatenate([[0], np.cumsum(sizes)])
         others = self._others(draw, answer.indices) if self.parameters.on_error == "replace" else b""
         self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others=others)
         self._file_end = draw.offset + size
-        return True
 
     def _others(self, draw: Draw, samples: int) -> bytes:
         permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
@@ -143,22 +136,23 @@ class SampledSchedule(Schedule):
         return b"".join(self._samples(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
 
     def _samples(self, offset: int, count: int) -> IndexArray:
-        return samples_in(self.read(offset, count))
+        return samples_in(self._read(offset, count))
+
+    def _read(self, offset: int, count: int) -> IndexArray:
+        return self.file.read(offset, count, np.int64)
 
     def note_weights(self, change: WeightsChange) -> None:
         self.changes = [*without_superseded(self.changes, self.epoch), change]
 
-    def freed(self) -> list[tuple[int, int]]:
-        """Return the (offset, size) of parts of the file that are no longer needed; each is returned once."""
+    def _free_past(self) -> None:
+        """Give the memory of past epochs back."""
         past = [key for key in self._drawn if key[0] < self.epoch or key != self._key(key[0])]
         if past:
             groups = (*self._groups.values(), self._pending)
             in_use = {run.key for group in groups for batch in group for run in batch.runs} | {self._needed}
             for key in set(past) - in_use:
                 epoch = self._drawn.pop(key)
-                self._freed.append((epoch.offset, epoch.size))
-        freed, self._freed = self._freed, []
-        return freed
+                self.file.free(epoch.offset, epoch.size)
 
     def _key(self, epoch: int) -> _Key:
         return epoch, version_at(self.changes, epoch)
@@ -173,9 +167,9 @@ class SampledSchedule(Schedule):
             return None
         return found
 
-    def _stop(self, failure: DrawFailed | str) -> None:
+    def _stop(self, failure: Drawn | str) -> None:
         self._is_over = True
-        self._failure = DrawFailed(0, failure) if isinstance(failure, str) else failure
+        self._failure = Drawn(failure=failure) if isinstance(failure, str) else failure
 
     # ---- batches
 
@@ -308,7 +302,7 @@ class SampledSchedule(Schedule):
 
     @property
     def complaint(self) -> str:
-        return self._failure.text if self._failure is not None and self._all_announced else ""
+        return self._failure.failure if self._failure is not None and self._all_announced else ""
 
     @property
     def cause(self) -> tuple[int, str]:

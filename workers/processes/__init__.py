@@ -1,1 +1,1 @@
-"""The child processes: assembler, nursery, loaders, sampler; starting them, and replacing dead ones."""
+"""The child processes: assembler, nursery, loaders; starting them, and replacing dead ones."""

@@ -22,23 +22,23 @@ import itertools
 import logging
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import zmq
 
 from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.errors import LoaderDied
-from ..plan.sampled_schedule import SampledSchedule
 from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
 from ..transport import links
 from ..transport.messages import (
     Announce,
     Done,
+    Draw,
     Failure,
     FromLoader,
     LoaderEnded,
@@ -52,6 +52,7 @@ from ..transport.messages import (
     WeightsChange,
 )
 from ..transport.ring import Ring
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, StatusBoard
 from ..watching.metrics import MetricsPort
 from ..watching.trace import SlotTrace
@@ -61,8 +62,6 @@ from .loader import run_loader
 from .loader_pool import LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
-from .sampler import run_sampler
-from .sampling import Sampling
 from .usage_monitor import UsageMonitor
 
 _SOCKETS_BESIDE_LOADERS = 64
@@ -76,7 +75,7 @@ _log = logging.getLogger("blobfeed")
 class Assembler:
     """The process around the assembly: receives messages, calls the assembly, sends its answers."""
 
-    def __init__(self, config: Config, nursery: Nursery, sampler: socket.socket) -> None:
+    def __init__(self, config: Config, nursery: Nursery) -> None:
         self._config = config
         self._nursery = nursery
         self._nursery_events = nursery.fileno()
@@ -97,10 +96,7 @@ class Assembler:
             self._bridge = Bridge(config, self._board, numbers)
             self._pools.append(self._bridge.pool)
         self._assembly = Assembly(plan)
-        schedule = self._assembly.schedule
-        self._sampling: Sampling | None = None
-        if isinstance(schedule, SampledSchedule):
-            self._sampling = Sampling(config, nursery, sampler, self._board, schedule)
+        self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None
         self._sealer = links.Sealer(config.key)
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
@@ -131,8 +127,6 @@ class Assembler:
         trainer = self._config.descriptors.trainer
         for watched in (self._release_link, self._result_link, self._nursery_events, trainer):
             self._poller.register(watched, zmq.POLLIN)
-        if self._sampling is not None:
-            self._poller.register(self._sampling.link.fileno(), zmq.POLLIN)
         port = self._plan.parameters.metrics
         self._port = MetricsPort(port, self._poller, self._monitor.metrics) if isinstance(port, int) else None
         # A trainer that calls exec becomes another program while its process lives on; then this socket hangs up.
@@ -158,8 +152,6 @@ class Assembler:
             for pool in self._pools:
                 pool.start_missing(self._clock.now)
             self._assign()
-            if self._sampling is not None and self._assembly.last is None:
-                self._sampling.turn(self._clock.now)
             while self._assembly.announce():  # freed slots may be the only work, which no event would announce
                 self._assign()
             self._send_outbox()
@@ -175,7 +167,7 @@ class Assembler:
     def _assign(self) -> None:
         for order in self._assembly.assignments(self._clock.now):
             self._task_links[order.loader].send(self._sealer.seal(order))
-            if self._slots is not None:
+            if self._slots is not None and not isinstance(order.task, Draw):
                 self._slots.assigned(order.task.group)
 
     def _send_outbox(self) -> None:
@@ -200,10 +192,8 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        if self._sampling is not None and self._sampling.link.fileno() in ready:
-            self._sampling.receive()
         if self._nursery_events in ready:
-            self._take_event()
+            self._note_event(self._nursery.receive(), self._pool)
         if self._port is not None:
             self._port.handle(ready)
         if self._bridge is not None and self._bridge.fileno() in ready:
@@ -218,13 +208,6 @@ class Assembler:
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
 
-    def _take_event(self) -> None:
-        event = self._nursery.receive()
-        if event.loader < 0 and self._sampling is not None:
-            self._sampling.handle_event(event, self._clock.now)
-        else:
-            self._note_event(event, self._pool)
-
     def _take_remote_events(self, bridge: Bridge) -> None:
         for event in bridge.receive(self._clock.now, self._poller):
             self._note_event(event, bridge.pool)
@@ -235,7 +218,6 @@ class Assembler:
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
         if self._bridge is not None and self._assembly.last is None:
             deadlines.append(self._bridge.next_start())
-        deadlines += [] if self._sampling is None else [self._sampling.next_deadline()]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([LONGEST_WAIT_S, *waits]))
 
@@ -253,8 +235,6 @@ class Assembler:
                 self._assembly.ledger.note_killed(loader)
         for pool in self._pools:
             pool.kill_slow_starters(now)
-        if self._sampling is not None:
-            self._sampling.kill_overdue(now)
 
     def _pool_of(self, loader: int) -> LoaderPool:
         return next((pool for pool in self._pools if loader in pool), self._pool)
@@ -338,8 +318,7 @@ class Assembler:
                 case Resend(number):
                     self._assembly.resend(number)
                 case WeightsChange() as change:
-                    if self._sampling is not None:
-                        self._sampling.schedule.note_weights(change)
+                    self._assembly.schedule.note_weights(change)
                 case Stop():
                     self._stopping = True
 
@@ -367,24 +346,16 @@ def run(descriptor: int) -> None:
         # Applies to the loaders, too: they are killed in the end, and buffered output would be lost.
         sys.stdout.reconfigure(line_buffering=True)
     config, errors = Config.adopt(descriptor)
-    sampler, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-
-    def become(number: int, line: int) -> None:
-        if number < 0:
-            run_sampler(config, errors, number, line, theirs)
-        else:
-            run_loader(config, errors, number, line)
-
     nursery = Nursery(
-        become,
+        partial(run_loader, config, errors),
         config.plan.decoded.modules,
-        keep=(theirs.fileno(), *config.descriptors.of_loaders),
+        keep=config.descriptors.of_loaders,
         background=lambda: _use_huge_pages(config),
         trainer=config.descriptors.trainer,
     )
     try:
         if _trainer_is_ready(config):
-            Assembler(config, nursery, sampler).run()
+            Assembler(config, nursery).run()
     finally:
         adopt_orphans()
         nursery.close()

@@ -45,7 +45,7 @@ class Descriptors:
     source: tuple[int, ...] = ()
     """those that the source needs"""
     sampler: tuple[int, ...] = ()
-    """those that the sampler needs; the nursery forks its process, too"""
+    """those that the sampler needs"""
     trace: int = -1
     """the file to which all processes append their spans"""
 

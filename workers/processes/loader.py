@@ -1,6 +1,6 @@
 """A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
 
-    1. receive Fill or Postprocess       (its own tasks link, at most two ahead)
+    1. receive Fill, Postprocess, Draw   (its own tasks link, at most two ahead)
     2. write the next step on the status board
     3. make the rows, in the slot's own memory
     4. send Done, with the bad rows
@@ -25,7 +25,7 @@ from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.memory import keep_freed_memory
-from ..transport.messages import Done, Fill, FromLoader, Order, Ready, StartFailed, ToLoader
+from ..transport.messages import Done, Draw, Fill, FromLoader, Order, Ready, StartFailed, ToLoader
 from ..transport.ring import Ring
 from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
@@ -53,7 +53,8 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
         send_error = partial(send_exception, errors)
         with exceptions_only():
-            place = Workplace(ring.views, status, send_error, config.descriptors.drawn, exceptions_only)
+            files = config.descriptors.drawn, config.descriptors.weights
+            place = Workplace(ring.views, status, send_error, *files, exceptions_only)
             worker = config.plan.worker(place)
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(errors, error), describe(error)))
@@ -75,9 +76,13 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         status.write(Activity.WAITING)
         status.blame(0)
         if trace is not None:  # before the report: with the last one the run may end, and the line be lost
-            args = {"task": message.task, "batch": config.plan.first_batch(message.group), "loader": loader}
-            trace.write(trace.span("loader", "task", begun, ended, **args, **_timings(message, status, before)))
-        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows))
+            args: dict[str, object] = {"task": message.task, "loader": loader}
+            if isinstance(message, Draw):
+                trace.write(trace.span("loader", "draw", begun, ended, **args, epoch=message.epoch))
+            else:
+                args["batch"] = config.plan.first_batch(message.group)
+                trace.write(trace.span("loader", "task", begun, ended, **args, **_timings(message, status, before)))
+        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows, done.drawn))
 
 
 def _timings(message: ToLoader, status: LoaderStatus, before: Sequence[int]) -> dict[str, object]:

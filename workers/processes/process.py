@@ -159,18 +159,16 @@ def require_descriptors(loaders: int) -> None:
         )
 
 
-def loaders_that_fit(most: int, *, least: int, others: int, tasks: TasksLeft | None) -> int:
+def loaders_that_fit(most: int, *, least: int, tasks: TasksLeft | None) -> int:
     """Return the number of loaders, at most `most`, whose processes and threads the control group allows.
 
-    `others`: single-threaded processes that the pipeline needs besides the usual ones. Raises BlobfeedError if fewer
-    than `least` fit: ZeroMQ would abort each loader that gets no thread, again and again.
+    Raises BlobfeedError if fewer than `least` fit: ZeroMQ would abort each loader that gets no thread, again and again.
     """
-    start = _START_THREADS + others
-    if tasks is None or tasks.left >= start + _THREADS_PER_LOADER * most:
+    if tasks is None or tasks.left >= _START_THREADS + _THREADS_PER_LOADER * most:
         return most
-    fit = max(0, tasks.left - start) // _THREADS_PER_LOADER
+    fit = max(0, tasks.left - _START_THREADS) // _THREADS_PER_LOADER
     if fit < least:
-        need = start + _THREADS_PER_LOADER * least
+        need = _START_THREADS + _THREADS_PER_LOADER * least
         raise BlobfeedError(
             f"a pipeline of num_loaders={least} needs {need} processes and threads, and the control group "
             f"{tasks.folder} has room for {tasks.left} (pids.max is {tasks.most}): raise the limit (docker run "

@@ -52,7 +52,7 @@ class Shared:
             self._childrens.callback(os.close, trainer)
             pidfd_send_signal(trainer, 0)  # a kernel that refuses this fails here, before there is a process to kill
             self.weights, of_sampler = None, {}
-            if plan.needs_sampler:
+            if isinstance(plan, SampledPlan):
                 drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
                 self.weights = stack.enter_context(closing(SharedFile.create("blobfeed-weights")))
                 of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}

@@ -33,7 +33,7 @@ from ..plan.plan import Plan
 from ..plan.trial import make_one_sample
 from ..processes.loader import settle
 from ..transport.error_channel import FRAME_BYTES, Levels, describe, log_to_trainer, send_exception, summary_of, waiting
-from ..transport.messages import BadRow, Fill, Postprocess, ToLoader
+from ..transport.messages import BadRow, Fill, OfSlot, Postprocess
 from ..transport.ring import SlotLayout
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import StatusBoard
@@ -70,12 +70,12 @@ class Job:
     slot, for postprocessing.
     """
 
-    task: ToLoader
+    task: OfSlot
     drawn: list[tuple[int, IndexArray]]
     slot: Memory | None
 
     @classmethod
-    def of(cls, task: ToLoader, drawn: SharedFile | None, slot: Memory) -> Job:
+    def of(cls, task: OfSlot, drawn: SharedFile | None, slot: Memory) -> Job:
         indices = (
             [] if drawn is None else [(run.offset, drawn.read(run.offset, run.count, np.int64)) for run in task.drawn]
         )
@@ -144,7 +144,7 @@ class RemoteLoader:
         # The actor has one slot, which stands for any slot of the trainer's host.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
         send_error = partial(send_exception, self._theirs)
-        place = Workplace(slots, status, send_error, self._drawn.descriptor, exceptions_only)
+        place = Workplace(slots, status, send_error, self._drawn.descriptor, guard=exceptions_only)
         self._worker: Worker = plan.worker(place)
 
     def work(self, job: Job) -> Made:
@@ -171,6 +171,6 @@ def _memory_file(content: Memory) -> int:
     return file.descriptor
 
 
-def ranges_of(task: ToLoader, layout: SlotLayout) -> list[slice]:
+def ranges_of(task: OfSlot, layout: SlotLayout) -> list[slice]:
     """Return the ranges of a slot's bytes that `task` makes; the actor and the bridge compute the same."""
     return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.used_bytes)]

@@ -44,17 +44,18 @@ from ..transport.memory import keep_freed_memory
 from ..transport.messages import (
     ClusterCapacity,
     Done,
+    Draw,
     FromBridge,
     FromLoader,
     JoinFailed,
     KillLoader,
     LoaderEnded,
     LoaderStarted,
+    OfSlot,
     Ready,
     StartFailed,
     StartLoader,
     ToBridge,
-    ToLoader,
 )
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
@@ -84,8 +85,8 @@ class _Remote:
     node: str = ""
     tasks: Tasks | None = None
     link: zmq.Socket[bytes] | None = None
-    waiting: deque[ToLoader] = field(default_factory=deque)
-    sent: dict[int, ToLoader] = field(default_factory=dict)
+    waiting: deque[OfSlot] = field(default_factory=deque)
+    sent: dict[int, OfSlot] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"remote loader {self.number} on {self.place}"
@@ -146,7 +147,7 @@ class _Bridge:
                 self._take_arrived()
             for remote in list(self._remotes.values()):
                 if remote.tasks is not None and remote.link in ready:
-                    remote.waiting.extend(remote.tasks.arrived())
+                    remote.waiting.extend(task for task in remote.tasks.arrived() if not isinstance(task, Draw))
                     self._send_waiting(remote)
 
     # ---- to the assembler
@@ -253,11 +254,11 @@ class _Bridge:
             self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
-    def _slot(self, task: ToLoader) -> Any:
+    def _slot(self, task: OfSlot) -> Any:
         layout = self._plan.layout
         return self._ring.memory[task.slot * layout.slot_bytes :][: layout.used_bytes]
 
-    def _note_made(self, task: ToLoader, remote: _Remote, made: Made) -> None:
+    def _note_made(self, task: OfSlot, remote: _Remote, made: Made) -> None:
         slot = self._slot(task)
         for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
             slot[where] = rows

@@ -11,18 +11,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from ..plan.plan import Plan
 from ..sources.stream import FIX_STREAM
 from ..transport.messages import (
     Announce,
     BadRow,
     Done,
+    Drawn,
     End,
     Failure,
     Fill,
     Order,
     Postprocess,
     Resent,
+    ToLoader,
     ToTrainer,
 )
 from ..transport.status_board import LoaderState
@@ -121,11 +125,15 @@ class Assembly:
             return
         self.ledger.rows_per_task = self._task_size.rows
         self.ledger.open_groups()
+        if (draw := self.schedule.wanted()) is not None:
+            self.ledger.enqueue_draw(draw)
         for loader, task in self.ledger.assign(now):
             self._orders[loader] = number = self._orders.get(loader, 0) + 1
             yield Order(loader, number, self._message_for(task))
 
-    def _message_for(self, task: Task) -> Fill | Postprocess:
+    def _message_for(self, task: Task) -> ToLoader:
+        if task.draw is not None:
+            return msgspec.structs.replace(task.draw, task=task.id)
         rows = self.schedule.rows_of(task.group) if task.is_postprocess else task.rows
         stream = self.schedule.stream_batch(task.group)
         drawn = self.schedule.drawn(task.group, task.first_row, rows)
@@ -142,9 +150,12 @@ class Assembly:
         task = self.ledger.done(done.loader, done.task, now)
         if task is None:
             return False
+        self.tasks_done += 1
+        if task.draw is not None:
+            self.schedule.note_drawn(task.draw, done.drawn or Drawn(failure="the epoch was not drawn"))
+            return True
         if not task.is_postprocess:
             self.schedule.note_done(task.group, done.stream_rows)
-        self.tasks_done += 1
         self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
         for bad in done.bad:
             self._note_bad(task.group, bad)
@@ -201,6 +212,10 @@ class Assembly:
 
     def _settle(self, poisoned: Task, death: Death) -> None:
         """Replace or fail a task on which loaders died repeatedly."""
+        if poisoned.draw is not None:
+            text = f"{self.schedule.called(poisoned.draw)}: {poisoned.deaths} loaders died on it, the last one, {death}"
+            self.schedule.note_drawn(poisoned.draw, Drawn(failure=text))
+            return
         replace = self._parameters.on_error == "replace" and self.schedule.can_be_cut
         if replace and not poisoned.is_postprocess:
             self.ledger.retry(poisoned)

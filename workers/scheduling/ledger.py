@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from ..plan.plan import Schedule
+from ..transport.messages import Draw
 
 MAX_ASSIGNED = 2
 """The most tasks of a loader: the current one, and one more so that it need not wait for the next."""
@@ -35,6 +36,9 @@ _REST = 20
 
 _MEMORY = 0.7
 """The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
+
+_DRAWS = -1
+"""The affinity of draws: the loader that drew the last epoch has imported the sampler's modules."""
 
 _MOST_OWNERS = 256
 """The number of affinities remembered. A forgotten one only costs reading a chunk twice."""
@@ -55,7 +59,10 @@ class Weight(enum.IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task: `rows` rows of `group` from `first_row`; `rows` is 0 for the postprocessing of the whole group."""
+    """A task: `rows` rows of `group` from `first_row`; `rows` is 0 for the postprocessing of the whole group.
+
+    `draw`: the epoch to draw, if that is the task. It is due before the rows of `group`.
+    """
 
     id: int
     group: int
@@ -67,6 +74,7 @@ class Task:
     suspicion: int = 0
     skip: int = 0
     """The number of candidates for the row that are known to kill loaders (only if `rows` is 1)."""
+    draw: Draw | None = None
 
     @property
     def is_postprocess(self) -> bool:
@@ -148,7 +156,8 @@ class _Loader:
         here = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
         most = self.speed.most_tasks if self.remote else here
         rests = self.speed.rests and not self.waiting
-        return not (self.dismissed or self.being_killed or rests) and len(self.tasks) < most
+        draws = bool(self.tasks) and self.tasks[-1].draw is not None  # rows behind a draw might wait for seconds
+        return not (self.dismissed or self.being_killed or rests or draws) and len(self.tasks) < most
 
     @property
     def can_be_late(self) -> bool:
@@ -227,6 +236,10 @@ class Ledger:
         self._next_task += 1
         return self._next_task - 1
 
+    def enqueue_draw(self, draw: Draw) -> None:
+        """Put the drawing of an epoch behind the rows of all open groups."""
+        self._enqueue(Task(self._new_id(), self._next_group, -1, -1, 1, _DRAWS, draw=draw))
+
     def _enqueue(self, task: Task) -> None:
         heapq.heappush(self._queue, (task.group, task.first_row, task.id, task))
 
@@ -303,9 +316,10 @@ class Ledger:
         # owner is busy.
         while self._queue and (owner := self._owner(self._queue[0][-1])) is not None:
             heapq.heappush(self._loaders[owner].waiting, heapq.heappop(self._queue))
-        _, idlest = min(free)
         candidates = [(line.waiting, loader) for _, loader in free if (line := self._loaders[loader]).waiting]
-        candidates += [(self._queue, idlest)] if self._queue else []
+        if self._queue and self._queue[0][-1].draw is not None:  # the file for draws is on this host
+            free = [(load, loader) for load, loader in free if not self._loaders[loader].remote]
+        candidates += [(self._queue, min(free)[1])] if self._queue and free else []
         if not candidates:
             return None
         queue, loader = min(candidates, key=lambda candidate: candidate[0][0])
@@ -336,6 +350,8 @@ class Ledger:
         return task
 
     def _tick_off(self, task: Task) -> None:
+        if task.draw is not None:
+            return
         group = self._working[task.group]
         group.open_rows -= task.rows
         if group.open_rows > 0:

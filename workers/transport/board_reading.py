@@ -31,8 +31,8 @@ class Reading:
 
     @property
     def running(self) -> list[Line]:
-        """Loaders that there are now; the sampler is not one of them."""
-        return [line for line in self.lines if line.activity != Activity.ABSENT and line.loader >= 0]
+        """Loaders that there are now."""
+        return [line for line in self.lines if line.activity != Activity.ABSENT]
 
     @classmethod
     def of(cls, memory: bytes, now_ns: int) -> Reading | None:

@@ -161,6 +161,15 @@ class Postprocess(Message, frozen=True, tag="postprocess"):
     drawn: tuple[DrawnRows, ...] = ()
 
 
+class Draw(Message, frozen=True, tag="draw"):
+    """Draw `epoch` by that version of the weights, and put its indices at `offset` of the shared file."""
+
+    task: int
+    epoch: int
+    weights: int
+    offset: int
+
+
 class Order(Message, frozen=True, tag="order"):
     """`task` is for `loader`, and the `number`-th that it is given: one sent again, or to another, is not done again.
 
@@ -169,7 +178,7 @@ class Order(Message, frozen=True, tag="order"):
 
     loader: int
     number: int
-    task: Fill | Postprocess
+    task: Fill | Postprocess | Draw
 
 
 # loader → assembler
@@ -198,10 +207,24 @@ class BadRow(Message, frozen=True):
     advice: str = ""
 
 
+class Drawn(Message, frozen=True):
+    """The file holds `indices` of an epoch, and behind them the sizes of `batches`, if the sampler gave batches.
+
+    `failure`: the reason why the epoch could not be drawn; `cause`, `traceback`: see Failure.
+    """
+
+    indices: int = 0
+    batches: int = 0
+    failure: str = ""
+    cause: int = 0
+    traceback: str = ""
+
+
 class Done(Message, frozen=True, tag="done"):
     """The task's rows are in their slot, but for the bad ones without a replacement.
 
-    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended.
+    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended. `drawn`: the
+    answer to Draw.
     """
 
     loader: int
@@ -209,6 +232,7 @@ class Done(Message, frozen=True, tag="done"):
     elapsed_ns: int
     bad: tuple[BadRow, ...] = ()
     stream_rows: int = -1
+    drawn: Drawn | None = None
 
 
 class StartFailed(Message, frozen=True, tag="start_failed"):
@@ -218,33 +242,6 @@ class StartFailed(Message, frozen=True, tag="start_failed"):
     text: str
     cause: int
     traceback: str
-
-
-# assembler → sampler and back, over an inherited socket pair
-class Draw(Message, frozen=True, tag="draw"):
-    """Draw `epoch` with that version of the weights, and put its indices at `offset` of the shared file."""
-
-    request: int
-    epoch: int
-    weights: int
-    offset: int
-
-
-class Drawn(Message, frozen=True, tag="drawn"):
-    """So many `indices` lie in the file, and behind them the sizes of `batches`, if the sampler gave batches."""
-
-    request: int
-    indices: int
-    batches: int
-
-
-class DrawFailed(Message, frozen=True, tag="draw_failed"):
-    """The epoch could not be drawn; see Failure."""
-
-    request: int
-    text: str
-    cause: int = 0
-    traceback: str = ""
 
 
 # assembler → bridge and back, over an inherited socket pair; the nursery too tells what started and ended
@@ -292,8 +289,9 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
 
 ToAssembler = Release | Resend | WeightsChange | Stop
 ToTrainer = Announce | Failure | End | Resent
-ToLoader = Fill | Postprocess
+OfSlot = Fill | Postprocess
+"""A task on the rows of a slot, as remote loaders get them."""
+ToLoader = OfSlot | Draw
 FromLoader = Ready | Done | StartFailed
-FromSampler = Drawn | DrawFailed
 ToBridge = StartLoader | KillLoader
 FromBridge = LoaderStarted | LoaderEnded | ClusterCapacity | JoinFailed

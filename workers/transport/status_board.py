@@ -81,7 +81,7 @@ class Count(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none. The sampler has a negative number."""
+    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none."""
 
     pid: int
     loader: int
@@ -95,8 +95,7 @@ class LoaderState:
         what = "epoch" if self.activity is Activity.SAMPLING else "sample"
         sample = f" {what} {self.sample}" if self.sample >= 0 else ""
         seconds = time.monotonic() - self.since
-        who = f"loader {self.loader}" if self.loader >= 0 else "sampler"
-        return f"{who} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
+        return f"loader {self.loader} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
 class About(NamedTuple):

@@ -98,10 +98,11 @@ def _of_a_stall(seen: Interval, cores: int) -> Diagnosis:
             f"{_named(slow)}; {waits}",
         )
     idle = seen.share(Activity.WAITING)
-    if idle > _MOST and seen.sampling_s > _MOST * seen.seconds:
+    drawing_s = seen.spent_s[Activity.SAMPLING]
+    if idle + seen.share(Activity.SAMPLING) > _MOST and drawing_s > _MOST * seen.seconds:
         return Diagnosis(
             Blame.SAMPLER,
-            f"the sampler is the bottleneck: it takes {_percent(seen.sampling_s / seen.seconds)} of the time to draw "
+            f"the sampler is the bottleneck: it takes {_percent(drawing_s / seen.seconds)} of the time to draw "
             f"epochs, and {waits}: make it faster, or draw longer epochs",
         )
     if idle > _MOST:

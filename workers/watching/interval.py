@@ -43,7 +43,6 @@ class Interval:
     last_death: str
     spent_s: tuple[float, ...]
     """Of loaders, by Activity."""
-    sampling_s: float
     measured_s: float
     """For so much of the loaders' busy time it is known that they had a core for `cpu_s`, and wanted one for
     `delay_s`; in the rest they waited for something else."""
@@ -77,10 +76,9 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
 
     stall_ns = _stall_ns(now) - (0 if before is None else _stall_ns(before))
     waiting_since = now.header.counts[Count.WAITING_SINCE]
-    loaders = [line for line in now.lines if line.loader >= 0]
+    loaders = now.lines
     old = {} if before is None else {line.number: line for line in before.lines}
     local = [line for line in loaders if not line.node]
-    sampler = [line for line in now.lines if line.loader < 0]
     return Interval(
         seconds=max(0, now.now_ns - max(first_batch or now.header.begun_ns, from_ns)) / 1e9,
         batches=grown(Count.BATCHES),
@@ -94,7 +92,6 @@ def interval(now: Reading, before: Reading | None = None) -> Interval:
         deaths=grown(Count.LOADER_DEATHS),
         last_death=now.header.last_death,
         spent_s=tuple(_sum(loaders, old, partial(_spent, each)) for each in Activity),
-        sampling_s=_sum(sampler, old, partial(_spent, Activity.SAMPLING)),
         measured_s=_sum(loaders, old, lambda line: line.measured_ns),
         cpu_s=_sum(loaders, old, lambda line: line.cpu_ns),
         delay_s=_sum(loaders, old, lambda line: line.delay_ns),

@@ -307,8 +307,8 @@ def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
 
 
 def test_every_loader_has_a_line_of_the_status_board_and_the_sampler_one() -> None:
-    assert replace(indexed(), max_loaders=3).status_lines == 3 + 1
-    assert replace(indexed(remote_loaders=RemoteLoaders(count=5)), max_loaders=3).status_lines == 3 + 5 + 1
+    assert replace(indexed(), max_loaders=3).status_lines == 3
+    assert replace(indexed(remote_loaders=RemoteLoaders(count=5)), max_loaders=3).status_lines == 3 + 5
 
 
 def test_only_the_cores_of_this_very_process_count() -> None:

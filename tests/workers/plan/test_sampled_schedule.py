@@ -10,7 +10,7 @@ from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.plan.sampled_schedule import SampledSchedule
-from blobfeed.workers.transport.messages import DrawFailed, Drawn, DrawnBatch, WeightsChange
+from blobfeed.workers.transport.messages import Drawn, DrawnBatch, WeightsChange
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,30 +30,31 @@ class Memory:
         self.gives_batches = gives_batches
         self.numbers = np.full(100_000, HOLE, np.int64)
         self.most = 0
-        schedule.read = self.read
+        schedule.use_file(self)
 
-    def read(self, offset: int, count: int) -> IndexArray:
+    def free(self, offset: int, size: int) -> None:
+        self.numbers[offset // 8 :][: size // 8] = HOLE
+
+    def read(self, offset: int, count: int, _kind: type[np.int64] = np.int64) -> IndexArray:
         found = self.numbers[offset // 8 :][:count]
         assert HOLE not in found, "what was given back is read"
         return found
 
     def draw(self) -> bool:
-        for offset, size in self.schedule.freed():
-            self.numbers[offset // 8 :][: size // 8] = HOLE
         wanted = self.schedule.wanted()
         if wanted is None:
             return False
         drawn = self.lists[wanted.epoch]
-        if isinstance(drawn, DrawFailed):
-            return self.schedule.note_drawn(DrawFailed(wanted.request, drawn.text))
+        if isinstance(drawn, Drawn):
+            self.schedule.note_drawn(wanted, drawn)
+            return True
         flat = np.concatenate(drawn) if self.gives_batches else np.array(drawn)
         sizes = np.array([len(batch) for batch in drawn]) if self.gives_batches else np.empty(0, np.int64)
         written = np.concatenate([flat + 1000 * wanted.weights, sizes])
         self.numbers[wanted.offset // 8 :][: len(written)] = written
-        answer = Drawn(wanted.request, len(flat), len(sizes))
-        done = self.schedule.note_drawn(answer)
+        self.schedule.note_drawn(wanted, Drawn(len(flat), len(sizes)))
         self.most = max(self.most, int(np.count_nonzero(self.numbers != HOLE)))
-        return done
+        return True
 
 
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
@@ -147,7 +148,7 @@ def test_memory_is_given_back() -> None:
 def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:
     parameters = Parameters(source={}, batch_size=4, last_batch="partial")
     schedule = schedule_of(parameters)
-    lists = [[1, 2, 3, 4, 5], [6, 7, 8], DrawFailed(0, "it is broken")]
+    lists = [[1, 2, 3, 4, 5], [6, 7, 8], Drawn(failure="it is broken")]
     found = run(schedule, Memory(schedule, lists, gives_batches=False))
     assert [indices(batch) for batch in found] == [[1, 2, 3, 4], [5], [6, 7, 8]]
     assert schedule.complaint == "it is broken"

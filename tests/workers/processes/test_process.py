@@ -168,10 +168,9 @@ def test_a_system_that_allows_too_few_threads_is_an_error(monkeypatch: pytest.Mo
 
 def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:
     for left in range(40):
-        for others in (0, 1):
-            fit = loaders_that_fit(9, least=0, others=others, tasks=TasksLeft(left, 100, Path("/group")))
-            assert fit == max(loaders for loaders in range(10) if not loaders or 6 + others + 3 * loaders <= left)
-    assert loaders_that_fit(9, least=9, others=0, tasks=None) == 9
+        fit = loaders_that_fit(9, least=0, tasks=TasksLeft(left, 100, Path("/group")))
+        assert fit == max(loaders for loaders in range(10) if not loaders or 6 + 3 * loaders <= left)
+    assert loaders_that_fit(9, least=9, tasks=None) == 9
 
 
 IN_A_SMALL_GROUP = """

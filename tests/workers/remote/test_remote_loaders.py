@@ -134,7 +134,7 @@ def backwards_and_some_again(epoch: int, samples: int, _rng: np.random.Generator
 def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(tmp_path: Path, cluster: RayCluster) -> None:
     DECODED.open(tmp_path).close()
     records: list[list[tuple[bytes, list[int]]]] = []
-    cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 0, "remote_loaders": remote(cluster)}]
+    cases: list[dict[str, Any]] = [{"num_loaders": 1}, {"num_loaders": 1, "remote_loaders": remote(cluster)}]
     for given in cases:
         path = str(tmp_path / "None.h5")
         how: dict[str, Any] = {"epochs": EPOCHS, "sampler": backwards_and_some_again, "decode": growing(), "pad": {}}
@@ -145,6 +145,8 @@ def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(tmp_path: Path
             )
     assert records[0] == records[1]
     assert len(records[0]) > EPOCHS
+    with pytest.raises(ParameterError, match="draws epochs in a loader of this host"):
+        BatchReader({"hdf5": {"path": path}}, **how, num_loaders=0, remote_loaders=remote(cluster))
 
 
 def take_some(pipeline: Pipeline, record: Record, batches: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import hypothesis.strategies as st
 import pytest
 from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledger, Task, Weight
+from blobfeed.workers.transport.messages import Draw
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -490,3 +491,21 @@ def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[i
             made += mine
             ledger.done(1, task.id, 0.0)
     assert made == list(range(rows))
+
+
+def test_nothing_waits_behind_a_draw_and_one_local_loader_draws_all_epochs() -> None:
+    ledger = Ledger(schedule_of(4, groups=4), slots=4)
+    ledger.add_loader(1, remote=True)
+    ledger.open_groups()
+    ledger.enqueue_draw(Draw(0, 0, 0, 0))
+    assert [task.draw for _, task in ledger.assign(0.0)] == [None]  # a remote loader gets no draw
+    for loader in (2, 3):
+        ledger.add_loader(loader)
+    given = list(ledger.assign(0.0))
+    assert [task.group for _, task in given if task.draw is None] == [1, 2, 3]
+    (drawer,) = [loader for loader, task in given if task.draw is not None]
+    assert ledger.assigned(drawer)[-1].draw is not None
+    for task in ledger.assigned(drawer):
+        ledger.done(drawer, task.id, 1.0)
+    ledger.enqueue_draw(Draw(0, 1, 0, 0))
+    assert [(loader, task.draw is not None) for loader, task in ledger.assign(1.0)] == [(drawer, True)]

@@ -31,8 +31,6 @@ LINKS: dict[str, Any] = {
     "batches": ToTrainer,
     "tasks": messages.Order,
     "results": FromLoader,
-    "to the sampler": messages.Draw,
-    "from the sampler": messages.FromSampler,
     "to the bridge": messages.ToBridge,
     "from the bridge": messages.FromBridge,
 }
