@@ -48,6 +48,10 @@ settings.register_profile("busy cores", deadline=None)
 settings.load_profile("busy cores")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update", action="store_true", help="write the catalogues of errors anew: errors.txt")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if _is_checkout() and not _checkout_is_meant():
         raise pytest.UsageError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -129,3 +130,9 @@ def test_an_npy_of_objects_is_refused(tmp_path: Path) -> None:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match=r"mean_file .*none\.npy cannot be read: No such file"):
         load_mean_file(tmp_path / "none.npy")
+
+
+def test_a_mean_file_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "mean")
+    with pytest.raises(ParameterError, match="not a regular file"):
+        load_mean_file(tmp_path / "mean")

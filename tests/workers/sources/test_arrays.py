@@ -10,8 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-import torch
-from blobfeed.workers.base.errors import BlobfeedError, ParameterError, SourceError
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays
 from blobfeed.workers.sources.mixed import ConcatSource
@@ -121,62 +120,6 @@ def test_words_that_lie_in_an_array_of_objects_are_taken() -> None:
     words = ["one", "three"]
     got = all_of({"arrays": {"data": np.array(words, object)}}, num_loaders=0)["data"]
     assert got.tolist() == words
-    # NumPy would drop the zero bytes at the end of the last.
-    for others in ([*words, None], [*words, float("nan")], [b"one", b"three\0"]):
-        with pytest.raises(ParameterError, match="'data' is a ndarray of type object"):
-            open_source({"arrays": {"data": np.array(others, object)}}, tops=None, base_dir=Path())
-
-
-def test_what_is_wrong_with_arrays_is_said(tmp_path: Path) -> None:
-    def message(error: type[Exception], spec: object, tops: Any = None) -> str:
-        with pytest.raises(error) as caught:
-            open_source(spec, tops=tops, base_dir=tmp_path)
-        return str(caught.value)
-
-    assert "'data' is a list of type object" in message(ParameterError, {"arrays": {"data": [None]}})
-    assert "'data' is a int of type int64 and shape ()" in message(ParameterError, {"arrays": {"data": 3}})
-    empty = message(ParameterError, {"arrays": {"data": np.zeros((0, 2))}})
-    assert "'data' is a ndarray of type float64 and shape (0, 2): expected" in empty
-    masked = np.ma.masked_array([1.0, 9e9], mask=[False, True])
-    assert "a masked array for 'data'" in message(ParameterError, {"arrays": {"data": masked}})
-    for odd in ([[1], [1, 2]], torch.ones(2, requires_grad=True), torch.ones(2, dtype=torch.bfloat16)):
-        told = message(ParameterError, {"arrays": {"data": odd}})
-        assert "for 'data', of which NumPy makes no array (" in told
-    assert "differ in length: data has 20, label has 19" in message(
-        SourceError, {"arrays": {"data": DATA, "label": LABEL[1:]}}
-    )
-    np.savez(tmp_path / "two.npz", data=DATA, label=LABEL)
-    arrays = {"data": DATA, "label": LABEL}
-    for source in ({"arrays": arrays}, {"npz": "two.npz"}, {"idx": dict.fromkeys(arrays, "none")}):
-        told = message(ParameterError, source, ["lable"])
-        assert "unknown top 'lable' (did you mean 'label'?); the known ones are data, label" in told
-    for kind in ("npy", "idx", "arrays"):
-        assert "give each top's name, such as {data: " in message(ParameterError, {kind: "one.file"})
-    assert "no arrays: give one" in message(ParameterError, {"arrays": {}})
-    assert "none.npz' cannot be opened" in message(SourceError, {"npz": "none.npz"})
-    (tmp_path / "text.npz").write_text("text")
-    assert "text.npz' is no .npz file" in message(SourceError, {"npz": "text.npz"})
-    np.save(tmp_path / "one.npy", DATA)
-    assert "one.npy' is no .npz file" in message(SourceError, {"npz": "one.npy"})
-    for more in (np.arange(3), np.array("words"), np.array([None, {}], dtype=object)):
-        np.savez(tmp_path / "more.npz", data=DATA, label=LABEL, more=more)
-        assert "in 'tops'" in message(BlobfeedError, {"npz": "more.npz"})
-    np.savez(tmp_path / "objects.npz", data=np.array([None, {}], dtype=object))
-    assert "objects.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "objects.npz"})
-    content = bytearray((tmp_path / "two.npz").read_bytes())
-    content[content.index(b"PK\1\2") + 8] |= 1 << 5  # a flag, for which zipfile raises NotImplementedError
-    (tmp_path / "damaged.npz").write_bytes(content)
-    assert "damaged.npz' does not hold arrays of numbers" in message(SourceError, {"npz": "damaged.npz"})
-
-
-def test_an_array_that_a_damaged_directory_hides_is_missed(tmp_path: Path) -> None:
-    np.savez(tmp_path / "a.npz", data=DATA, label=LABEL)
-    content = bytearray((tmp_path / "a.npz").read_bytes())
-    first = content.index(b"PK\1\2")
-    content[first + 33] ^= 1  # its comment is said to have 256 bytes, which are the second entry's
-    (tmp_path / "a.npz").write_bytes(content)
-    with pytest.raises(SourceError, match=r"a\.npz' does not hold .*: it lists 1 arrays, and counts 2; save it again"):
-        open_source({"npz": "a.npz"}, tops=None, base_dir=tmp_path)
 
 
 def test_an_npz_file_that_cannot_be_read_is_closed(tmp_path: Path) -> None:
@@ -205,18 +148,6 @@ def test_the_fingerprint_is_that_of_the_content() -> None:
 # ---- several sources
 
 
-def test_sources_are_put_end_to_end(tmp_path: Path) -> None:
-    np.save(tmp_path / "data.npy", DATA + 1000)
-    np.save(tmp_path / "label.npy", LABEL + 1000)
-    stored = {"npy": {"data": tmp_path / "data.npy", "label": "label.npy"}}
-    parts = [stored, {"arrays": {"data": DATA, "label": LABEL}}, open_arrays({"data": DATA, "label": LABEL})]
-    got = all_of({"concat": parts}, base_dir=tmp_path)
-    np.testing.assert_array_equal(got["data"], np.concatenate([DATA + 1000, DATA, DATA]))
-    shuffled = all_of({"concat": parts}, base_dir=tmp_path, shuffle=True)
-    assert sorted(shuffled["label"]) == sorted(got["label"])
-    assert (shuffled["label"] != got["label"]).any()
-
-
 def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["data"] = DATA
@@ -224,22 +155,6 @@ def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
     np.testing.assert_array_equal(got["data"], np.concatenate([DATA] * 3))
     mixed = all_of(None, mix=["a.h5", tmp_path / "a.h5"], tops=["data"], base_dir=tmp_path)
     np.testing.assert_array_equal(mixed["data"], np.repeat(DATA, 2, axis=0))
-
-
-def test_parts_that_do_not_fit_or_cannot_be_opened_are_named(tmp_path: Path) -> None:
-    arrays = {"arrays": {"data": DATA, "label": LABEL}}
-    with pytest.raises(SourceError, match="concat: all sources need the same arrays"):
-        open_source({"concat": [arrays, {"arrays": {"data": DATA}}]}, tops=None, base_dir=tmp_path)
-    with pytest.raises(ParameterError, match=r"concat\[1\]: source: unknown kind 'arays' \(did you mean 'arrays'"):
-        open_source({"concat": [arrays, {"arays": {}}]}, tops=None, base_dir=tmp_path)
-    with pytest.raises(ParameterError, match=r"concat\[1\]: source: the samples of a stream have no indices"):
-        open_source({"concat": [arrays, {"stream": {"make": "module:function"}}]}, tops=None, base_dir=tmp_path)
-    with pytest.raises(ParameterError, match=r"unknown kind 'streams' \(did you mean 'stream'"):
-        open_source({"streams": {}}, tops=None, base_dir=tmp_path)
-    wrongs: tuple[tuple[object, str], ...] = (([], r"\[\]"), ("train.h5", "'train.h5'"))
-    for wrong, told in wrongs:
-        with pytest.raises(ParameterError, match=f"source concat: expected a list of sources, got {told}"):
-            open_source({"concat": wrong}, tops=None, base_dir=tmp_path)
 
 
 def test_a_chunk_is_what_all_parts_have(tmp_path: Path) -> None:

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources.mixed import MixedSource, open_mix
+from blobfeed.workers.sources.mixed import MixedSource
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,24 +92,10 @@ def test_any_rows_of_any_sources_are_read_into_their_places(sizes: list[int], da
         assert words.get(row).tolist() == [shelf] * (place % 4)
 
 
-@settings(max_examples=60)
-@given(sizes=SIZES, data=st.data())
-def test_a_sample_is_found_where_its_own_source_has_it(sizes: list[int], data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, sum(sizes) - 1))
-    shelf, place = origin(sizes, index)
-    assert mixed(sizes).where(index) == f"shelf {shelf}, place {place}"
-
-
 def test_each_source_is_told_of_its_own_samples() -> None:
     source = mixed([5, 5, 5])
     source.will_need(np.array([0, 14, 4, 10]))
     assert [shelf.told for shelf in source.sources if isinstance(shelf, Shelf)] == [[0, 4], [], [4, 0]]
-
-
-def test_all_sources_are_closed() -> None:
-    source = mixed([2, 2])
-    source.close()
-    assert all(shelf.closed for shelf in source.sources if isinstance(shelf, Shelf))
 
 
 def test_modules_are_those_of_all_sources_each_once() -> None:
@@ -127,15 +112,6 @@ def test_the_fingerprint_changes_with_the_weights_and_with_every_source() -> Non
     }
     assert len(prints) == 4
     assert MixedSource(shelves, [1, 1]).fingerprint() in prints
-
-
-def test_sources_of_different_samples_are_refused() -> None:
-    with pytest.raises(SourceError) as caught:
-        MixedSource([Shelf(0, 3), Shelf(1, 3), Shelf(2, 3, longest=5)], [1, 1, 1])
-    text = str(caught.value)
-    assert "all sources need the same arrays" in text
-    assert "shelf 0, place 0 has id (2,) int64, word up to (3,) uint8" in text
-    assert "shelf 2, place 0 has id (2,) int64, word up to (5,) uint8" in text
 
 
 # ---- declared, and through a running pipeline
@@ -205,33 +181,3 @@ def test_the_ranks_of_a_mix_share_its_draws(tmp_path: Path, declared: dict[str, 
         shard = check_parameters(declared | {"rank": rank, "world_size": 2, "num_loaders": 1})
         with Pipeline(shard, base_dir=tmp_path) as pipeline:
             assert all(map(np.array_equal, delivered(pipeline, 4), whole[rank::2]))
-
-
-def test_equal_weights_are_what_is_meant_where_none_are_given(tmp_path: Path) -> None:
-    parts = [write_npy(tmp_path, "one", 0, 3), write_npy(tmp_path, "two", 10, 3)]
-    assert open_mix(parts, tops=None, base_dir=tmp_path).weights == (1.0, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "complaint"),
-    [
-        ({"weight": 0}, r"mix\[1\].*weight"),
-        ({"weigth": 2}, r"mix\[1\].*weigth"),
-        ({"weight": "much"}, r"mix\[1\].*weight"),
-        ({"npy": {"data": "few.npy", "limit": 0}}, r"mix\[1\].*limit"),
-        ({"hdf5": {"path": "few.h5"}}, r"mix\[1\].*one key, the kind"),
-        ({"weight": 1e-9}, "expected at least 1/8192"),
-    ],
-)
-def test_a_wrong_part_is_named(
-    tmp_path: Path, declared: dict[str, Any], changed: dict[str, Any], complaint: str
-) -> None:
-    first, second = declared["mix"]
-    with pytest.raises(ParameterError, match=complaint):
-        Pipeline(check_parameters(declared | {"mix": [first, second | changed]}), base_dir=tmp_path)
-
-
-def test_parts_of_different_shapes_are_refused_in_setup(tmp_path: Path, declared: dict[str, Any]) -> None:
-    np.save(tmp_path / "few.npy", np.zeros((40, 2), np.int64))
-    with pytest.raises(SourceError, match=r"many\.npy.* has data \(1,\) int64.*few\.npy.* has data \(2,\) int64"):
-        Pipeline(check_parameters(declared), base_dir=tmp_path)

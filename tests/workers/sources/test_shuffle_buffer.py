@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-import pytest
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.sources.stream import StreamSource, shuffled
+from blobfeed.workers.sources.stream import shuffled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,9 +52,3 @@ def test_the_order_of_a_full_drain_is_uniform() -> None:
 
 def test_an_order_once_published_stays() -> None:
     assert list(shuffled(range(12), 5, seed=1)) == [0, 3, 1, 7, 8, 9, 6, 11, 10, 4, 2, 5]
-
-
-@pytest.mark.parametrize(("capacity", "least"), [(0, 1), (5, 5), (5, 6), (5, -1)])
-def test_impossible_sizes_are_named(capacity: int, least: int) -> None:
-    with pytest.raises(ParameterError, match=f"min_after_dequeue'? is {least}"):
-        StreamSource([1], capacity=capacity, min_after_dequeue=least)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sqlite3
 import time
 from collections.abc import Iterator
 from itertools import chain, count
@@ -422,40 +421,6 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
         list(batches(pipeline))
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: StreamSource(iter_generator()), "cannot be sent to the loaders"),
-        (lambda: StreamSource([]), "no sample"),
-        (lambda: StreamSource([1], shards=2), "one shard"),
-        (lambda: StreamSource([1], capacity=3, min_after_dequeue=3), "min_after_dequeue"),
-        (lambda: StreamSource(numbered, shards=-1), "'shards'.* -1"),
-        (lambda: StreamSource(numbered, capacity=2.5), "'capacity'.* 2.5"),  # type: ignore[arg-type]
-        (lambda: StreamSource([{"a": None}]), "the first sample cannot be used: the stream gave None for 'a'"),
-        (lambda: StreamSource([{"a": b"ab\0"}]), r"gave b'ab.x00', whose zero bytes at its end would be lost"),
-        (lambda: StreamSource([{"a": [1, "b"]}]), r"gave \[1, 'b'\] for 'a', in which numbers stand beside text"),
-        (lambda: StreamSource(_row_of_a_database), "for 'data', in which numbers stand beside text: give each"),
-        (lambda: StreamSource("train.txt"), "make is 'train.txt': expected a function that"),
-        (lambda: StreamSource({"x": [1, 2]}), "make is {'x': .*: expected a function that"),
-        (lambda: StreamSource(5), "make is 5: expected a function that"),  # type: ignore[arg-type]
-        (lambda: make_pipeline(shuffle=True), "capacity and min_after_dequeue"),
-    ],
-)
-def test_bad_arguments_are_named(make: Any, message: str) -> None:
-    with pytest.raises((ParameterError, SourceError), match=message):
-        make()
-
-
-def _row_of_a_database() -> Iterator[sqlite3.Row]:
-    connection = sqlite3.connect(":memory:")
-    connection.row_factory = sqlite3.Row
-    yield from connection.execute("select 1 as number, 'one' as name")
-
-
-def iter_generator() -> Iterator[int]:
-    yield 1
-
-
 @given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), lag=st.lists(st.integers(0, 6)))
 def test_the_turns_do_not_depend_on_when_an_end_becomes_known(lengths: list[int], lag: list[int]) -> None:
     prompt = _deliver(lengths, [])
@@ -576,27 +541,6 @@ def test_a_declared_streams_tuple_is_named_by_the_tops() -> None:
     assert made_of(source, tops=["a", "b"])["b"] == [0, 1, 2, 3]
     with pytest.raises(ParameterError, match="2 components, and 3 names are given for them, a, b, c: expected one"):
         made_of(source, tops=["a", "b", "c"])
-
-
-@pytest.mark.parametrize(
-    ("make", "arguments"),
-    [
-        (lambda path: [1], "path"),
-        (lambda shard, num_shards, path: [1], "shard, num_shards, path"),
-        (lambda shard=0: [1], "shard"),
-        (lambda *, shard, num_shards: [1], "shard, num_shards"),
-        (lambda *, shard=0, num_shards=1: [1], "shard, num_shards"),
-        (lambda shard, num_shards, *, path: [1], "shard, num_shards, path"),
-    ],
-)
-def test_a_function_that_takes_something_else_is_an_error(make: Any, arguments: str) -> None:
-    with pytest.raises(ParameterError, match=rf"takes \({arguments}\): expected no argument, or \(shard, number of"):
-        StreamSource(make)
-
-
-def test_a_function_without_a_shard_has_one() -> None:
-    with pytest.raises(ParameterError, match="shards is 2: an iterable, or a function without"):
-        StreamSource(_plain, shards=2)
 
 
 def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:

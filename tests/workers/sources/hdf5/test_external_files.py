@@ -153,18 +153,6 @@ def test_a_part_that_another_process_has_locked_is_read_if_locking_is_off(kind: 
         assert_rows(in_loader(source), [0], {"data": VALUES if kind == "hdf5" else VALUES[None]})
 
 
-@pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
-@pytest.mark.parametrize("rest", [56, h5py.h5f.UNLIMITED])
-def test_external_storage_that_is_too_short_is_an_error(kind: str, rest: int, tmp_path: Path) -> None:
-    def short(file: h5py.File, target: Path, name: str) -> None:
-        target.write_bytes(VALUES.tobytes()[:90])
-        file.create_dataset("data", VALUES.shape, "f4", external=[(name, 0, 40), (name, 40, rest)])
-
-    (tmp_path / "mine").mkdir()
-    with pytest.raises(SourceError, match=r"a\.h5:data has bytes 40 to 96 of .*b\.bin', which is cut short: it has 90"):
-        _open(short, tmp_path / "mine" / "b.bin", "b.bin", kind)
-
-
 def test_all_parts_that_a_pattern_stands_for_are_read_and_none_may_be_missing(tmp_path: Path) -> None:
     parts = {f"{name}{number}": VALUES + 10 * number for name, count in (("b", 3), ("c", 2)) for number in range(count)}
     for name, values in parts.items():

@@ -8,9 +8,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.sources.stored import library_rows
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 
 from blobfeed import BatchReader
@@ -62,13 +60,6 @@ def test_a_loader_undoes_the_filters_of_plugins(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", samples, chunks=(4, 5), **hdf5plugin.Zstd())
     with BatchReader({KIND: {"path": str(tmp_path / "a.h5")}}, batch_size=SAMPLES, num_loaders=1) as reader:
         assert (next(iter(reader))["data"] == samples).all()
-
-
-def test_a_filter_that_is_not_there_is_an_error_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive(tmp_path / "a.h5", some_array((3, 4), "f4"), chunks=(2,), compression="lzf")
-    monkeypatch.setattr(library_rows, "_has_filter", lambda _: False)
-    with pytest.raises(SourceError, match="trajectory_0 is stored with the HDF5 filter 32000, which is not available"):
-        opened(KIND, tmp_path, path="a.h5")
 
 
 @pytest.mark.parametrize("path", [["b10.h5", "b9.h5"], "*.h5", "list.txt"])

@@ -97,22 +97,6 @@ def test_a_kept_index_is_made_anew_when_a_file_behind_a_link_changes(changed: An
         opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
 
 
-@pytest.mark.parametrize("changed", [np.arange(3) + 0.75, np.array([9])])
-def test_a_sample_of_another_shape_or_type_than_was_scanned_is_an_error(changed: Any, tmp_path: Path) -> None:
-    links = {"m.h5": "link.h5", "link.h5": "before.h5"}
-    for name, value in {"before.h5": np.arange(3), "after.h5": changed}.items():
-        with h5py.File(tmp_path / name, "w") as file:
-            file["0"] = value
-    for name, value in links.items():
-        with h5py.File(tmp_path / name, "w") as file:
-            file["0"] = h5py.ExternalLink(value, "0")
-    source = opened(KIND, tmp_path, path="m.h5")
-    with h5py.File(tmp_path / "link.h5", "w") as file:
-        file["0"] = h5py.ExternalLink("after.h5", "0")
-    with pytest.raises(SourceError, match=r"m\.h5:0: .* it has \(\d,\) .*, and had \(3,\) int64 when"):
-        rows_of(source, [0])
-
-
 def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
     (tmp_path / "a.index").write_bytes(b"blobfeed hdf5_samples index 1, and what only that version knows")
@@ -121,29 +105,14 @@ def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 7 ")
 
 
-@pytest.mark.parametrize("content", [b"", b"precious notes", "npz"])
-def test_a_file_that_is_no_index_is_not_written_over(content: Any, tmp_path: Path) -> None:
-    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    kept = tmp_path / "a.index"
-    if content == "npz":
-        with kept.open("wb") as stream:
-            np.savez(stream, precious=np.arange(3))
-    else:
-        kept.write_bytes(content)
-    before = kept.read_bytes()
-    with pytest.raises(SourceError, match=r"index_cache '.*a\.index' exists and is no index .*; remove it or name"):
-        opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
-    assert kept.read_bytes() == before
-
-
 def test_a_damaged_index_is_not_written_over(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
     opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
     whole = (tmp_path / "a.index").read_bytes()
-    header = whole.index(b"\n") + 1
-    for damaged in (whole[:-1], whole[:header], whole[:header] + b"?" + whole[header + 1 :], whole + b"?"):
+    at = whole.index(b"\n") + 1
+    for damaged in (b"", b"notes", whole[:-1], whole[:at], whole[:at] + b"?" + whole[at + 1 :], whole + b"?"):
         (tmp_path / "a.index").write_bytes(damaged)
-        with pytest.raises(SourceError, match=r"index_cache '.*a\.index' exists and is no index .*; remove it or name"):
+        with pytest.raises(SourceError, match=r"a\.index"):
             opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
         assert (tmp_path / "a.index").read_bytes() == damaged
 

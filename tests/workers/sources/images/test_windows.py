@@ -10,7 +10,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.images.windows import WindowSource
@@ -131,45 +130,3 @@ def test_the_trainer_keeps_its_own_opencv_threads(folder: Path) -> None:
 def test_windows_between_the_thresholds_are_left_out(folder: Path) -> None:
     source = opened(folder, crop_size=8, fg_threshold=0.6, bg_threshold=0.3)
     assert everything(source)["label"].tolist() == [0, 0, 3, 7]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"crop_size": 0}, "crop_size"),
-        ({"crop_size": 8, "context_pad": 4}, "must leave pixels"),
-        ({"crop_size": 8, "crop_mode": "round"}, "crop_mode"),
-        ({"crop_size": 8, "path": "none.txt"}, "cannot be read"),
-        ({"crop_size": 8, "path": "0.png"}, "line 1: expected '# number'"),
-        ({"crop_size": 8, "path": "short.txt"}, "line 7: each window needs 6 numbers"),
-        ({"crop_size": 8, "path": "cut.txt"}, "line 1: expected '# number'"),
-        ({"crop_size": 8, "path": "word.txt"}, "line 7: each window needs 6 numbers: .*'abc'"),
-        ({"crop_size": 8, "path": "negative.txt"}, "line 1: expected '# number'"),
-        ({"crop_size": 8, "path": "class.txt"}, "a class below 1"),
-        ({"crop_size": 8, "path": "nan.txt"}, "line 7: each window needs 6 numbers: one of them is not finite"),
-        ({"crop_size": 8, "path": "inf.txt"}, "line 7: each window needs 6 numbers: one of them is not finite"),
-        (
-            {"crop_size": 8, "fg_threshold": 2, "bg_threshold": -1},
-            r"windows\.txt: no window has an overlap of fg_threshold 2.0 or more, or less than bg_threshold -1.0",
-        ),
-    ],
-)
-def test_mistakes_are_named(folder: Path, options: dict[str, object], message: str) -> None:
-    head = "# 0\n0.png\n3\n40\n60\n1\n"
-    (folder / "short.txt").write_text(head + "1 0.5 2 3 4\n")
-    (folder / "cut.txt").write_text(head)
-    (folder / "word.txt").write_text(head + "1 0.5 abc 3 4 5\n")
-    (folder / "negative.txt").write_text(head.replace("60\n1", "60\n-6"))
-    (folder / "class.txt").write_text(head + "0 0.9 1 1 5 5\n")
-    (folder / "nan.txt").write_text(head + "1 nan 1 1 5 5\n")
-    (folder / "inf.txt").write_text(head + "1 0.9 1 1 inf 5\n")
-    with pytest.raises((ParameterError, SourceError), match=message):
-        opened(folder, **options)
-
-
-def test_a_window_beyond_its_picture_and_a_missing_picture_are_named(folder: Path) -> None:
-    text = (folder / "windows.txt").read_text()
-    for change, message in ((("5 6 30 20", "5 6 90 20"), "does not lie in the picture"), (("0.png", "9.png"), "9.png")):
-        (folder / "windows.txt").write_text(text.replace(*change))
-        with pytest.raises(SampleError, match=message):
-            everything(opened(folder, crop_size=8))

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.specs import AnyArray
 
 from tests.support.stored import (
@@ -78,84 +77,11 @@ def saved(array: AnyArray, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", r"bad\.npy' is not a \.npy file that can be read"),
-        (b"\x93NUMPY\x01\x00", r"bad\.npy' is not a \.npy file that can be read"),
-        (b"PK\x03\x04" + bytes(200), r"bad\.npy' is not a \.npy file that can be read: .*magic"),
-        (
-            saved(np.zeros((9, 3)))[:-1],
-            r"bad\.npy' is cut short: shape \(9, 3\) of float64 ends at byte 344, .* has 343",
-        ),
-        (saved(np.zeros((9, 3)))[:100], r"bad\.npy' is not a \.npy file that can be read"),
-        (saved(np.array([{}, 1], object)), r"bad\.npy' holds pickled Python objects \(object\).*not safe"),
-        (saved(np.zeros(9, [("x", "f4")])), r"bad\.npy' holds \[\('x', '<f4'\)\], which is no array of numbers"),
-        (saved(np.zeros(9, "M8[s]")), r"bad\.npy' holds datetime64\[s\], which is no array.* dates as whole"),
-        (saved(np.zeros(9, "V2")), r"bad\.npy' holds \|V2, which is no array of numbers.* bfloat16.* as float32"),
-        (saved(np.array(3.0)), r"bad\.npy' holds a single value: it has no axis that counts samples"),
-        (saved(np.zeros((0, 3))), r"no samples: .*bad\.npy is empty"),
-        (saved(np.zeros((9, 0))), r"samples of 'data' are empty: their shape is \(0,\)"),
-    ],
-)
-@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
-def test_files_that_cannot_be_read_in_place_are_named(content: bytes, message: str, tmp_path: Path) -> None:
-    (tmp_path / "bad.npy").write_bytes(content)
-    with pytest.raises(SourceError, match=message):
-        opened("npy", tmp_path, data="bad.npy")
-
-
-def test_structured_arrays_with_names_beyond_latin_1_are_refused_too(tmp_path: Path) -> None:
-    (tmp_path / "bad.npy").write_bytes(saved(np.zeros(9, [("α", "f4")]), version=(3, 0)))
-    with pytest.raises(SourceError, match=r"bad\.npy' holds .*, which is no array of numbers or strings"):
-        opened("npy", tmp_path, data="bad.npy")
-
-
 @pytest.mark.parametrize("version", [(1, 0), (2, 0), (3, 0)])
 def test_every_version_of_the_format_is_read(version: tuple[int, int], tmp_path: Path) -> None:
     array = some_array((SAMPLES, 3), "f4")
     (tmp_path / "a.npy").write_bytes(saved(array, version=version))
     assert_delivers(opened("npy", tmp_path, data="a.npy"), {"data": array}, patterns(SAMPLES))
-
-
-def test_files_that_are_missing_or_do_not_fit_each_other_are_named(tmp_path: Path) -> None:
-    save(tmp_path, data=np.zeros((5, 2)), label=np.arange(4), wide=np.zeros((5, 3)), integers=np.zeros((5, 2), "i4"))
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"data": "absent.npy"}, r"absent\.npy' cannot be opened: No such file"),
-        ({"dim": "absent.npy"}, r"absent\.npy' .* parameter 'dim' names it \(did you mean 'dims'\?\)"),
-        ({"data": "absent*.npy"}, r"no file matches '.*absent\*\.npy'"),
-        ({"data": "data.npy", "label": "label.npy"}, "the tops differ in length: data has 5, label has 4"),
-        ({"data": ["data.npy", "wide.npy"]}, r"data\.npy has \(2,\) float64, .*wide\.npy has \(3,\) float64"),
-        ({"data": ["data.npy", "integers.npy"]}, r"data\.npy has \(2,\) float64, .*integers\.npy has \(2,\) int32"),
-    ]
-    for options, message in cases:
-        with pytest.raises(SourceError, match=message):
-            opened("npy", tmp_path, **options)
-
-
-@pytest.mark.parametrize(
-    ("tops", "options", "message"),
-    [
-        (None, {}, "no files: give each top's path"),
-        (None, {"data": 5}, "parameter 'data' is 5: expected a path, a glob or a list of them"),
-        (None, {"data": []}, r"parameter 'data' is \[\]"),
-        (None, {"data": "data.npy", "limt": 3}, "parameter 'limt' is 3: .* the other parameters are limit, dims"),
-        (["data"], {"data": "data.npy", "dim": ["n", "w"]}, r"unknown parameter 'dim' \(did you mean 'dims'\?\)"),
-        (["data"], {"data": "data.npy", "last_bach": "drop"}, r"'last_bach' \(did you mean 'last_batch'\?\).*'drop'"),
-        (["data"], {"data": "data.npy", "memory_map": True}, "parameter 'memory_map' is True: .* the other parameters"),
-        (None, {"data": "data.npy", "limit": -1}, "parameter 'limit' is -1"),
-        (None, {"data": "data.npy", "dims": ["h", "w", "n"]}, "'dims' names 3 dimensions"),
-        (
-            ["data", "lable"],
-            {"data": "data.npy", "label": "data.npy"},
-            r"unknown top 'lable' \(did you mean 'label'",
-        ),
-    ],
-)
-def test_bad_options_are_named(tops: list[str] | None, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    save(tmp_path, data=np.zeros((5, 2)))
-    with pytest.raises(ParameterError, match=message):
-        opened("npy", tmp_path, tops, **options)
 
 
 @pytest.mark.parametrize("kind", ["S", "U"])

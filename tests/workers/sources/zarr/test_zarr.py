@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import shutil
@@ -14,11 +13,10 @@ import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import zarr
-from blobfeed.workers.base.errors import ParameterError, SourceError
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.files import read_whole
 from blobfeed.workers.sources.files.remote import RemoteStamp
 from blobfeed.workers.sources.stored import object_rows
-from blobfeed.workers.sources.zarr.examine import examine_array
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from blobfeed import BatchReader
@@ -199,29 +197,6 @@ def test_chunks_that_were_never_written_push_no_others_out_of_the_cache(
     assert read == []
 
 
-def test_groups_and_arrays_are_not_put_end_to_end(tmp_path: Path) -> None:
-    for name in ("data", "label"):
-        write(tmp_path, name, np.arange(6).reshape(6, 1), chunks=(6, 1))
-    paths = [str(tmp_path / "a.zarr"), str(tmp_path / "a.zarr" / "data")]
-    for path in (paths, paths[::-1]):
-        with pytest.raises(SourceError, match=r"name only groups, or only arrays"):
-            opened("zarr", tmp_path, path=path)
-
-
-def test_damage_is_named(tmp_path: Path) -> None:
-    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5), compressors=[ZstdCodec(), Crc32cCodec()])
-    chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
-    source = opened("zarr", tmp_path, ["data"], path="a.zarr")
-    chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
-    with pytest.raises(SourceError, match=r"data: chunk \(1, 0, 0\): the checksum is"):
-        rows_of(source, [5])
-    assert rows_of(source, [3])["data"].shape == (1, 6, 5)
-    shutil.rmtree(chunk.parent)
-    chunk.parent.write_text("a file where chunks should be")
-    with pytest.raises(SourceError, match=r"data: reading samples failed: .* Not a directory"):
-        rows_of(source, [5])
-
-
 def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
     write(tmp_path, "data", some_array(SHAPE, "f4"), **WRITTEN["v3, shards"])
     source = opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=0)
@@ -291,42 +266,3 @@ def test_a_glob_in_object_storage_means_groups_in_natural_order(
         assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
         with pytest.raises(SourceError, match="no object matches"):
             opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/test_*.zarr")
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-def test_scalars_are_no_samples_and_empty_arrays_are_arrays(tmp_path: Path, zarr_format: int) -> None:
-    """xarray writes both; a scalar has no chunk's extent, and that of an empty array may be 0."""
-    write(tmp_path, "spatial_ref", np.array(4326), zarr_format=zarr_format)
-    with pytest.raises(SourceError, match=r"has shape \(\) and type int64: expected an array of numbers"):
-        opened("zarr", tmp_path, ["spatial_ref"], path="a.zarr")
-    write(tmp_path, "none", np.zeros((0, 3), "f4"), chunks=(0, 3), zarr_format=zarr_format)
-    found = examine_array(str(tmp_path / "a.zarr" / "none"), "none")
-    assert found is not None
-    assert found.shape == (0, 3)
-
-
-def test_what_cannot_be_read_is_said_at_the_start(tmp_path: Path) -> None:
-    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
-    with pytest.raises(SourceError, match=r"there is no array .*a\.zarr/label"):
-        opened("zarr", tmp_path, path="a.zarr")
-    with pytest.raises(ParameterError, match="dims"):
-        opened("zarr", tmp_path, ["data"], path="a.zarr", dims=["n", "h"])
-    with pytest.raises(ParameterError, match="'dims': unknown top 'label'; the known ones are data"):
-        opened("zarr", tmp_path, path="a.zarr/data", dims={"label": ["n"]})
-    document = tmp_path / "a.zarr" / "data" / "zarr.json"
-    whole = json.loads(document.read_text())
-    nested = {"name": "sharding_indexed", "configuration": {"chunk_shape": [4, 6, 5], "codecs": [], "index_codecs": []}}
-    for codecs in ([{"name": "unheard-of"}], [*whole["codecs"], nested]):
-        document.write_text(json.dumps({**whole, "codecs": codecs}))
-        with pytest.raises(SourceError, match=r"a\.zarr/data"):
-            opened("zarr", tmp_path, ["data"], path="a.zarr")
-    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 0, 5]}}
-    for text in ("{", json.dumps({**whole, "chunk_grid": grid})):
-        document.write_text(text)
-        with pytest.raises(SourceError, match=r"a\.zarr/data/zarr\.json cannot be understood"):
-            opened("zarr", tmp_path, ["data"], path="a.zarr")
-    document.unlink()
-    document.mkdir()
-    for path in ("a.zarr", "a.zarr/zarr.json"):
-        with pytest.raises(SourceError, match=rf"there is no array .*{path}/data"):
-            opened("zarr", tmp_path, ["data"], path=path)

@@ -1,0 +1,42 @@
+"""What is wrong with a source is said in words that errors.txt lists, in setup or with the sample that is read."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from blobfeed.workers.sources import Source
+
+from tests.support.catalogue import Catalogue
+from tests.support.stored import in_loader, rows_of
+
+from .wrong import arrays, hdf5, images, records
+
+
+def _read_all(source: Source) -> None:
+    with closing(source), closing(in_loader(source)) as arrived:
+        rows_of(arrived, range(len(arrived)))
+
+
+ERRORS = Catalogue(
+    Path(__file__).with_name("errors.txt"),
+    {**arrays.SCENARIOS, **hdf5.SCENARIOS, **images.SCENARIOS, **records.SCENARIOS},
+    _read_all,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.mark.timeout(60)  # a FIFO that is opened waits without end
+@pytest.mark.parametrize("name", ERRORS.scenarios)
+@pytest.mark.filterwarnings("ignore:Stored array in format 3.0")
+def test_the_error_is_the_one_in_the_catalogue(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    ERRORS.check(name, tmp_path, update=pytestconfig.getoption("--update"))
+
+
+def test_the_catalogue_has_these_scenarios_and_no_others(pytestconfig: pytest.Config) -> None:
+    ERRORS.check_names()

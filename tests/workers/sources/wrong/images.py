@@ -1,0 +1,159 @@
+"""Lists of pictures and windows that are wrong, and pictures that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.support.catalogue import Scenario
+from tests.support.pictures import encoded, noise, picture, write_list
+from tests.support.stored import opened
+
+SIZE: dict[str, Any] = {"new_height": 48, "new_width": 64}
+CHINA, FLOWER = "china.jpg", "a flower.png"
+
+
+def listed(
+    change: Callable[[Path], object] = lambda _: None, tops: Any = None, path: str = "list.txt", **options: Any
+) -> Scenario:
+    """Two pictures, opened after `change` got the folder. Without options, those of SIZE."""
+
+    def scenario(folder: Path) -> Any:
+        write_list(folder, {CHINA: encoded(picture(96, 128)), FLOWER: encoded(noise(50, 40), ".png")})
+        change(folder)
+        return opened("image_list", folder, tops, path=path, **(options or SIZE))
+
+    return scenario
+
+
+def lines(text: str | bytes, **options: Any) -> Scenario:
+    content = text if isinstance(text, bytes) else text.encode()
+    return listed(lambda folder: (folder / "list.txt").write_bytes(content), **SIZE, **options)
+
+
+def china(content: bytes | Callable[[bytes], bytes], **options: Any) -> Scenario:
+    """The first picture is damaged, and not looked at in setup."""
+
+    def change(folder: Path) -> None:
+        path = folder / CHINA
+        path.write_bytes(content(path.read_bytes()) if callable(content) else content)
+
+    return listed(change, check_files=False, **SIZE, **options)
+
+
+def ends_early(suffix: str) -> Scenario:
+    content = encoded(picture(60, 80), suffix)
+    return china(content[: len(content) * 2 // 3])
+
+
+def _overwritten(content: bytes) -> bytes:
+    return content[: len(content) // 2] + b"\xff\xd3" * 20 + content[len(content) // 2 + 40 :]
+
+
+def _huge(content: bytes) -> bytes:
+    at = content.index(b"\xff\xc0") + 5  # the height in the frame header, the width behind it
+    return content[:at] + b"\xff\xf0\xff\xf0" + content[at + 4 :]
+
+
+def _a_folder(folder: Path) -> None:
+    (folder / CHINA).unlink()
+    (folder / CHINA).mkdir()
+
+
+def _another_size(folder: Path) -> None:
+    (folder / FLOWER).write_bytes(encoded(noise(96, 127), ".png"))
+
+
+PICTURES = {
+    "image_list, absent": listed(path="none.txt"),
+    "image_list, missing pictures": lines(f"{CHINA} 0\n\nnone.jpg 3\nneither.jpg 4\n"),
+    "image_list, a missing picture, not checked": lines(f"{CHINA} 0\n\nnone.jpg 3\n", check_files=False),
+    "image_list, a missing picture behind the first hundred": lines(f"{CHINA} 0\n" * 100 + "\nnone.jpg 3"),
+    "image_list, the name of a class": lines("china.jpg cat\nflower.jpg dog\n"),
+    "image_list, a label where none is": lines("china.jpg 0\n", labels=0),
+    "image_list, nothing": lines(""),
+    "image_list, nothing, and no sizes": listed(lambda folder: (folder / "list.txt").write_text(""), exif=False),
+    "image_list, comments": lines("# nothing\n\n"),
+    "image_list, UTF-16": lines("a.jpg 1\r\n".encode("utf-16")),
+    "image_list, a word among labels": lines("a.jpg 1\n\nb.jpg cat\n"),
+    "image_list, nan": lines("a.jpg 1 2\nb.jpg 1 nan\n"),
+    "image_list, an underscore": lines("a.jpg 1\nb.jpg 2_0\n"),
+    "image_list, infinite": lines("a.jpg 1\nb.jpg 1e999\n"),
+    "image_list, a label is missing": lines("a.jpg 1\nb.jpg\nc.jpg 2"),
+    "image_list, no labels": lines(f"{CHINA}\n", tops=("data", "label")),
+    **{
+        f"image_list, {label} as {dtype}": lines(f"{CHINA} {label}\n", label_dtype=dtype)
+        for label, dtype in {
+            "16777217": "float32",
+            "0.5": "int64",
+            "1e39": "float32",
+            "1e30": "int64",
+            "1763793000.25": "float32",
+            "16777217 0.5": "float32",
+            "99999999999999999999": "float64",
+            "9007199254740993 2.0": "int64",
+        }.items()
+    },
+    "image_list, an empty file": listed(lambda folder: (folder / CHINA).write_bytes(b"")),
+    "image_list, a folder": listed(_a_folder),
+    "image_list, equal_sizes and max_height": listed(equal_sizes=True, max_height=4),
+    "image_list, no size": listed(strict=True),
+    "image_list, a height alone": listed(new_height=10),
+    "image_list, two ways to a size": listed(new_height=10, new_width=10, shorter_side=5),
+    "image_list, a misspelt option": listed(new_hight=10),
+    "image_list, an unknown colour": listed(color="hsv", **SIZE),
+    "image_list, larger than declared": listed(max_height=60),
+    "image_list, unequal sizes": listed(_another_size, equal_sizes=True),
+    "image_list, a damaged JPEG": china(_overwritten),
+    "image_list, a damaged JPEG that is turned": china(_overwritten, exif=True),
+    "image_list, gigabytes": china(_huge),
+    **{
+        f"image_list, {suffix} that ends early": ends_early(suffix)
+        for suffix in (".jpg", ".png", ".bmp", ".tiff", ".webp")
+    },
+    **{
+        f"image_list, {name}": china(content)
+        for name, content in {
+            "no bytes": b"",
+            "a JPEG's first bytes": b"\xff\xd8\xff",
+            "text": b"text",
+            "a PNG's first bytes": b"\x89PNG\r\n\x1a\n",
+            "zeros": bytes(1000),
+        }.items()
+    },
+}
+
+HEAD = "# 0\n0.png\n3\n40\n60\n1\n"
+
+
+def windows(text: str | None, **options: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        (folder / "0.png").write_bytes(encoded(noise(40, 60), ".png"))
+        if text is not None:
+            (folder / "windows.txt").write_text(text)
+        return opened("windows", folder, **{"path": "windows.txt", "crop_size": 8, **options})
+
+    return scenario
+
+
+_GOOD = f"{HEAD}1 0.5 2 3 4 5\n"
+WINDOWS = {
+    "windows, no crop": windows(_GOOD, crop_size=0),
+    "windows, nothing but context": windows(_GOOD, context_pad=4),
+    "windows, an unknown mode": windows(_GOOD, crop_mode="round"),
+    "windows, absent": windows(None),
+    "windows, a picture": windows(_GOOD, path="0.png"),
+    "windows, five numbers": windows(f"{HEAD}1 0.5 2 3 4\n"),
+    "windows, cut short": windows(HEAD),
+    "windows, a word": windows(f"{HEAD}1 0.5 abc 3 4 5\n"),
+    "windows, less than none": windows(HEAD.replace("60\n1", "60\n-6")),
+    "windows, a class of the background": windows(f"{HEAD}0 0.9 1 1 5 5\n"),
+    "windows, nan": windows(f"{HEAD}1 nan 1 1 5 5\n"),
+    "windows, infinite": windows(f"{HEAD}1 0.9 1 1 inf 5\n"),
+    "windows, none between the thresholds": windows(_GOOD, fg_threshold=2, bg_threshold=-1),
+    "windows, beyond the picture": windows(f"{HEAD}3 0.9 5 6 90 20\n"),
+    "windows, a missing picture": windows(_GOOD.replace("0.png", "9.png")),
+}
+
+SCENARIOS = PICTURES | WINDOWS

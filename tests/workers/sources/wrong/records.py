@@ -1,0 +1,234 @@
+"""Records that are wrong: tar shards and LMDB databases; and what cannot be a stream."""
+
+from __future__ import annotations
+
+import io
+import json
+import sqlite3
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+from blobfeed.workers.sources.stream import StreamSource
+
+from tests.support.catalogue import Scenario
+from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
+from tests.support.pictures import encoded, noise, picture
+from tests.support.stored import opened
+
+PICTURE = encoded(picture(16, 24), ".png")
+
+
+def array(value: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, value)
+    return stream.getvalue()
+
+
+def add(file: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.type, entry.linkname = len(content), kind, link
+    file.addfile(entry, io.BytesIO(content))
+
+
+def tar(
+    content: Iterable[tuple[str, bytes]], change: Callable[[bytes], bytes] = bytes, tops: Any = None, **options: Any
+) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        with tarfile.open(folder / "a.tar", "w") as file:
+            for member in content:
+                add(file, *member)
+        (folder / "a.tar").write_bytes(change((folder / "a.tar").read_bytes()))
+        return opened("tar", folder, tops, path="a.tar", **options)
+
+    return scenario
+
+
+def numbers(*values: Any) -> Scenario:
+    """The top x, of a .json for each sample."""
+    return tar(
+        [(f"{n}.json", json.dumps({"x": value}).encode()) for n, value in enumerate(values)], members={"x": "json:x"}
+    )
+
+
+def arrays(*values: Any) -> Scenario:
+    return tar([(f"{number}.npy", array(value)) for number, value in enumerate(values)])
+
+
+def _linked(folder: Path) -> Any:
+    with tarfile.open(folder / "a.tar", "w") as file:
+        add(file, "0.cls", b"0")
+        add(file, "4.cls", kind=tarfile.LNKTYPE, link="5.cls")
+    return opened("tar", folder, path="a.tar")
+
+
+def _pax(attribute: bytes) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as file:
+            for name, kind, content in (("a.cls", b"0", b"1"), ("pax", b"x", attribute), ("b.cls", b"Q", b"")):
+                add(file, name, content, kind)
+        return opened("tar", folder, path="a.tar")
+
+    return scenario
+
+
+def _braces(path: str) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        with tarfile.open(folder / "a-011.tar", "w") as file:
+            add(file, "0.cls", b"1")
+        return opened("tar", folder, path=path)
+
+    return scenario
+
+
+_THREE = [(f"{n}.cls", b"%d" % n) for n in range(3)]
+TAR = {
+    "tar, a member is missing": tar([("a.cls", b"1"), ("b.txt", b"x")], members={"y": "cls"}),
+    "tar, members in no order": tar(
+        [("a.cls", b"1"), ("b.txt", b"x"), ("a.txt", b"x"), ("b.cls", b"2")], members={"y": "cls"}
+    ),
+    "tar, a member twice": tar([("a.cls", b"1"), ("a.cls", b"2")]),
+    "tar, a misspelt top": tar([("a.cls", b"1")], tops=["clas"]),
+    "tar, no samples": tar([]),
+    "tar, pictures without a size": tar([("a.jpg", b"1")]),
+    "tar, no array": tar([("a.npy", b"1")]),
+    "tar, an empty array": tar([("a.npy", b"")]),
+    "tar, cut short": tar(_THREE, lambda whole: whole[:1300]),
+    "tar, empty": tar([], lambda _: b""),
+    "tar, no tar file": tar([], lambda _: b"x" * 600),
+    "tar, damaged": tar(_THREE, lambda whole: whole[:1024] + b"\xff" * 512 + whole[1536:]),
+    "tar, a second file behind the first": tar(_THREE, lambda whole: whole * 2),
+    "tar, a hard link to nothing": _linked,
+    "tar, a negative size": _pax(b"14 size=-1536\n"),  # the next member is the one before
+    "tar, a huge size": _pax(b"99999999999999999999 a=b\n"),
+    "tar, braces within braces": _braces("a-{011,0{09..10}}.tar"),
+    "tar, a shard that braces name": _braces("a-{011..012}.tar"),
+    "tar, a longer string": arrays(np.bytes_("ox"), np.bytes_("cat")),
+    "tar, a number among strings": arrays(np.bytes_("ox"), np.int64(5)),
+    "tar, an integer that a float rounds": numbers(0.5, 2**53, 2**53 + 1),
+    "tar, a negative one": numbers(0.5, 2**53, -(2**63)),
+    "tar, an integer of an array": arrays(np.zeros(2), np.array([1, 2**53 + 1])),
+    "tar, an integer beside floats": numbers([0.5, 2**60], [0.5, 2**53 + 1]),
+    "tar, signed and not": numbers([0.5, 2**60], [2**63 + 1, -1]),
+    "tar, a word for a class": tar([("a.cls", b"1"), ("b.cls", b"one")]),
+    "tar, a bad picture of another extension": tar(
+        [("0.jpg", PICTURE), ("1.jpg", PICTURE), ("2.png", b"no picture")],
+        members={"data": "jpg;png"},
+        equal_sizes=True,
+    ),
+    "tar, a first picture that is damaged": tar([("0.png", PICTURE[:40]), ("1.png", PICTURE)], equal_sizes=True),
+}
+
+RAW = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), np.uint8)
+
+
+def records(*content: bytes, change: Callable[[Path], object] = lambda _: None, **options: Any) -> Scenario:
+    """A database `a` of these records; `change` gets its folder."""
+
+    def scenario(folder: Path) -> Any:
+        change(write_lmdb(folder / "a", content))
+        return opened("lmdb", folder, path="a", **options)
+
+    return scenario
+
+
+def bad_record(record: bytes) -> Scenario:
+    return records(raw_datum(RAW[0]), record)
+
+
+def _beside(make: Callable[[Path], object]) -> Scenario:
+    return lambda folder: (make(folder / "a") and None) or opened("lmdb", folder, path="a")
+
+
+def _level(path: Path) -> None:
+    path.mkdir()
+    (path / "CURRENT").write_text("MANIFEST-000002\n")
+
+
+def _open_already(folder: Path) -> Any:
+    write_lmdb(folder / "a", [raw_datum(RAW[0])])
+    with lmdb.open(str(folder / "a"), readonly=True, lock=False):
+        return opened("lmdb", folder, path="a")
+
+
+def _cut(path: Path) -> None:
+    (path / "data.mdb").write_bytes((path / "data.mdb").read_bytes()[:8192])
+
+
+_GRAY = raw_datum(np.ones((1, 2, 2), np.uint8))
+_LARGE = [encoded_datum(encoded(noise(6, 5), ".png")), raw_datum(noise(8, 3).transpose(2, 0, 1).copy())]
+LMDB = {
+    "lmdb, absent": _beside(lambda _: None),
+    "lmdb, an empty folder": _beside(Path.mkdir),
+    "lmdb, a LevelDB": _beside(_level),
+    "lmdb, text": _beside(lambda path: path.write_text("text" * 5000)),
+    "lmdb, no records": records(),
+    "lmdb, open already": _open_already,
+    "lmdb, cut short": records(*map(raw_datum, RAW), change=_cut),
+    "lmdb, no protobuf": bad_record(b"no protobuf"),
+    "lmdb, half a record": bad_record(raw_datum(RAW[0])[:30]),
+    "lmdb, an empty record": bad_record(b""),
+    "lmdb, no picture": bad_record(encoded_datum(b"no picture")),
+    "lmdb, half a picture": bad_record(encoded_datum(encoded(noise(5, 4), ".png")[:60])),
+    "lmdb, one channel": bad_record(raw_datum(RAW[0][:1].copy())),
+    "lmdb, five channels": bad_record(raw_datum(np.ones((5, 2, 2), np.uint8))),
+    "lmdb, floats among bytes": bad_record(float_datum(RAW[0])),
+    "lmdb, one channel within a declared size": records(raw_datum(np.ones((3, 2, 2), np.uint8)), _GRAY, max_height=4),
+    "lmdb, larger than declared": records(*_LARGE, max_height=7),
+    "lmdb, unequal sizes": records(*_LARGE),
+    "lmdb, a first JPEG that ends early": records(
+        *map(encoded_datum, (encoded(picture(24, 32))[:-20], encoded(picture(24, 32)))), strict=False
+    ),
+}
+
+
+# ---- streams
+
+
+def _row_of_a_database() -> Iterator[sqlite3.Row]:
+    connection = sqlite3.connect(":memory:")
+    connection.row_factory = sqlite3.Row
+    yield from connection.execute("select 1 as number, 'one' as name")
+
+
+def _shards(shard: int, num_shards: int) -> Iterator[int]:
+    yield shard
+
+
+def stream(*given: Any, **options: Any) -> Scenario:
+    return lambda _: StreamSource(*given, **options)
+
+
+STREAM = {
+    "stream, a generator": stream(number for number in [1]),
+    "stream, no sample": stream([]),
+    "stream, a list in two shards": stream([1], shards=2),
+    "stream, a function without a shard in two": stream(lambda: [1], shards=2),
+    "stream, nothing to shuffle": stream([1], capacity=3, min_after_dequeue=3),
+    "stream, more than it holds": stream([1], capacity=5, min_after_dequeue=6),
+    "stream, less than nothing": stream([1], capacity=5, min_after_dequeue=-1),
+    "stream, less than no shard": stream(_shards, shards=-1),
+    "stream, half a sample": stream(_shards, capacity=2.5),
+    "stream, None": stream([{"a": None}]),
+    "stream, bytes that end with zero": stream([{"a": b"ab\0"}]),
+    "stream, a number beside text": stream([{"a": [1, "b"]}]),
+    "stream, a database's row": stream(_row_of_a_database),
+    "stream, a path": stream("train.txt"),
+    "stream, a dict": stream({"x": [1, 2]}),
+    "stream, a number": stream(5),
+    **{
+        f"stream, {name}": stream(make)
+        for name, make in {
+            "an argument": lambda path: [1],
+            "three arguments": lambda shard, num_shards, path: [1],
+            "one shard": lambda shard=0: [1],
+            "keywords": lambda *, shard, num_shards: [1],
+            "a keyword": lambda shard, num_shards, *, path: [1],
+        }.items()
+    },
+}
+
+SCENARIOS = TAR | LMDB | STREAM
