@@ -18,7 +18,7 @@ RUNTIME = (
     "numpy>=1.26",
     "protobuf>=4.21",
     "h5py>=3.12",
-    "pyzmq>=25.1",
+    "pyzmq>=26.4",
     "msgspec>=0.18",
     "cloudpickle>=3.0; python_version < '3.14'",
     "cloudpickle>=3.1.2; python_version >= '3.14'",

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import zmq
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.plan.plan import Plan
@@ -39,8 +38,6 @@ from blobfeed.workers.transport.messages import (
     Postprocess,
     Ready,
     Release,
-    Resend,
-    Resent,
     Stop,
 )
 from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
@@ -64,19 +61,23 @@ def _require(holds: object, what: str) -> None:
 
 
 class Link:
-    """A ZeroMQ socket pair in as much as the feed uses it; Ctrl-C between two lines of `recv` costs the message."""
+    """A ZeroMQ socket pair and the memory that its receiver keeps a frame in, as the feed uses them."""
 
     def __init__(self) -> None:
         self.frames: list[Any] = []
+        self.kept: Any = None
 
     def send(self, frame: object) -> None:
         self.frames.append(frame)
 
-    def recv(self, _flags: int) -> Any:
-        if not self.frames:
-            raise zmq.Again
-        frame = self.frames.pop(0)
-        return frame  # noqa: RET504 - an interrupt may come in between
+    def frame(self) -> Any:
+        """Take the next frame, in one step: `links.Receiver` does it within C."""
+        if self.kept is None and self.frames:
+            self.kept = self.frames.pop(0)
+        return self.kept
+
+    def discard(self) -> None:
+        self.kept = None
 
 
 class _Plain:
@@ -137,14 +138,12 @@ class SmallFeed(Feed):
         fields: dict[str, Any] = {
             "_plan": plan,
             "_reception": Reception(),
-            "_arrived": None,
             "_releasing": deque(),
-            "_in_doubt": False,
             "_waiting": nullcontext(),
             "_failure": None,
             "_sealer": _Plain(),
             "_opener": _Plain(),
-            "_batch_link": batches,
+            "_receiver": batches,
             "_release_link": releases,
             "_poller": _NoTime(),
             "_inbox": _NoLogs(),
@@ -345,12 +344,10 @@ class World:
     def _message(self) -> None:
         self._take_message(self.releases.frames.pop(0))
 
-    def _take_message(self, message: Release | Resend | Stop) -> None:
+    def _take_message(self, message: Release | Stop) -> None:
         match message:
             case Release(group):
                 self.assembly.release(group)
-            case Resend(number):
-                self.assembly.resend(number)
             case Stop():
                 self.over = "stopped"
 
@@ -505,8 +502,8 @@ class World:
     def fingerprint(self) -> object:
         """What calls of the trainer change."""
         feed = self.feed
-        counts = len(self.batches.frames), len(self.releases.frames), feed._arrived is None, feed._failure is None
-        return counts, feed._in_doubt, tuple(feed._releasing), repr(vars(feed._reception))
+        counts = len(self.batches.frames), len(self.releases.frames), self.batches.kept is None, feed._failure is None
+        return counts, tuple(feed._releasing), repr(vars(feed._reception))
 
     def _call_interrupted(self, call: Event, point: int) -> None:
         with _Tracer(lambda: None, point):
@@ -608,8 +605,6 @@ class World:
                 return "announce", message.group, message.slot
             if isinstance(message, Release):
                 return "release", message.group
-            if isinstance(message, Resend | Resent):
-                return type(message).__name__, message.number
             return type(message).__name__, task_rank[message.task] if isinstance(message, Postprocess) else None
 
         def of(task: Task | None) -> object:
@@ -642,9 +637,8 @@ class World:
             repr((schedule._turns, schedule._draws, schedule._rows, schedule._ends)) if self.variant.stream else "",
             tuple(map(told, self.batches.frames)),
             tuple(map(told, self.releases.frames)),
-            tuple(feed._releasing), told(feed._arrived), feed._in_doubt, feed._failure is None,
+            tuple(feed._releasing), told(self.batches.kept), feed._failure is None,
             tuple(sorted(reception.held)), reception._next,
-            reception._awaited, reception._resends,
             tuple(map(tuple, self.slots)), told(self.opened), tuple(self.held), len(self.delivered),
             tuple(sorted(self.delivered)), tuple(self.left.values()),
             self.copy and (self.copy[0], rank.get(self.copy[1]), told(self.copy[2])),
@@ -714,7 +708,7 @@ class _Tracer:
     `points`: the first line with each new `fingerprint`: what an interrupt before any other would leave is the same.
     """
 
-    _OURS = ("send", "recv")
+    _OURS = ("send",)
     _TRACED = (str(Path(blobfeed.__file__).parent), str(Path(__file__).parent.parent))
     """And no other code: the garbage collector may call some at any moment."""
 

@@ -42,7 +42,7 @@ from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.control_groups import tasks_left
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.messages import Announce, End, Failure, Release, Resend, Stop, ToTrainer
+from ..transport.messages import Announce, End, Failure, Release, Stop, ToTrainer
 from ..transport.status_board import Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
@@ -85,9 +85,7 @@ class Feed:
         self.batches_per_group = plan.batches_per_slot
         plan = self._plan = _fitting(plan)
         self._reception = Reception()
-        self._arrived: bytes | None = None
         self._releasing: deque[int] = deque()
-        self._in_doubt = False
         self._waiting = threading.RLock()
         """Held by the thread that takes or waits for a group, at the sockets."""
         self._reported_ns = 0
@@ -122,6 +120,7 @@ class Feed:
         links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
         self._batch_link.bind(links.address(self.shared.folder, "batches"))
+        self._receiver = links.Receiver(self._batch_link)
         self._release_link = links.open_socket(self._context, zmq.PUSH)
         self._release_link.connect(links.address(self.shared.folder, "releases"))
         self._poller = zmq.Poller()
@@ -158,7 +157,7 @@ class Feed:
     def accept(self, group: int) -> None:
         """`group` has been received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
         if self._reception.accept(group):
-            self._arrived = None
+            self._receiver.discard()
         if self.start_ns is None:
             self.start_ns = self.waited_ns
             self.shared.board.note_start(self.start_ns)
@@ -206,37 +205,22 @@ class Feed:
         return self._failure is not None
 
     def _received(self) -> Announce | None:
-        """The next valid announcement among what has arrived; it stays there until it is accepted."""
+        """Return the next valid announcement among the frames that have arrived; it stays until it is accepted."""
+        if (now := time.monotonic()) > self._next_look_at_logs:
+            self._next_look_at_logs = now + _LOGS_S
+            self._inbox.receive()
         for _ in range(links.MOST_AT_ONCE):
-            if self._arrived is None:
-                self._receive()
-            if self._arrived is None:
+            if (frame := self._receiver.frame()) is None:
                 break
-            message = self._opener.open(self._arrived)
+            message = self._opener.open(frame)
             wanted = None if message is None else self._reception.wants(message)
             if isinstance(wanted, Announce):
                 return wanted
             if wanted is not None:
                 self._failure = Failed(self._explain(wanted))
                 raise self._failure.error()
-            self._arrived = None
+            self._receiver.discard()
         return None
-
-    def _receive(self) -> None:
-        """Take the next frame, if one is waiting. Only one: the turn that finds nothing costs more than a frame, 60 µs
-        if a training step has emptied the caches.
-
-        pyzmq runs signal handlers between taking a message off the link and giving it to us (_check_rc in its
-        _recv_copy), and if one raises, as for Ctrl-C, the message is gone. Then all that is open is asked for again.
-        """
-        if self._in_doubt and self._release_link is not None:
-            self._release_link.send(self._sealer.seal(Resend(self._reception.ask_again())))
-        if (now := time.monotonic()) > self._next_look_at_logs:
-            self._next_look_at_logs = now + _LOGS_S
-            self._inbox.receive()
-        self._in_doubt = True
-        self._arrived = links.receive(self._batch_link)
-        self._in_doubt = False
 
     def _wait(self, assembler: AssemblerProcess) -> Announce:
         self._send_releases()  # first: a group whose release was interrupted is not held any more

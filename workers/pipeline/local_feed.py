@@ -34,7 +34,7 @@ from ..plan.sampled_plan import SampledPlan
 from ..processes.process import interrupts_deferred
 from ..scheduling.assembly import Assembly
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, Fill, Resent, ToLoader
+from ..transport.messages import Announce, Done, Fill, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
@@ -212,7 +212,6 @@ class LocalFeed:
         first = self._assembly.outbox[0]
         if isinstance(first, Announce):
             return first
-        assert not isinstance(first, Resent)  # nobody asks for it here
         self._failure = Failed(explain(self._plan, first, lambda number, _: self._errors[number]))
         self._errors.clear()  # see Failed
         raise self._failure.error()

@@ -7,8 +7,6 @@
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
         │ ◄── Announce(group, slot) ─── │                               │   3. all rows done: announced, in order
         │    or Failure(what, cause)    │                               │
-        │ ── Resend(number) ──────────► │                               │   if Ctrl-C may have lost a message: all
-        │ ◄── Resent(number), … ─────── │                               │      that is announced and not released
 
 It is a separate interpreter (assembler_main.py), and forks the nursery before it makes its ZeroMQ context. One poll
 waits for everything: releases, results, deaths of loaders (reported by the nursery), the trainer's death (its pidfd),
@@ -45,7 +43,6 @@ from ..transport.messages import (
     LoaderStarted,
     Ready,
     Release,
-    Resend,
     StartFailed,
     Stop,
     ToAssembler,
@@ -315,8 +312,6 @@ class Assembler:
                         self._scale(waited_ns / 1e9)
                     else:
                         self._releases.dropped += 1
-                case Resend(number):
-                    self._assembly.resend(number)
                 case WeightsChange() as change:
                     self._assembly.schedule.note_weights(change)
                 case Stop():

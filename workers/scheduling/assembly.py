@@ -25,7 +25,6 @@ from ..transport.messages import (
     Fill,
     Order,
     Postprocess,
-    Resent,
     ToLoader,
     ToTrainer,
 )
@@ -282,11 +281,6 @@ class Assembly:
             return (announce.stream.rows,)
         return self.schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
 
-    def resend(self, number: int) -> None:
-        """Send the trainer again all messages that it may have missed, in order."""
-        last = () if self.last is None else (self.last,)
-        self.outbox += [Resent(number), *self._unreleased.values(), *last]
-
 
 class Reception:
     """Filters the assembler's messages in the trainer; each call may be interrupted and repeated.
@@ -300,29 +294,15 @@ class Reception:
     def __init__(self) -> None:
         self.held: set[int] = set()
         self.dropped = 0
-        self._resends = 0
-        self._awaited = 0
         self._next = 0
         """The first group that may be new."""
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """Return `message` if it is new to the trainer, else None."""
-        if isinstance(message, Resent):
-            self._awaited = 0 if message.number == self._awaited else self._awaited
-            return None
-        if self._awaited:
-            return None  # the assembler sends it again
         if isinstance(message, Announce) and not self._is_new(message.group):
-            if message.group not in self.held or not self._resends:
-                self.dropped += 1  # a repeated frame of this run
+            self.dropped += 1  # a repeated frame of this run
             return None
         return message
-
-    def ask_again(self) -> int:
-        """Return the number for a `Resend` after a possible loss; messages before its `Resent` are ignored."""
-        self._resends += 1
-        self._awaited = self._resends
-        return self._resends
 
     def accept(self, group: int) -> bool:
         """Record `group` as received; returns False if it was accepted before."""

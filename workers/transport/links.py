@@ -9,10 +9,10 @@ The receiver binds, the sender connects: a PUSH socket that bound would block it
 before the other process has started and after it has died. One that connects keeps what it is given.
 Names in the abstract socket namespace would need no directory, but anyone may connect there.
 
-A frame is 8 bytes of keyed BLAKE2b over the rest, then the message in MessagePack. The key reaches our own processes
-over an inherited descriptor. So a frame that somebody else wrote, or that was changed on its way, is recognised and
-dropped, and ticks off no task that nobody did. What a replayed frame says is already done, and the ledger drops it.
-Sealing costs about a microsecond a message.
+A frame is the number of bytes that follow, 8 bytes of keyed BLAKE2b over the message, and the message in MessagePack.
+The key reaches our own processes over an inherited descriptor. So a frame of a stranger, or one that was changed on its
+way, is recognised and dropped. A replayed frame repeats what is done, and the ledger drops it. Sealing costs about a
+microsecond a message.
 """
 
 from __future__ import annotations
@@ -37,7 +37,9 @@ from ..base.errors import SocketPathError
 from ..base.keys import blake2b
 from .messages import MAX_FRAME_BYTES, Message
 
+_LENGTH_BYTES = 4
 _SEAL_BYTES = 8
+_HEADER_BYTES = _LENGTH_BYTES + _SEAL_BYTES
 _MAX_PATH = 107
 """Characters: sun_path holds 108 with the closing zero (man 7 unix)."""
 
@@ -169,6 +171,32 @@ def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
         yield frame
 
 
+class Receiver:
+    """Receives one frame at a time into memory of its own, where no exception of a signal handler can lose it.
+
+    libzmq copies a frame to that memory before pyzmq runs signal handlers. If one raises, as Python's does for Ctrl-C,
+    the frame is there all the same: its length, which is zeroed beforehand, is not zero any more.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self._socket = socket
+        # As much as the socket lets through. The system provides pages only when they are written to.
+        self._memory = memoryview(bytearray(MAX_FRAME_BYTES))
+
+    def frame(self) -> memoryview | None:
+        """Return the frame that arrived last, the same one until `discard`, or None if none is waiting."""
+        if not any(self._memory[:_LENGTH_BYTES]):
+            try:
+                self._socket.recv_into(self._memory, flags=zmq.NOBLOCK)
+            except zmq.Again:
+                return None
+        return self._memory[: _length_of(self._memory)]
+
+    def discard(self) -> None:
+        """Make room for the next frame."""
+        self._memory[:_LENGTH_BYTES] = bytes(_LENGTH_BYTES)
+
+
 class Sealer:
     """Encodes and seals what this process sends."""
 
@@ -178,7 +206,7 @@ class Sealer:
 
     def seal(self, message: Message) -> bytes:
         body = self._encode(message)
-        return _digest(body, self._key) + body
+        return (_SEAL_BYTES + len(body)).to_bytes(_LENGTH_BYTES, "little") + _digest(body, self._key) + body
 
 
 class Opener(Generic[_M]):
@@ -189,10 +217,10 @@ class Opener(Generic[_M]):
         self._decode = msgspec.msgpack.Decoder(expected).decode
         self.dropped = 0
 
-    def open(self, frame: bytes) -> _M | None:
-        """The message, or None for a frame that is not ours or does not hold what this link carries."""
-        seal, body = frame[:_SEAL_BYTES], frame[_SEAL_BYTES:]
-        if seal != _digest(body, self._key):
+    def open(self, frame: bytes | memoryview) -> _M | None:
+        """Return the message, or None for a frame that is not ours or does not hold what this link carries."""
+        seal, body = frame[_LENGTH_BYTES:_HEADER_BYTES], frame[_HEADER_BYTES:]
+        if len(frame) != _length_of(frame) or seal != _digest(body, self._key):
             self.dropped += 1
             return None
         try:
@@ -203,5 +231,10 @@ class Opener(Generic[_M]):
         return message
 
 
-def _digest(body: bytes, key: bytes) -> bytes:
+def _length_of(frame: bytes | memoryview) -> int:
+    """Return the length of a whole frame, as its first bytes have it."""
+    return _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "little")
+
+
+def _digest(body: bytes | memoryview, key: bytes) -> bytes:
     return blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()

@@ -20,12 +20,6 @@ class Release(Message, frozen=True, tag="release"):
     waited_ns: int
 
 
-class Resend(Message, frozen=True, tag="resend"):
-    """A message may have been lost on its last step: send `Resent(number)`, and all that is still open once more."""
-
-    number: int
-
-
 class WeightsChange(Message, frozen=True, tag="set_weights"):
     """The sampler's weights of that version lie in the shared file. `version` counts from 1.
 
@@ -63,12 +57,6 @@ class DrawnBatch(Message, frozen=True):
     end_position: int
     epochs: tuple[tuple[int, int], ...]
     indices: bytes
-
-
-class Resent(Message, frozen=True, tag="resent"):
-    """The answer to `Resend`: what came before it is void, and comes again behind it unless it has been released."""
-
-    number: int
 
 
 class End(Message, frozen=True, tag="end"):
@@ -287,8 +275,8 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | Resend | WeightsChange | Stop
-ToTrainer = Announce | Failure | End | Resent
+ToAssembler = Release | WeightsChange | Stop
+ToTrainer = Announce | Failure | End
 OfSlot = Fill | Postprocess
 """A task on the rows of a slot, as remote loaders get them."""
 ToLoader = OfSlot | Draw

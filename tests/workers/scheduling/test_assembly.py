@@ -19,7 +19,6 @@ from blobfeed.workers.transport.messages import (
     Fill,
     Order,
     Postprocess,
-    Resent,
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
@@ -314,24 +313,6 @@ def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
     (failure,) = told(made)
     assert failure == Failure("SourceError", "no samples", cause=3, traceback="a traceback")
     assert made.last is failure
-
-
-def test_what_may_have_been_lost_is_told_again_in_order_and_nothing_that_was_released() -> None:
-    made = assembly(rows=1, batches=3, bad_group=2)
-    for order in orders(made):
-        report(made, order)
-    assert told(made) == [Announce(0, 0), Announce(1, 1)]
-    made.resend(1)
-    assert told(made) == [Resent(1), Announce(0, 0), Announce(1, 1)]
-    assert made.release(0) == Announce(0, 0)
-    assert made.release(0) is None
-    assert made.batch_rows(Announce(1, 1)) == (1,)
-    made.resend(2)
-    assert told(made) == [Resent(2), Announce(1, 1)]
-    made.end(Failure("LoaderDied", "no more"))
-    made.outbox.clear()
-    made.resend(3)
-    assert made.outbox == [Resent(3), Announce(1, 1), Failure("LoaderDied", "no more")]
 
 
 def test_behind_the_last_message_nothing_is_announced() -> None:

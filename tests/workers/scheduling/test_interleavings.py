@@ -11,7 +11,7 @@ import pytest
 from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.scheduling.assembly import Assembly, Reception
 from blobfeed.workers.scheduling.ledger import Ledger, Task, Weight
-from blobfeed.workers.transport.messages import Announce, Release, Resent
+from blobfeed.workers.transport.messages import Announce, Release
 
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import VARIANTS, Faults, Variant
@@ -190,57 +190,19 @@ def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Assembly, "_note_bad", wrong)
 
 
-def _a_resend_leaves_out_what_was_announced(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Assembly, "resend", lambda assembly, number: assembly.outbox.append(Resent(number)))
+def _a_frame_is_let_go_before_it_is_received(patch: pytest.MonkeyPatch) -> None:
+    right = Feed._received
 
+    def wrong(feed: Feed) -> Announce | None:
+        announce = right(feed)
+        feed._receiver.discard()
+        return announce
 
-def _what_was_released_is_announced_again(patch: pytest.MonkeyPatch) -> None:
-    right = Assembly.resend
-
-    def wrong(assembly: Assembly, number: int) -> None:
-        right(assembly, number)
-        assembly.outbox.append(Announce(0, 0))
-
-    patch.setattr(Assembly, "resend", wrong)
-    patch.setattr(Reception, "_is_new", lambda reception, group: group not in reception.held)
-
-
-def _a_lost_message_is_not_asked_for(patch: pytest.MonkeyPatch) -> None:
-    def wrong(feed: Feed) -> None:
-        link: Any = feed._batch_link
-        feed._arrived = link.frames.pop(0) if link.frames else None
-        feed._in_doubt = False
-
-    right = Feed._receive
-
-    def interrupted(feed: Feed) -> None:
-        if feed._in_doubt:
-            wrong(feed)
-        else:
-            right(feed)
-
-    patch.setattr(Feed, "_receive", interrupted)
-
-
-def _what_came_before_the_answer_counts(patch: pytest.MonkeyPatch) -> None:
-    right = Reception.wants
-
-    def wrong(reception: Reception, message: Any) -> Any:
-        reception._awaited = 0
-        return right(reception, message)
-
-    patch.setattr(Reception, "wants", wrong)
+    patch.setattr(Feed, "_received", wrong)
 
 
 def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reception, "wants", lambda _reception, message: None if isinstance(message, Resent) else message)
-
-
-def _the_answer_is_never_recognised(patch: pytest.MonkeyPatch) -> None:
-    right = Reception.wants
-    patch.setattr(
-        Reception, "wants", lambda reception, m: right(reception, Resent(m.number + 1) if isinstance(m, Resent) else m)
-    )
+    patch.setattr(Reception, "wants", lambda _reception, message: message)
 
 
 def _an_interrupted_release_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -301,12 +263,8 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     ),
     (_a_loader_gets_all_that_there_is, Variant("mistakes: three rows", rows=3)),
     (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_group=1, may_fail=True)),
-    (_a_resend_leaves_out_what_was_announced, _INTERRUPT),
-    (_what_was_released_is_announced_again, _INTERRUPT),
-    (_a_lost_message_is_not_asked_for, _INTERRUPT),
-    (_what_came_before_the_answer_counts, replace(_INTERRUPT, name="mistakes: two batches", batches=2)),
+    (_a_frame_is_let_go_before_it_is_received, _INTERRUPT),
     (_a_repeated_message_counts, _REPEAT),
-    (_the_answer_is_never_recognised, _INTERRUPT),
     (_an_interrupted_release_is_forgotten, _INTERRUPT),
     (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
 ]

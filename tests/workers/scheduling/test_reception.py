@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 from blobfeed.workers.scheduling.assembly import Reception
-from blobfeed.workers.transport.messages import Announce, End, Failure, Resent
+from blobfeed.workers.transport.messages import Announce, End, Failure
 
 
 def test_what_is_new_is_wanted_until_it_is_accepted_and_then_counted_as_dropped() -> None:
@@ -50,36 +50,6 @@ def test_what_was_released_is_not_wanted_again() -> None:
     assert reception.dropped == 1
 
 
-def test_what_comes_before_the_answer_to_a_question_is_void_and_not_counted() -> None:
-    reception, announce = Reception(), Announce(0, 0)
-    assert [reception.ask_again(), reception.ask_again()] == [1, 2]
-    assert reception.wants(announce) is None
-    assert reception.wants(Resent(1)) is None
-    assert reception.wants(announce) is None
-    assert reception.wants(Resent(2)) is None
-    assert reception.wants(announce) is announce
-    assert reception.wants(Resent(2)) is None
-    assert reception.wants(announce) is announce
-    assert reception.dropped == 0
-
-
-def test_what_is_held_comes_again_behind_a_question_and_that_is_no_strangers_doing() -> None:
-    reception = Reception()
-    reception.accept(0)
-    reception.accept(1)
-    reception.release(1)
-    reception.wants(Resent(reception.ask_again()))
-    assert reception.wants(Announce(0, 0)) is None
-    assert reception.dropped == 0
-    assert reception.wants(Announce(1, 0)) is None
-    assert reception.dropped == 1
-
-
 @pytest.mark.parametrize("last", [End(), Failure("SampleError", "broken")], ids=["end", "failure"])
-def test_the_last_message_is_wanted_but_for_the_time_before_an_answer(last: End | Failure) -> None:
-    reception = Reception()
-    assert reception.wants(last) is last
-    number = reception.ask_again()
-    assert reception.wants(last) is None
-    reception.wants(Resent(number))
-    assert reception.wants(last) is last
+def test_the_last_message_is_wanted(last: End | Failure) -> None:
+    assert Reception().wants(last) is last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 import zmq
 from blobfeed.workers.base.errors import SocketPathError
 from blobfeed.workers.transport import links
+from blobfeed.workers.transport.messages import Release
 
 from tests.support import leftovers
 from tests.support.waiting import wait_until
@@ -277,6 +279,64 @@ def test_an_oversized_frame_is_refused_and_others_go_on(
     assert receiver.poll(60_000)
     assert list(links.frames(receiver)) == [b"y" * 1000]
     assert not receiver.poll(50)
+
+
+class _Interrupted(Exception):
+    pass
+
+
+def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, open_link: Open) -> None:
+    receiver, sender = pair(folder, open_link)
+    sealer, opener = links.Sealer(b"key"), links.Opener[Release](b"key", Release)
+    sent = [Release(number, 0) for number in range(5000)]
+    for message in sent:
+        sender.send(sealer.seal(message))
+    inbox, arrived, chance = links.Receiver(receiver), list[Release | None](), random.Random(3)
+    armed, in_hand = False, 0
+
+    def ring(*_: object) -> None:
+        nonlocal armed
+        if armed:
+            armed = False
+            raise _Interrupted
+
+    before = signal.signal(signal.SIGALRM, ring)
+    try:
+        while len(arrived) < len(sent) and (any(inbox._memory[:4]) or receiver.poll(60_000)):
+            frame = None
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * 100 ** chance.random())
+                frame = inbox.frame()
+                armed = False
+            except _Interrupted:
+                in_hand += any(inbox._memory[:4])
+            armed = False
+            if frame is not None:
+                arrived.append(opener.open(frame))
+                inbox.discard()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert arrived == sent
+    assert in_hand > 20  # with `recv` each of these would be gone
+    assert inbox.frame() is None
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0", b"\0" * 4, b"\1", b"\xff" * 4, bytes(range(60))])
+def test_noise_is_dropped_and_the_next_frame_is_read(noise: bytes, folder: Path, open_link: Open) -> None:
+    receiver, sender = pair(folder, open_link)
+    sealer, opener = links.Sealer(b"key"), links.Opener[Release](b"key", Release)
+    inbox = links.Receiver(receiver)
+    for each in (sealer.seal(Release(1, 2)), noise, sealer.seal(Release(3, 4))):
+        sender.send(each)
+    opened: list[Release | None] = []
+    while len(opened) < 3:
+        assert receiver.poll(60_000)
+        opened.append(None if (frame := inbox.frame()) is None else opener.open(frame))
+        inbox.discard()
+    assert opened == [Release(1, 2), None, Release(3, 4)]
+    assert opener.dropped == 1
 
 
 def test_a_context_ends_whole_while_signals_arrive() -> None:
