@@ -5,16 +5,14 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import Source, open_source
-from blobfeed.workers.sources.files import file as stored_file
 
 _NOBODY_WROTE_THIS = 0xA5
 
@@ -22,18 +20,6 @@ _NOBODY_WROTE_THIS = 0xA5
 def opened(kind: str, base_dir: Path, tops: Sequence[str] | None = None, **options: Any) -> Source:
     """The source as the parameters declare it."""
     return open_source({kind: options}, tops=tops, base_dir=base_dir)
-
-
-BY_SIZE, BY_MAP, BY_PREADV = "by size", "by map", "by preadv"
-MAP_BELOW_BYTES = {BY_SIZE: stored_file._MAP_BELOW_BYTES, BY_MAP: 1 << 62, BY_PREADV: 0}
-
-
-@contextmanager
-def bytes_read(way: str) -> Iterator[None]:
-    """In this process rows come from a memory map or by preadv, whatever their size."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stored_file, "_MAP_BELOW_BYTES", MAP_BELOW_BYTES[way])
-        yield
 
 
 def in_loader(source: Source) -> Source:

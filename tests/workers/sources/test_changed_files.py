@@ -16,7 +16,6 @@ import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.files.file import FileStamp
 from blobfeed.workers.sources.stored.rows import StoredRows
 
 from blobfeed import BatchReader
@@ -126,18 +125,6 @@ def test_a_file_that_is_changed_before_it_is_opened_is_an_error_that_names_it(
     what = r"a\.data: it was (changed since it was examined|there when training started)"
     with pytest.raises(SourceError, match=what):
         rows_of(loader, [5, 3])
-
-
-def test_a_change_that_leaves_the_size_as_it_was_is_said_to_be_one_of_time(tmp_path: Path) -> None:
-    path = tmp_path / "a.data"
-    path.write_bytes(b"1234")
-    stamp = FileStamp.of(str(path))
-    os.utime(path, ns=(1, 1))
-    with pytest.raises(SourceError, match=r"since it was examined \(its time of change differs\); start"):
-        stamp.require_unchanged()
-    path.write_bytes(b"12345")
-    with pytest.raises(SourceError, match=r"since it was examined \(4 bytes then, 5 now\); start"):
-        stamp.require_unchanged()
 
 
 def test_a_change_while_samples_are_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,16 @@ from hypothesis import strategies as st
 
 from tests.support.object_servers import RangeServer, range_server
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
-from tests.workers.sources.hdf5.layouts import SAMPLES, STORED
+
+SAMPLES = 41
+_CHECKED = {"compression": "gzip", "shuffle": True, "fletcher32": True}
+STORED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "contiguous": ({}, {}),
+    "tiles": ({"chunks": (5, 5, 12, 13)}, {"chunks": (5,)}),
+    "gzip tiles": ({"chunks": (8, 5, 12, 13), **_CHECKED}, {"chunks": (8,), **_CHECKED}),
+    "lzf": ({"chunks": (7, 9, 24, 25), "compression": "lzf"}, {"chunks": (7,), "compression": "lzf"}),
+}
+"""How data and label are stored."""
 
 
 @pytest.fixture(params=["one by one", "threads"])
@@ -51,9 +60,9 @@ def h5_bytes(path: Path, **datasets: Any) -> bytes:
 def test_every_layout_gives_the_same_samples_as_from_disk(
     stored: str, dtype: str, server: RangeServer, tmp_path: Path
 ) -> None:
-    layout, _ = STORED[stored]
+    of_data, of_label = STORED[stored]
     data, label = some_array((SAMPLES, 9, 24, 25), dtype), some_array((SAMPLES,), "<i8", 1)
-    server.objects["a b.h5"] = h5_bytes(tmp_path / "a.h5", data=(data, layout((9, 24, 25))), label=(label, layout(())))
+    server.objects["a b.h5"] = h5_bytes(tmp_path / "a.h5", data=(data, of_data), label=(label, of_label))
     source = opened("hdf5", tmp_path, ["data", "label"], path=server.url("a%20b.h5"))
     assert_delivers(source, {"data": data, "label": label}, patterns(SAMPLES))
 

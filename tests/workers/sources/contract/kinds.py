@@ -142,6 +142,7 @@ def _npy(folder: Path, content: Content) -> Written:
         files.append(folder / f"data_{number}.npy")
         places += [f"{files[-1]}[{index}]" for index in range(len(part))]
     options = {"data": "data_*.npy", "label": "label_*.npy"}
+    files += sorted(folder.glob("label_*.npy"))
     return Written(folder, {"npy": options}, _samples(content), places, files)
 
 

@@ -119,6 +119,14 @@ def test_a_limit_takes_the_first_samples(name: str, limit: int, content: Content
             made.open(limit=0)
 
 
+@pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.has_limit])
+def test_an_index_beyond_the_samples_is_refused(name: str) -> None:
+    with written(name, content_of(5)) as made, closing(made.open()) as source, closing(in_loader(source)) as arrived:
+        for bad in (-1, 5):
+            with pytest.raises(IndexError):
+                read(arrived, [3, bad])
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_sample_is_named_by_its_place(name: str) -> None:
     for content in (content_of(12), content_of(1)):

@@ -15,12 +15,11 @@ from tests.support.stored import (
     assert_delivers,
     assert_needs_no_h5py,
     assert_rows,
-    in_loader,
     opened,
     patterns,
     some_array,
 )
-from tests.workers.sources.hdf5.layouts import three_files, write
+from tests.workers.sources.hdf5.layouts import write
 
 
 def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(
@@ -63,24 +62,6 @@ def test_a_loader_of_uncompressed_data_imports_no_h5py(tmp_path: Path) -> None:
     source = opened("hdf5", tmp_path, path="a.h5")
     assert source.modules == ()
     assert_needs_no_h5py(source, "label", [8, 2], tmp_path)
-
-
-def test_the_fingerprint_changes_with_the_files_and_with_what_is_read_of_them(tmp_path: Path) -> None:
-    import os
-
-    three_files(tmp_path)
-
-    def fingerprint(**options: Any) -> str:
-        return opened("hdf5", tmp_path, **{"path": "part*.h5", **options}).fingerprint()
-
-    first = fingerprint()
-    assert first == fingerprint()
-    assert first == in_loader(opened("hdf5", tmp_path, path="part*.h5")).fingerprint()
-    others = {fingerprint(limit=3), fingerprint(tops=["data"]), fingerprint(path="part2.h5")}
-    others.add(fingerprint(tops=["data"], dims=["n", "w", "h"]))
-    os.utime(tmp_path / "part10.h5", ns=(0, 0))
-    others.add(fingerprint())
-    assert len(others | {first}) == 6
 
 
 @pytest.mark.parametrize("locking", [True, False, "best-effort"])

@@ -12,29 +12,8 @@ from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
 
 from blobfeed import BatchReader
-from tests.support.stored import MAP_BELOW_BYTES, assert_delivers, bytes_read, opened, patterns, rows_of, some_array
+from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, labels
-
-
-@pytest.mark.parametrize("way", MAP_BELOW_BYTES)
-@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", "?", "S5"])
-@pytest.mark.parametrize("options", [{}, {"chunks": True, "compression": "gzip"}])
-def test_samples_come_in_natural_order_with_their_attributes(
-    options: dict[str, Any], dtype: str, way: str, tmp_path: Path
-) -> None:
-    data = some_array((SAMPLES, 4, 3), dtype)
-    archive(tmp_path / "a.h5", data, **options)
-    source = opened(KIND, tmp_path, path="a.h5", labels=["label", "pose", "name"])
-    assert source.modules == ((LIBRARY_MODULE,) if options else ())
-    assert source.where(10) == f"{tmp_path}/a.h5:trajectory_10"
-    with bytes_read(way):
-        assert_delivers(source, {"data": data, **labels(SAMPLES)}, patterns(SAMPLES))
-
-
-def test_samples_that_are_single_numbers_are_samples_too(tmp_path: Path) -> None:
-    values = np.arange(SAMPLES, dtype="f4")
-    archive(tmp_path / "a.h5", list(values))
-    assert_delivers(opened(KIND, tmp_path, path="a.h5"), {"data": values}, patterns(SAMPLES))
 
 
 def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
@@ -60,18 +39,6 @@ def test_a_loader_undoes_the_filters_of_plugins(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", samples, chunks=(4, 5), **hdf5plugin.Zstd())
     with BatchReader({KIND: {"path": str(tmp_path / "a.h5")}}, batch_size=SAMPLES, num_loaders=1) as reader:
         assert (next(iter(reader))["data"] == samples).all()
-
-
-@pytest.mark.parametrize("path", [["b10.h5", "b9.h5"], "*.h5", "list.txt"])
-def test_several_files_follow_each_other(path: Any, tmp_path: Path) -> None:
-    data = some_array((SAMPLES, 4), "i4")
-    order = ["b10.h5", "b9.h5"] if path != "*.h5" else ["b9.h5", "b10.h5"]
-    (tmp_path / "list.txt").write_text("\n".join(order))
-    archive(tmp_path / order[0], data[:9])
-    archive(tmp_path / order[1], data[9:], first=9)
-    source = opened(KIND, tmp_path, path=path, labels=["label"], open_files=1)
-    assert source.where(9) == f"{tmp_path}/{order[1]}:trajectory_9"
-    assert_delivers(source, {"data": data, "label": np.arange(SAMPLES) % 7}, patterns(SAMPLES))
 
 
 def test_tops_say_which_attributes_are_wanted_and_labels_may_rename_them(tmp_path: Path) -> None:

@@ -11,24 +11,9 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.support.stored import assert_needs_no_h5py, assert_rows, in_loader, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged, labels
-
-
-@given(indices=st.lists(st.integers(0, SAMPLES - 1), max_size=30))
-@settings(max_examples=30)
-def test_any_indices_give_their_samples(indices: list[int], tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.getbasetemp()
-    data = some_array((SAMPLES, 4), "i4")
-    if not (folder / "p2.h5").exists():
-        archive(folder / "p1.h5", data[:9])
-        archive(folder / "p2.h5", data[9:], first=9)
-    source = in_loader(opened(KIND, folder, path=["p1.h5", "p2.h5"], labels=["label"]))
-    assert_rows(source, indices, {"data": data, "label": np.arange(SAMPLES) % 7})
-    source.close()
 
 
 def test_a_kept_index_gives_the_same_samples_without_going_through_the_files(

@@ -58,22 +58,6 @@ def test_the_trainer_keeps_its_own_opencv_threads(two_photographs: Path) -> None
         cv2.setNumThreads(threads)
 
 
-def test_the_fingerprint_follows_what_read_would_give(two_photographs: Path) -> None:
-    first = opened(two_photographs, **SIZE).fingerprint()
-    assert opened(two_photographs, **SIZE).fingerprint() == first
-    assert pickle.loads(pickle.dumps(opened(two_photographs, **SIZE))).fingerprint() == first
-    others = {opened(two_photographs, color="rgb", **SIZE).fingerprint()}
-    image = two_photographs.parent / "china.jpg"
-    os.utime(image, ns=(0, 1))
-    others.add(opened(two_photographs, **SIZE).fingerprint())
-    image.write_bytes(image.read_bytes() + b"\0")
-    os.utime(image, ns=(0, 1))
-    others.add(opened(two_photographs, **SIZE).fingerprint())
-    two_photographs.write_text(two_photographs.read_text().replace("0", "5"))
-    others.add(opened(two_photographs, **SIZE).fingerprint())
-    assert len(others | {first}) == 5
-
-
 def test_images_can_be_announced_before_they_are_read(two_photographs: Path) -> None:
     opened(two_photographs, **SIZE).will_need(np.array([1, 0, 1]))
     announce_files([os.fsencode(two_photographs), b"/no/such/file"])

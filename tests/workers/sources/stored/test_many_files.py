@@ -15,9 +15,6 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.joined import JoinedColumns, lay_out_grid
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 
@@ -72,21 +69,6 @@ def few_descriptors(most: int) -> Iterator[None]:
 @pytest.mark.parametrize("kind", SOURCES)
 def test_the_rows_of_many_files_are_those_that_were_stored(kind: str, tmp_path: Path) -> None:
     assert_delivers(_write(tmp_path, kind), _stored(kind), patterns(SAMPLES))
-
-
-@pytest.mark.parametrize("kind", SOURCES)
-def test_they_are_read_in_one_call(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    read = JoinedColumns.read
-
-    def noted(*given: Any) -> list[int]:
-        calls.append(1)
-        return read(*given)
-
-    monkeypatch.setattr(JoinedColumns, "read", noted)
-    with closing(in_loader(_write(tmp_path, kind))) as source:
-        rows_of(source, list(range(SAMPLES)))
-    assert calls == [1]
 
 
 def _open_files() -> int:
@@ -147,21 +129,6 @@ def test_one_file_that_is_changed_is_an_error_that_names_it(
     source.close()
 
 
-def test_a_change_while_rows_are_taken_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = in_loader(_write(tmp_path, "npy"))
-    rows_of(source, [0])
-    read = JoinedColumns.read
-
-    def overwritten_then_read(*given: Any) -> list[int]:
-        _overwrite(tmp_path / "data_3.npy")
-        return read(*given)
-
-    monkeypatch.setattr(JoinedColumns, "read", overwritten_then_read)
-    with pytest.raises(SourceError, match=r"data_3\.npy: it was changed"):
-        rows_of(source, list(range(SAMPLES)))
-    source.close()
-
-
 def test_a_limit_to_the_address_space_leaves_the_way_through_each_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,26 +137,3 @@ def test_a_limit_to_the_address_space_leaves_the_way_through_each_file(
 
     monkeypatch.setattr("blobfeed.workers.sources.stored.joined.AddressRange", refused)
     assert_delivers(_write(tmp_path, "hdf5"), _stored("hdf5"), patterns(SAMPLES))
-
-
-@given(
-    st.integers(1, 6000),
-    st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 50)), min_size=1, max_size=8),
-    st.sampled_from([1, 8, 64, 4096]),
-)
-def test_a_grid_has_each_row_where_its_page_is_mapped_and_no_two_parts_share_a_page(
-    row_bytes: int, parts: list[tuple[int, int]], alignment: int
-) -> None:
-    offsets, counts = (np.array(column, np.int64) for column in zip(*parts, strict=True))
-    offsets *= alignment
-    try:
-        grid = lay_out_grid(offsets, counts, row_bytes)
-    except ValueError:
-        common = int(np.gcd(row_bytes, PAGE))
-        assert len(set((offsets % common).tolist())) > 1
-        return
-    mapped_to = grid.pages * PAGE
-    np.testing.assert_array_equal(grid.rows * row_bytes + grid.shift, mapped_to + offsets % PAGE)
-    ends = mapped_to + -(-(offsets % PAGE + counts * row_bytes) // PAGE) * PAGE
-    assert (mapped_to[1:] >= ends[:-1]).all()
-    assert ends[-1] == grid.size

@@ -32,16 +32,10 @@ zarr.create_array({}, shape=(1,), dtype="u1")
 
 WRITTEN: dict[str, dict[str, Any]] = {
     "v3": {"chunks": (4, 6, 5)},
-    "v3, tiles, not compressed": {"chunks": (4, 4, 3), "compressors": None},
     "v3, transposed, gzip, checksum": {
         "chunks": (5, 4, 3),
         "filters": [TransposeCodec(order=(2, 0, 1))],
         "compressors": [GzipCodec(level=1), Crc32cCodec()],
-    },
-    "v3, big-endian, dots": {
-        "chunks": (7, 6, 5),
-        "serializer": BytesCodec(endian="big"),
-        "chunk_key_encoding": {"name": "v2", "separator": "."},
     },
     "v3, shards": {"chunks": (2, 3, 5), "shards": (8, 6, 5), "compressors": [ZstdCodec()]},
     "v3, shards with their index first": {
@@ -61,13 +55,10 @@ WRITTEN: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(params=["disk", "http", "http, threads"])
+@pytest.fixture(params=["http", "http, threads"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Where the array `tmp_path/a.zarr` is read from."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "disk":
-        yield lambda: str(tmp_path / "a.zarr")
-        return
     if request.param == "http, threads":
         as_in_a_loader(monkeypatch)
     with range_server() as server:

@@ -1,0 +1,252 @@
+"""Any array that is stored in any way is delivered as NumPy has it: types, axes, chunks, files by chance."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numcodecs  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import zarr
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
+from blobfeed.workers.sources import Source
+from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
+
+from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
+
+NUMBERS = ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16"]
+AXES = ["n", "nw", "nhw", "nchw", "ncdhw"]
+"""In the order in which they are delivered."""
+
+# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
+zarr.create_array({}, shape=(1,), dtype="u1")
+
+
+@dataclass(frozen=True)
+class Top:
+    """`values`: shape (samples, …), as delivered; `axes`: their order in the file, a letter each."""
+
+    values: AnyArray
+    axes: str
+
+    def stored(self, part: slice) -> AnyArray:
+        delivered = AXES[self.values.ndim - 1]
+        return self.values[part].transpose([delivered.index(axis) for axis in self.axes])
+
+
+@st.composite
+def some_tops(draw: st.DrawFn, dtypes: Sequence[str]) -> dict[str, Top]:
+    samples = draw(st.integers(1, 20))
+    tops = {}
+    for seed, name in enumerate(["data", "label", "group/mask"][: draw(st.integers(1, 3))]):
+        row = draw(st.lists(st.integers(1, 5), max_size=4))
+        values = some_array((samples, *row), draw(st.sampled_from(dtypes)), seed)
+        tops[name] = Top(values, "".join(draw(st.permutations(AXES[len(row)]))))
+    return tops
+
+
+def parts_of(data: st.DataObject, tops: Mapping[str, Top]) -> Iterator[slice]:
+    """The samples of each of up to four files."""
+    samples = len(tops["data"].values)
+    cuts = data.draw(st.sets(st.integers(1, samples - 1), max_size=3)) if samples > 1 else set()
+    yield from (slice(*edges) for edges in itertools.pairwise([0, *sorted(cuts), samples]))
+
+
+def chunks_of(data: st.DataObject, shape: Sequence[int]) -> tuple[int, ...]:
+    return data.draw(st.tuples(*(st.integers(1, extent) for extent in shape)))
+
+
+def dims_of(tops: Mapping[str, Top]) -> dict[str, list[str]]:
+    return {name: list(top.axes) for name, top in tops.items()}
+
+
+def check(data: st.DataObject, source: Source, stored: Mapping[str, AnyArray]) -> None:
+    """A loader delivers any samples of it, twice."""
+    with closing(source), closing(in_loader(source)) as arrived:
+        assert list(arrived.specs) == list(stored)
+        samples = len(next(iter(stored.values())))
+        for _ in range(2):
+            indices = data.draw(st.lists(st.integers(0, samples - 1), max_size=2 * samples))
+            arrived.will_need(np.array(indices, np.int64))
+            assert_rows(arrived, indices, stored)
+
+
+def values_of(tops: Mapping[str, Top]) -> dict[str, AnyArray]:
+    return {name: top.values for name, top in tops.items()}
+
+
+@contextmanager
+def own_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_npy_files(data: st.DataObject) -> None:
+    tops = data.draw(some_tops([*NUMBERS, "S5", "U3"]))
+    tops = {name.rpartition("/")[2]: top for name, top in tops.items()}
+    with own_folder() as folder:
+        for name, top in tops.items():  # the files of one top need not be those of another
+            for number, part in enumerate(parts_of(data, tops)):
+                array = np.asarray(top.stored(part), order=data.draw(st.sampled_from(["C", "F"])))
+                with (folder / f"{name}_{number}.npy").open("wb") as file:
+                    np.lib.format.write_array(file, array, version=(data.draw(st.integers(1, 3)), 0))
+        paths = {name: f"{name}_*.npy" for name in tops}
+        source = opened("npy", folder, **paths, dims=dims_of(tops))
+        assert source.modules == ()
+        check(data, source, values_of(tops))
+
+
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"fletcher32": True},
+    {"compression": "gzip"},
+    {"compression": "gzip", "shuffle": True},
+    {"compression": "gzip", "fletcher32": True},
+    {"compression": "gzip", "shuffle": True, "fletcher32": True},
+    {"compression": "lzf"},
+]
+
+
+@settings(max_examples=100)
+@given(data=st.data())
+def test_hdf5_files(data: st.DataObject) -> None:
+    tops, by_the_library = data.draw(some_tops([*NUMBERS, "S5", "u8"])), False
+    with own_folder() as folder:
+        for number, part in enumerate(parts_of(data, tops)):
+            how: dict[str, Any] = {"libver": data.draw(st.sampled_from(["earliest", "latest"]))}
+            block = how["userblock_size"] = data.draw(st.sampled_from([0, 0, 0, 1024]))
+            with h5py.File(folder / f"{number}.h5", "w", **how) as file:
+                for name, top in tops.items():
+                    stored, filters = top.stored(part), {}
+                    if data.draw(st.booleans(), "chunked"):
+                        filters = data.draw(st.sampled_from(FILTERS))
+                        filters = {"chunks": chunks_of(data, stored.shape), **filters}
+                    file.create_dataset(name, data=stored, **filters)
+                    by_the_library |= block > 0 or "lzf" in filters.values()
+        cache_bytes = data.draw(st.sampled_from([0, 200, 1 << 20]))
+        source = opened("hdf5", folder, list(tops), path="*.h5", dims=dims_of(tops), chunk_cache_bytes=cache_bytes)
+        assert (LIBRARY_MODULE in source.modules) == by_the_library
+        check(data, source, values_of(tops))
+
+
+def _zarr_2(data: st.DataObject, shape: Sequence[int]) -> dict[str, Any]:
+    return {
+        "chunks": chunks_of(data, shape),
+        "order": data.draw(st.sampled_from("CF")),
+        "chunk_key_encoding": {"name": "v2", "separator": data.draw(st.sampled_from("./"))},
+        "filters": data.draw(st.sampled_from([None, [numcodecs.Delta("f4")]])),
+        "compressors": data.draw(st.sampled_from([None, numcodecs.LZ4(), numcodecs.Zlib()])),
+    }
+
+
+def _zarr_3(data: st.DataObject, shape: Sequence[int]) -> dict[str, Any]:
+    chunks = chunks_of(data, shape)
+    keys = {"name": data.draw(st.sampled_from(["default", "v2"])), "separator": data.draw(st.sampled_from("./"))}
+    codecs = data.draw(st.sampled_from([None, [ZstdCodec()], [GzipCodec(level=1), Crc32cCodec()]]))
+    how: dict[str, Any] = {"chunks": chunks, "chunk_key_encoding": keys, "compressors": codecs}
+    shards = tuple(data.draw(st.integers(1, 3)) * extent for extent in chunks)
+    match data.draw(st.sampled_from(["chunks", "shards", "shards with their index first"])):
+        case "chunks":
+            how["filters"] = [TransposeCodec(order=tuple(data.draw(st.permutations(range(len(shape))))))]
+            how["serializer"] = BytesCodec(endian=data.draw(st.sampled_from(["big", "little"])))
+        case "shards":
+            how["shards"] = shards
+        case _:
+            inner = ShardingCodec(chunk_shape=chunks, index_location="start", index_codecs=[BytesCodec()])
+            how |= {"chunks": shards, "serializer": inner, "compressors": None}
+    return how
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+def test_zarr_groups(data: st.DataObject) -> None:
+    tops = data.draw(some_tops(["<f4"]))
+    with own_folder() as folder:
+        for number, part in enumerate(parts_of(data, tops)):
+            version, options = data.draw(st.sampled_from([(2, _zarr_2), (3, _zarr_3)]))
+            group = zarr.open_group(folder / f"{number}.zarr", mode="w", zarr_format=version)
+            for name, top in tops.items():
+                stored = top.stored(part)
+                made = group.create_array(name, shape=stored.shape, dtype=stored.dtype, **options(data, stored.shape))
+                made[...] = stored
+        source = opened("zarr", folder, list(tops), path="*.zarr", dims=dims_of(tops))
+        check(data, source, values_of(tops))
+
+
+@settings(max_examples=80)
+@given(data=st.data())
+def test_hdf5_files_with_a_data_set_for_each_sample(data: st.DataObject) -> None:
+    count, dtype = data.draw(st.integers(1, 25)), data.draw(st.sampled_from([*NUMBERS, "S5"]))
+    largest = data.draw(st.lists(st.integers(1, 5), max_size=3))
+    varies = data.draw(st.booleans())
+    shapes = [
+        data.draw(st.tuples(*(st.integers(0, extent) for extent in largest))) if varies and number else tuple(largest)
+        for number in range(count)
+    ]
+    samples = [np.asarray(some_array(shape, dtype, number), dtype) for number, shape in enumerate(shapes)]
+    chunked = data.draw(st.booleans()) and all(all(shape) and shape for shape in shapes)
+    with own_folder() as folder:
+        cut = data.draw(st.integers(0, count - 1))
+        for name, part in {"p9.h5": range(cut), "p10.h5": range(cut, count)}.items():
+            if part:
+                with h5py.File(folder / name, "w") as file:
+                    for number in part:
+                        how = {"chunks": chunks_of(data, shapes[number]), "compression": "gzip"} if chunked else {}
+                        attributes = file.create_dataset(f"s{number}", data=samples[number], **how).attrs
+                        attributes.update(
+                            {"label": number % 7, "pose": np.arange(3.0) + number, "name": f"no. {number}"}
+                        )
+        wanted = ["label", "pose", "name"]
+        source = opened(
+            "hdf5_samples", folder, path="p*.h5", labels=wanted, open_files=data.draw(st.sampled_from([None, 1]))
+        )
+        is_ragged = len(set(shapes)) > 1
+        spec = ArraySpec(tuple(largest), np.dtype(dtype).newbyteorder("="), varies=is_ragged)
+        assert source.specs["data"] == spec
+        if all(map(all, shapes)):
+            assert (LIBRARY_MODULE in source.modules) == chunked
+        with closing(source), closing(in_loader(source)) as arrived:
+            indices = data.draw(st.lists(st.integers(0, count - 1), max_size=30))
+            arrived.will_need(np.array(indices, np.int64))
+            rows = rows_of(arrived, indices)
+        assert rows["label"].tolist() == [index % 7 for index in indices]
+        assert rows["pose"].tolist() == [[index, index + 1, index + 2] for index in indices]
+        assert rows["name"].tolist() == [f"no. {index}".encode() for index in indices]
+        for row, index in enumerate(indices):
+            found = rows["data"].get(row) if isinstance(rows["data"], RaggedRows) else rows["data"][row]
+            np.testing.assert_array_equal(found, samples[index].astype(spec.dtype), strict=True)
+
+
+LARGE = some_array((5, 3, 200_000), "u1")
+"""Rows of 600 kB, which are read, while smaller ones are mapped."""
+
+
+@pytest.mark.parametrize("how", ["npy", "hdf5", "gzip", "samples"])
+def test_large_rows(how: str, tmp_path: Path) -> None:
+    if how == "npy":
+        np.save(tmp_path / "a.npy", LARGE)
+        source = opened("npy", tmp_path, data="a.npy")
+    else:
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            for name, values in (
+                {f"s{n}": LARGE[n] for n in range(5)}.items() if how == "samples" else [("data", LARGE)]
+            ):
+                file.create_dataset(name, data=values, compression="gzip" if how == "gzip" else None)
+        source = opened("hdf5_samples" if how == "samples" else "hdf5", tmp_path, ["data"], path="a.h5")
+    with closing(source), closing(in_loader(source)) as arrived:
+        for indices in ([0, 1, 2, 3, 4], [4, 3, 1, 1], [2]):
+            arrived.will_need(np.array(indices))
+            assert_rows(arrived, indices, {"data": LARGE})
