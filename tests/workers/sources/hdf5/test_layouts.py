@@ -113,3 +113,16 @@ def test_a_checksum_is_that_of_the_library_for_many_blocks_and_extreme_words(dat
     source = opened("hdf5", tmp_path, ["data"], path="a.h5")
     assert LIBRARY_MODULE not in source.modules
     assert_delivers(source, {"data": values}, [[0]])
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("fletcher32", [False, True])
+def test_gzip_is_undone_without_the_library(shuffle: bool, fletcher32: bool, tmp_path: Path) -> None:
+    values = some_array((SAMPLES, 3, 4, 5), "f4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset(
+            "data", data=values, chunks=(8, 2, 2, 3), compression="gzip", shuffle=shuffle, fletcher32=fletcher32
+        )
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
+    assert LIBRARY_MODULE not in source.modules
+    assert_delivers(source, {"data": values}, patterns(SAMPLES))
