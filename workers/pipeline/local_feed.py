@@ -83,7 +83,7 @@ class LocalFeed:
         self._plan = plan
         self._begun = time.monotonic_ns()
         self._assembly = Assembly(plan, slots=0)
-        self._assembly.ledger.add_loader(_ITSELF)
+        self._assembly.ledger.add_loader(_ITSELF, self._plan.tasks_in_flight)
         self._tasks: deque[ToLoader] = deque()
         self._promised: Announce | None = None
         self._made_in: Straight | None = None
@@ -254,7 +254,7 @@ class LocalFeed:
         except BaseException:  # a hook may have changed rows: as after a loader's death, they are made again first
             with interrupts_deferred():
                 ledger.remove_loader(_ITSELF)
-                ledger.add_loader(_ITSELF)
+                ledger.add_loader(_ITSELF, self._plan.tasks_in_flight)
                 self._tasks.clear()
             raise
         for bad in self._assembly.taken_bad_samples():

@@ -86,6 +86,7 @@ class Assembler:
             lines=range(plan.max_loaders),
             numbers=numbers,
             start_timeout_s=given.task_timeout_s,
+            in_flight=plan.tasks_in_flight,
         )
         self._pools = [self._pool]
         self._bridge: Bridge | None = None
@@ -270,14 +271,14 @@ class Assembler:
                     self._assembly.end(failure)
 
     def _welcome(self, loader: int) -> None:
-        if not self._pool_of(loader).note_ready(loader):
+        pool = self._pool_of(loader)
+        if not pool.note_ready(loader):
             self._results.dropped += 1
             return
         link = links.open_socket(self._context, zmq.PUSH)
         link.connect(links.address(self._folder, f"tasks-{loader}"))
         self._task_links[loader] = link
-        remote = self._bridge is not None and loader in self._bridge.pool
-        self._assembly.ledger.add_loader(loader, remote=remote)
+        self._assembly.ledger.add_loader(loader, pool.in_flight, remote=pool is not self._pool)
 
     def _book(self, done: Done) -> None:
         if not self._assembly.done(done, self._clock.now):

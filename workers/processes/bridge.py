@@ -37,6 +37,9 @@ from .loader_pool import LoaderPool
 from .process import exit_in_words
 
 _MODULE = "blobfeed.workers.remote.bridge"
+_IN_FLIGHT = 4
+"""The tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
+
 _FRAME_BYTES = 1 << 16
 _END_S = 2.0
 """The time for leaving the cluster; after it the bridge is killed, and the cluster cleans up by itself."""
@@ -61,6 +64,7 @@ class Bridge:
             lines=range(plan.max_loaders, plan.max_loaders + plan.max_remote_loaders),
             numbers=numbers,
             start_timeout_s=plan.parameters.task_timeout_s,
+            in_flight=_IN_FLIGHT,
         )
         self._most = plan.max_remote_loaders
         self._sealer = Sealer(config.key)

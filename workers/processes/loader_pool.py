@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..base.errors import LoaderDied
 from ..scheduling.assembly import OUT_OF_MEMORY, Death
-from ..scheduling.ledger import Weight
+from ..scheduling.ledger import MAX_ASSIGNED, Weight
 from ..transport.messages import LoaderEnded, LoaderStarted
 from ..transport.status_board import Count, StatusBoard
 from .process import WHERE_TO_LOOK
@@ -60,7 +60,7 @@ class _Member:
 class LoaderPool:
     """Keeps `wanted` loaders alive, at most one for each of the `lines` of the status board.
 
-    `numbers`: the numbers of new loaders, unique over all pools.
+    `numbers`: the numbers of new loaders, unique over all pools. `in_flight`: the most tasks of one loader at a time.
     """
 
     def __init__(
@@ -72,8 +72,10 @@ class LoaderPool:
         lines: Iterable[int],
         numbers: Iterator[int],
         start_timeout_s: float,
+        in_flight: int = MAX_ASSIGNED,
     ) -> None:
         self.wanted = wanted
+        self.in_flight = in_flight
         self._start_timeout_s = start_timeout_s
         self._home = home
         self._board = board

@@ -29,14 +29,10 @@ from ..transport.messages import (
     ToTrainer,
 )
 from ..transport.status_board import LoaderState
-from .ledger import Ledger, Task, Weight, moving_mean
+from .ledger import Ledger, Task, Weight
 
-TASK_S = 0.010
-"""The target length of a task, at which its overhead is about a hundredth."""
-
-REMOTE_TASK_S = 0.100
-"""The target length with remote loaders: each task's result is an object of the cluster, and moving one between nodes
-costs 5 to 10 ms of processor time."""
+_MEMORY = 0.7
+"""The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
 
 _ALL_ROWS = 1 << 40
 
@@ -79,11 +75,11 @@ class TaskSize:
     seconds_per_row: float
     slot_rows: int
     least: int = 1
-    task_s: float = TASK_S
+    task_s: float = 0.010
 
     def observe(self, rows: int, seconds: float) -> None:
         if rows > 0:
-            self.seconds_per_row = moving_mean(self.seconds_per_row, seconds / rows)
+            self.seconds_per_row = _MEMORY * self.seconds_per_row + (1 - _MEMORY) * seconds / rows
 
     @property
     def rows(self) -> int:
@@ -107,10 +103,8 @@ class Assembly:
             self.schedule,
             slots=plan.slots if slots is None else slots,
             postprocess=plan.postprocesses,
-            waits=plan.rows_at_once > 1,
         )
-        task_s = TASK_S if plan.parameters.remote_loaders is None else REMOTE_TASK_S
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, task_s)
+        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, plan.task_s)
         self._orders: dict[int, int] = {}
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}

@@ -1,12 +1,11 @@
 """The ledger assigns the rows of batches to loaders. Pure: events in, decisions out, no clock and no socket.
 
 A *group* is the content of one slot: a batch, or several tiny ones. Its rows are cut into tasks. Each task is assigned
-to the loader with the fewest, at most MAX_ASSIGNED at a time. When its last task is done, the group is announced. The
-trainer's release frees its slot for the next group. The tasks of a dead loader are reassigned. Only the death of a
+to the loader with the fewest, up to a number that each loader has. When its last task is done, the group is announced.
+The trainer's release frees its slot for the next group. The tasks of a dead loader are reassigned. Only the death of a
 process puts its tasks back, never a suspicion: so no loader can still write into rows that another loader makes.
 
-A batch waits for its last task. So a slow remote loader, perhaps on a busy node, receives fewer tasks. It receives none
-if the other loaders would finish all open tasks before it finished one.
+Each loader has a fixed number of tasks in flight, so a slower one receives fewer over time.
 """
 
 from __future__ import annotations
@@ -15,27 +14,14 @@ import bisect
 import enum
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..plan.plan import Schedule
 from ..transport.messages import Draw
 
 MAX_ASSIGNED = 2
-"""The most tasks of a loader: the current one, and one more so that it need not wait for the next."""
-
-MAX_ASSIGNED_WAITING = 3
-"""The most tasks of a loader that waits for a network. With only one queued task there would be none to prefetch at the
-moment when the current task ends."""
-
-MAX_ASSIGNED_REMOTE = 4
-"""The most tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
-
-_REST = 20
-"""The pause of a remote loader that is too slow to be useful, as a multiple of the duration of its last task."""
-
-_MEMORY = 0.7
-"""The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
+"""The most tasks of a loader, as a rule: the current one, and one more so that it need not wait for the next."""
 
 _DRAWS = -1
 """The affinity of draws: the loader that drew the last epoch has imported the sampler's modules."""
@@ -94,91 +80,40 @@ class _OpenGroup:
     """The postprocessing in which loaders have died, with the evidence against it."""
 
 
-def moving_mean(before: float, now: float) -> float:
-    return _MEMORY * before + (1 - _MEMORY) * now
-
-
-@dataclass(slots=True)
-class LoaderSpeed:
-    """The speed of one loader. Local loaders are not measured and count as fast as the fastest."""
-
-    seconds_per_row: float = 0.0
-    """A moving mean; 0 before the first task is done."""
-    slowness: int = 1
-    """The time for a row as a multiple of the fastest loader's."""
-    rests: bool = False
-    rests_until: float = 0.0
-    """The time at which a loader that is far slower than the others is tried again."""
-
-    @property
-    def most_tasks(self) -> int:
-        """The most tasks of a remote loader: one until its speed is known."""
-        return max(1, MAX_ASSIGNED_REMOTE // self.slowness) if self.seconds_per_row else 1
-
-    def observe(self, rows: int, seconds: float, now: float) -> None:
-        """Record that a task of `rows` rows took `seconds` until `now`; 0 rows: the postprocessing of a batch."""
-        self.rests_until = now + _REST * seconds
-        if rows:
-            self.seconds_per_row = moving_mean(self.seconds_per_row or seconds / rows, seconds / rows)
-
-
-def compare_speeds(speeds: Sequence[LoaderSpeed], open_tasks: int, now: float) -> None:
-    """Set the slowness of each loader, and whether it rests; `open_tasks`: assigned tasks and queued ones."""
-    known = [speed for speed in speeds if speed.seconds_per_row]
-    if not known:
-        return
-    fastest = min(speed.seconds_per_row for speed in known)
-    for speed in known:
-        speed.slowness = max(1, round(speed.seconds_per_row / max(1e-9, fastest)))
-    rows_meanwhile = sum(1 / speed.slowness for speed in speeds)  # rows of all loaders while the fastest makes one
-    for speed in known:
-        others_are_done_before = speed.slowness * rows_meanwhile > open_tasks
-        speed.rests = speed.slowness > 1 and now < speed.rests_until and others_are_done_before
-
-
 @dataclass(slots=True)
 class _Loader:
     """A loader. `tasks`: assigned to it, oldest first, its order of work. `waiting`: reserved for it by affinity."""
 
-    waits: bool
-    """True if it mostly waits for a network."""
+    most: int
+    """The most tasks that it has at a time."""
     remote: bool
+    """On another host: it draws no epoch and is not dismissed."""
     tasks: deque[Task] = field(default_factory=deque)
     waiting: list[_Entry] = field(default_factory=list)
     since: float = 0.0
     """The time at which it began its oldest task."""
     dismissed: bool = False
     being_killed: bool = False
-    speed: LoaderSpeed = field(default_factory=LoaderSpeed)
 
     @property
     def may_get_more(self) -> bool:
-        here = MAX_ASSIGNED_WAITING if self.waits else MAX_ASSIGNED
-        most = self.speed.most_tasks if self.remote else here
-        rests = self.speed.rests and not self.waiting
         draws = bool(self.tasks) and self.tasks[-1].draw is not None  # rows behind a draw might wait for seconds
-        return not (self.dismissed or self.being_killed or rests or draws) and len(self.tasks) < most
+        return not (self.dismissed or self.being_killed or draws) and len(self.tasks) < self.most
 
     @property
     def can_be_late(self) -> bool:
         return bool(self.tasks) and not self.being_killed
 
-    @property
-    def load(self) -> int:
-        """The key for assigning: the loader that would finish one more task first has the smallest."""
-        return (len(self.tasks) + 1) * self.speed.slowness
-
 
 class Ledger:
     """Keeps all groups of `schedule` between the opening of a slot and its release.
 
-    `slots`: the number of slots in the ring.  `waits`: true if loaders mostly wait for a network.
+    `slots`: the number of slots in the ring.
     """
 
-    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False, waits: bool = False) -> None:
+    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False) -> None:
         self.rows_per_task = 1 << 40
         self._schedule = schedule
-        self._waits = waits
         self._postprocess = postprocess
         self._owners: OrderedDict[int, int] = OrderedDict()
         self._free = deque(range(slots))
@@ -273,8 +208,9 @@ class Ledger:
         """The number of slots that are announced and not released."""
         return len(self._announced)
 
-    def add_loader(self, loader: int, *, remote: bool = False) -> None:
-        self._loaders[loader] = _Loader(self._waits, remote)
+    def add_loader(self, loader: int, most: int = MAX_ASSIGNED, *, remote: bool = False) -> None:
+        """Add a loader that has at most `most` tasks at a time; `remote`: it runs on another host."""
+        self._loaders[loader] = _Loader(most, remote)
 
     @property
     def loaders(self) -> list[int]:
@@ -297,9 +233,6 @@ class Ledger:
 
     def assign(self, now: float) -> Iterator[tuple[int, Task]]:
         """Assign all tasks possible now and yield (loader, task): the earliest rows to the least loaded loader."""
-        if any(line.remote for line in self._loaders.values()):
-            open_tasks = len(self._queue) + sum(len(line.tasks) for line in self._loaders.values())
-            compare_speeds([line.speed for line in self._loaders.values()], open_tasks, now)
         while (found := self._next_assignment()) is not None:
             loader, task = found
             line = self._loaders[loader]
@@ -309,7 +242,7 @@ class Ledger:
             yield found
 
     def _next_assignment(self) -> tuple[int, Task] | None:
-        free = [(line.load, loader) for loader, line in self._loaders.items() if line.may_get_more]
+        free = [(len(line.tasks), loader) for loader, line in self._loaders.items() if line.may_get_more]
         if not free:
             return None
         # A task with an owner moves to the owner's own queue: otherwise each call would examine it again while the
@@ -343,8 +276,6 @@ class Ledger:
         if line is None or task is None:
             return None
         line.tasks.remove(task)
-        if line.remote:
-            line.speed.observe(task.rows, now - line.since, now)
         line.since = now
         self._tick_off(task)
         return task

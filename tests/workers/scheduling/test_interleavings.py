@@ -177,7 +177,8 @@ def _what_waits_for_a_dismissed_loader_is_forgotten(patch: pytest.MonkeyPatch) -
 
 
 def _a_loader_gets_all_that_there_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("blobfeed.workers.scheduling.ledger.MAX_ASSIGNED", 3)
+    right = Ledger.add_loader
+    patch.setattr(Ledger, "add_loader", lambda ledger, loader: right(ledger, loader, 3))
 
 
 def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:

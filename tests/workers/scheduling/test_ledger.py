@@ -291,12 +291,17 @@ def _taken(ledger: Ledger) -> Task:
     return task
 
 
-def test_loaders_that_wait_for_a_network_have_one_task_more() -> None:
-    ledger = Ledger(schedule_of(8), slots=1, waits=True)
+@pytest.mark.parametrize("most", [1, 2, 3, 4])
+def test_each_loader_has_as_many_tasks_at_a_time_as_it_may_have(most: int) -> None:
+    ledger = make_ledger(rows=20)
     ledger.rows_per_task = 1
-    ledger.add_loader(1)
+    ledger.add_loader(1, most)
+    ledger.add_loader(2, 4, remote=True)
     ledger.open_groups()
-    assert len(list(ledger.assign(0.0))) == 3
+    given = [loader for loader, _ in ledger.assign(0.0)]
+    assert (given.count(1), given.count(2)) == (most, 4)
+    assert ledger.done(1, ledger.assigned(1)[0].id, 50.0)  # however slow it is
+    assert [loader for loader, _ in ledger.assign(50.0)] == [1]
 
 
 def test_the_first_loader_to_become_overdue_is_waited_for() -> None:
@@ -498,7 +503,7 @@ def test_nothing_waits_behind_a_draw_and_one_local_loader_draws_all_epochs() -> 
     ledger.add_loader(1, remote=True)
     ledger.open_groups()
     ledger.enqueue_draw(Draw(0, 0, 0, 0))
-    assert [task.draw for _, task in ledger.assign(0.0)] == [None]  # a remote loader gets no draw
+    assert {task.draw for _, task in ledger.assign(0.0)} == {None}  # a remote loader gets no draw
     for loader in (2, 3):
         ledger.add_loader(loader)
     given = list(ledger.assign(0.0))
