@@ -500,7 +500,7 @@ def test_no_task_holds_rows_of_two_windows(rows: int, size: int, borders: list[i
 
 def test_nothing_waits_behind_a_draw_and_one_local_loader_draws_all_epochs() -> None:
     ledger = Ledger(schedule_of(4, groups=4), slots=4)
-    ledger.add_loader(1, remote=True)
+    ledger.add_loader(1, 1, remote=True)
     ledger.open_groups()
     ledger.enqueue_draw(Draw(0, 0, 0, 0))
     assert {task.draw for _, task in ledger.assign(0.0)} == {None}  # a remote loader gets no draw
