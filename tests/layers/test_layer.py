@@ -29,7 +29,6 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.specs import AnyArray
 
-from tests.support.interrupting import interrupts_in
 from tests.support.standin_files import images, write_hdf5, write_images
 from tests.support.waiting import wait_until
 
@@ -574,18 +573,6 @@ def test_the_end_of_the_data_is_an_error_that_can_be_told(train: dict[str, Any])
         harness.forward()
         with pytest.raises(EndOfData):
             harness.forward()
-
-
-def test_after_ctrl_c_at_any_line_of_close_a_second_close_leaves_no_process(with_loader: dict[str, Any]) -> None:
-    before, step, interrupted = _children(), 0, True
-    while interrupted:
-        step += 1
-        harness = LayerHarness(MultiProcessInputLayer, with_loader)
-        harness.forward()
-        interrupted = interrupts_in(step, harness.layer.close, "blobfeed", "weakref")
-        harness.layer.close()
-        assert _children() == before, step
-    assert step > 3
 
 
 def test_a_layer_that_is_closed_or_not_set_up_says_so(with_loader: dict[str, Any]) -> None:

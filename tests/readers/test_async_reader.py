@@ -95,13 +95,6 @@ def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tup
         np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures())
 
 
-def test_every_epoch_is_shuffled_anew(path: str) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=2, shuffle=True, seed=1) as reader:
-        epochs = [torch.cat([labels for _, labels in epoch(reader)])[:, 0].tolist() for _ in range(3)]
-    assert all(sorted(seen) == targets()[:, 0].tolist() for seen in epochs)
-    assert len({tuple(seen) for seen in epochs}) == 3
-
-
 def test_a_pair_stays_valid_and_writable_while_the_next_one_is_there(path: str) -> None:
     with AsyncReader(hdf5_path=path, batch_size=1, njob=3) as reader:
         reader.fetch_data()

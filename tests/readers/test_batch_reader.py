@@ -567,17 +567,6 @@ def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: 
 # ---- the end
 
 
-def test_a_closed_reader_says_so(source: dict[str, Any]) -> None:
-    reader = read(source, epochs=1, num_loaders=1)
-    loop = iter(reader)
-    next(loop)
-    reader.close()
-    reader.close()
-    for use in (lambda: next(loop), lambda: next(iter(reader)), lambda: reader.load_state_dict(reader.state_dict())):
-        with pytest.raises(PipelineClosed, match="closed"):
-            use()
-
-
 def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_why(
     source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from blobfeed.workers.base.errors import ParameterError
 
 from tests.support.reader_data import images, labels, write_hdf5
 
+from .faces import Face, every_law
+
 jax = pytest.importorskip("jax")
 from blobfeed.readers.jax_dataset import JaxDataset  # noqa: E402
 
@@ -43,15 +45,14 @@ def test_batches_are_jax_arrays_and_stay_as_they_are(source: dict[str, Any]) -> 
         assert float(jax.jit(lambda batch: batch["data"].sum())(batch)) == np.asarray(batch["data"]).sum()
 
 
-def test_a_state_is_that_of_the_reader(source: dict[str, Any]) -> None:
-    with read(source) as dataset:
-        loop = iter(dataset)
-        next(loop)
-        state = dataset.state_dict()
-        rest = [batch["label"].tolist() for batch in loop]
-    with read(source) as resumed:
-        resumed.load_state_dict(state)
-        assert [batch["label"].tolist() for batch in resumed] == rest
+class Sharded(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        return JaxDataset(source, **settings)
+
+
+@every_law
+def test_it_keeps_the_contract_of_all_faces(law: Any, tmp_path: Path) -> None:
+    law(Sharded, tmp_path)
 
 
 def test_text_and_choices_that_it_has_not_are_refused(tmp_path: Path, source: dict[str, Any]) -> None:

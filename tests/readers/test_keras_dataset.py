@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.specs import AnyArray
 
-from .test_readers_agree import SETTINGS, check_bytes
+from .faces import Face, every_law
 
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules["tensorflow"] = None  # type: ignore[assignment]  # or Keras takes it along wherever it is installed
@@ -76,21 +75,17 @@ def test_fit_sees_every_sample_once_an_epoch_in_new_order(source: dict[str, Any]
     assert len({tuple(epoch) for epoch in epochs}) == 3
 
 
-def test_fit_gets_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
-    recorder = Recorder()
-    with feed_of(source, shuffle=True, seed=3) as feed:
-        recorder.model.fit(feed, epochs=2, verbose=0)
-    with BatchReader(source, batch_size=8, shuffle=True, seed=3, epochs=2, last_batch="partial") as reader:
-        expected = [int(number) for batch in reader for number in batch["x"][:, 0]]
-    assert recorder.numbers()[-2 * SAMPLES :] == expected
+class Indexed(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        return KerasDataset(source, **settings)
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        yield from (self.reader[index] for index in range(len(self.reader)))
 
 
-def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
-    def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        with KerasDataset(source, **SETTINGS) as feed:
-            yield from (feed[index] for _ in range(2) for index in range(len(feed)))
-
-    check_bytes(tmp_path, batches)
+@every_law
+def test_it_keeps_the_contract_of_all_faces(law: Any, tmp_path: Path) -> None:
+    law(Indexed, tmp_path)
 
 
 def test_a_model_learns_and_is_validated_every_epoch(tmp_path: Path) -> None:
@@ -143,17 +138,6 @@ def test_a_generator_feeds_fit_for_ever(source: dict[str, Any]) -> None:
         recorder.model.fit(feed.generator(), epochs=2, steps_per_epoch=len(feed), shuffle=False, verbose=0)
     numbers = recorder.numbers()[-2 * SAMPLES :]
     assert sorted(numbers[:SAMPLES]) == sorted(numbers[SAMPLES:]) == list(range(SAMPLES))
-
-
-def test_a_state_brings_back_exactly_the_batch_that_would_have_come_next(source: dict[str, Any]) -> None:
-    whole = []
-    with feed_of(source, shuffle=True) as feed, feed_of(source, shuffle=True) as resumed:
-        for index in range(2 * len(feed)):
-            if index == 3:
-                resumed.load_state_dict(feed.state_dict())
-            whole.append(feed[index][0][:, 0].tolist())
-        rest = [resumed[index][0][:, 0].tolist() for index in range(2 * len(feed) - 3)]
-    assert rest == whole[3:]
 
 
 def test_tops_get_the_roles_that_they_are_given(source: dict[str, Any]) -> None:

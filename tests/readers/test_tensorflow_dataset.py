@@ -15,9 +15,9 @@ from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.reader_data import IMAGE, boxes, images, records, write_hdf5
+from tests.support.reader_data import IMAGE, boxes, records, write_hdf5
 
-from . import test_readers_agree as faces
+from .faces import Face, every_law
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
@@ -46,24 +46,23 @@ def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: An
     assert dataset.cardinality() == {"partial": 3, "drop": 2, "wrap": 3}[last_batch]
 
 
-def test_each_pass_is_an_epoch_with_the_bytes_that_a_reader_gives(source: dict[str, Any]) -> None:
-    settings = {**SETTINGS, "shuffle": True, "last_batch": "partial"}
-    with BatchReader(source, **settings) as under, BatchReader(source, **settings) as reader:
-        dataset = TensorFlowDataset(under)
-        for _ in range(2):
-            for tensors, batch in zip(dataset, reader, strict=True):
-                np.testing.assert_array_equal(tensors["data"].numpy(), batch["data"])
-                np.testing.assert_array_equal(tensors["label"].numpy(), batch["label"])
+class Mapped(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        reader = BatchReader(source, **settings)
+        self.dataset = TensorFlowDataset(reader)
+        return reader
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in self.dataset)
+
+    def cause(self, error: Exception) -> Exception | None:
+        assert isinstance(error, tf.errors.UnknownError)
+        return self.reader.error  # type: ignore[no-any-return]
 
 
-def test_it_gives_the_bytes_of_a_plain_reader(tmp_path: Path) -> None:
-    def batches(source: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-        with BatchReader(source, epochs=1, **faces.SETTINGS) as reader:
-            dataset = TensorFlowDataset(reader)
-            for _ in range(2):
-                yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in dataset)
-
-    faces.check_bytes(tmp_path, batches)
+@every_law
+def test_it_keeps_the_contract_of_all_faces(law: Any, tmp_path: Path) -> None:
+    law(Mapped, tmp_path)
 
 
 def test_keras_trains_on_it_and_sees_each_sample_once_an_epoch(source: dict[str, Any]) -> None:
@@ -219,8 +218,3 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
 def test_copies_and_the_form_of_a_batch_are_no_choice(source: dict[str, Any], name: str, says: str) -> None:
     with pytest.raises(ParameterError, match=f"{says}.*: leave out '{name}'"):
         TensorFlowDataset(source, **{**SETTINGS, name: False})
-
-
-def test_the_data_are_the_files(source: dict[str, Any]) -> None:
-    for batch in TensorFlowDataset(source, **SETTINGS):
-        np.testing.assert_array_equal(batch["data"].numpy(), images(SAMPLES)[batch["label"].numpy()])

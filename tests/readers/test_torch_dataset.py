@@ -13,7 +13,6 @@ import pytest
 from tests.support.reader_data import images, write_hdf5
 
 torch = pytest.importorskip("torch")
-from blobfeed.readers.batch_reader import BatchReader  # noqa: E402
 from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
@@ -70,16 +69,3 @@ def test_a_worker_of_a_dataloader_says_what_to_do_instead(source: dict[str, Any]
         pickle.dumps(feed)
     assert feed
     feed.close()
-
-
-def test_its_state_is_the_readers(source: dict[str, Any]) -> None:
-    feed = TorchDataset(source, **SETTINGS)
-    first = next(iter(feed))
-    state = feed.state_dict()
-    feed.close()
-    again = TorchDataset(source, **SETTINGS)
-    again.load_state_dict(state)
-    rest = [batch["label"].tolist() for batch in again]
-    again.close()
-    with BatchReader(source, **SETTINGS) as reader:
-        assert [first["label"].tolist(), *rest] == [batch["label"].tolist() for batch in reader]

@@ -1,0 +1,69 @@
+"""The readers for NumPy and torch, and the layer, keep the contract of all faces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blobfeed.layers.harness import LayerHarness
+from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
+from blobfeed.readers.batch_reader import BatchReader
+
+from .faces import Arrays, Face, every_law
+
+
+class Views(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        return BatchReader(source, copy=False, **settings)
+
+
+class Tensors(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        pytest.importorskip("torch")
+        return BatchReader(source, device="cpu", **settings)
+
+
+class Fetched(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        pytest.importorskip("torch")
+        from blobfeed.readers.async_reader import AsyncReader
+
+        places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
+        chosen = {name: settings[name] for name in ("batch_size", "shuffle", "seed")}
+        return AsyncReader({**places, **chosen}, hdf5_path=source["hdf5"]["path"], nthread=settings["num_loaders"] or 1)
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        self.reader.fetch_data()
+        yield self.reader.get_next_batch()
+
+
+class ThroughADataLoader(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        pytest.importorskip("torch")
+        from blobfeed.readers.torch_dataset import TorchDataset
+        from torch.utils.data import DataLoader
+
+        feed = TorchDataset(source, **settings)
+        self.loader = DataLoader(feed, batch_size=None)
+        return feed
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        yield from ((batch["data"], batch["label"]) for batch in self.loader)
+
+
+class Blobs(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        self.harness = LayerHarness(MultiProcessInputLayer, {"source": source, **settings, "epochs": None})
+        return self.harness.layer
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        tops = self.harness.forward()
+        yield tops["data"], tops["label"]
+
+
+@every_law
+@pytest.mark.parametrize("face", [Arrays, Views, Tensors, Fetched, ThroughADataLoader, Blobs])
+def test_every_face_keeps_the_contract(face: type[Face], law: Any, tmp_path: Path) -> None:
+    law(face, tmp_path)
