@@ -15,6 +15,7 @@ from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.transport.messages import Run
 from blobfeed.workers.transport.ring import Ring, SlotLayout
 
 SLOTS = 5
@@ -54,7 +55,8 @@ class StillPipeline:
         if self._batch is None:
             taken = self.progress.taken
             slot = self.ring.views[taken % SLOTS]
-            self._batch = Batch(taken, 0, 0, self.parameters.batch_size, slot, taken, None, {})
+            rows = self.parameters.batch_size
+            self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)])
         return self._batch
 
     def take(self) -> Batch:

@@ -56,7 +56,10 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
-    "workers/order/batches.py": ("workers/order/test_batches.py", "workers/order/test_groups.py"),
+    "workers/order/batches.py": ("workers/order/test_batches.py",),
+    "workers/order/rounds.py": ("workers/plan/test_ordered_schedule.py",),
+    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py",),
+    "workers/plan/schedule.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",
         "workers/order/test_epoch_order.py",

@@ -68,7 +68,8 @@ class Variant:
         if self.stream:
             return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
         samples = self.batches * self.rows
-        return SmallIndexedPlan(order=SequentialOrder(samples), rounds=Batches(samples, parameters), **common)
+        order = SmallOrder(samples, has_windows=self.affinity)
+        return SmallIndexedPlan(order=order, rounds=Batches(samples, parameters), **common)
 
 
 _KNOWN: dict[int, Plan] = {}
@@ -92,9 +93,16 @@ class _Constant:
 class SmallIndexedPlan(_Constant, IndexedPlan):
     variant: Variant
 
-    def affinity(self, group: int, row: int) -> int | None:
-        """Runs of three rows, across the borders of batches."""
-        return (group * self.variant.rows + row) // 3 if self.variant.affinity else None
+
+class SmallOrder(SequentialOrder):
+    """Its windows, if it has some, are runs of three rows, across the borders of batches."""
+
+    def __init__(self, samples: int, *, has_windows: bool) -> None:
+        super().__init__(samples)
+        self.has_windows = has_windows
+
+    def window_at(self, position: int) -> int:
+        return position // 3
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -395,9 +395,9 @@ class World:
             elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
             if group == self.variant.bad_group and task.first_row == 0:
                 bad = (BadRow(0, 0, group * self.variant.rows, -1, "", "bad"),)
-            if task.stream is not None:
-                rows, asked = SHARD_ROWS[task.stream.shard], task.stream.rows
-                stream_rows = min(asked, max(0, rows - task.stream.sequence * asked))
+            if self.variant.stream:
+                (run,) = task.runs
+                stream_rows = min(run.rows, max(0, SHARD_ROWS[run.shard] - run.position))
         self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
 
     def _group_of(self, task: int) -> int:
@@ -462,8 +462,8 @@ class World:
         assert announce is not None
         self.feed.accept(announce.group)
         self.held[announce.group] = announce
-        stream = announce.stream
-        what = (announce.group,) if stream is None else (stream.epoch, stream.shard, stream.sequence, stream.rows)
+        (run,) = announce.runs
+        what = (run.epoch, run.shard, run.position, run.rows) if self.variant.stream else (announce.group,)
         _require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.stream:
@@ -484,7 +484,7 @@ class World:
         self.releases.send(Stop())
 
     def _look(self, announce: Announce) -> None:
-        rows = self.variant.rows if announce.stream is None else announce.stream.rows
+        rows = announce.runs[0].rows
         cells = self.slots[announce.slot][:rows]
         wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
         _require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
@@ -691,7 +691,8 @@ def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
-_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 1, 1)]
+_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 2, 1)]
+"""Epoch, shard, position and rows."""
 """(epoch, shard, sequence, rows): the shards take turns."""
 
 

@@ -20,7 +20,7 @@ from ..base.parameters import Parameters
 from ..base.specs import NamedRows, RaggedRows
 from ..sources.stream import EMPTY_EPOCH, FIX_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
-from ..transport.messages import BadRow, Fill, Postprocess, StreamBatch
+from ..transport.messages import BadRow, Fill, Postprocess, Run
 from ..transport.status_board import Activity
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
@@ -134,17 +134,15 @@ class StreamWorker(Worker):
 
     def fill(self, task: Fill) -> WorkDone:
         """Make a whole batch, with fewer rows if its shard ends."""
-        wanted, rows = task.stream, self.slots[task.slot]
-        if wanted is None:
-            raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
+        (wanted,), rows = task.runs, self.slots[task.slot]
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
-        self.status.write(Activity.READING, wanted.sequence * self.parameters.batch_size)
+        self.status.write(Activity.READING, wanted.position)
         # A loader that dies while it skips to this batch has not died of this batch.
         self.status.blame(0)
         try:
             with self.guard():
-                batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.sequence)
+                batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.position // self.parameters.batch_size)
                 self.status.blame(task.task)
                 for item in batch:
                     self.status.write(Activity.DECODING, item.index)
@@ -162,10 +160,10 @@ class StreamWorker(Worker):
         return WorkDone(list(self._reports(wanted, rows, count, bad)) if bad else [], count)
 
     def _reports(
-        self, wanted: StreamBatch, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
+        self, wanted: Run, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
     ) -> Iterator[BadRow]:
         """Replace each bad row by a copy of a good row of its batch, since a stream has no random access."""
-        size, replaces = self.parameters.batch_size, self.parameters.on_error == "replace"
+        replaces = self.parameters.on_error == "replace"
         good = sorted(set(range(count)) - {row for row, _, _ in bad})
         for row, item, error in bad:
             report = BadRow(row, item.epoch, item.index, -1, self._where(item.index, wanted.shard), summary_of(error))
@@ -173,26 +171,23 @@ class StreamWorker(Worker):
                 chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
                 copy_row(rows, chosen, rows, row)
                 # Counted as in batch.indices: with `wrap` across epochs.
-                yield msgspec.structs.replace(report, replacement=wanted.sequence * size + chosen)
+                yield msgspec.structs.replace(report, replacement=wanted.position + chosen)
             else:
                 advice = _NONE_IS_GOOD if replaces else ""
                 yield self.with_cause(msgspec.structs.replace(report, advice=advice), error)
 
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        batch, rows = task.stream, task.batches[number]
-        if batch is None:
-            raise TypeError(f"a stream's loader got a task without a shard: {task!r}")
-        first = batch.sequence * self.parameters.batch_size
-        indices = np.arange(first, first + rows, dtype=np.int64)
-        return BatchSamples(indices, batch.epoch, (batch.epoch, batch.shard, batch.sequence))
+        (run,), rows = task.runs, task.batches[number]
+        indices = np.arange(run.position, run.position + rows, dtype=np.int64)
+        return BatchSamples(indices, run.epoch, (run.epoch, run.shard, run.position // self.parameters.batch_size))
 
     def _reader(self, shard: int) -> ShardReader:
         if shard not in self._readers:
             self._readers[shard] = ShardReader(self._decoded, shard, self.parameters, self._note_read)
         return self._readers[shard]
 
-    def _fatal(self, row: int, wanted: StreamBatch, error: Exception) -> BadRow:
-        index = wanted.sequence * self.parameters.batch_size + row
+    def _fatal(self, row: int, wanted: Run, error: Exception) -> BadRow:
+        index = wanted.position + row
         where = self._where(index, wanted.shard)
         return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), advice=FIX_STREAM), error)
 

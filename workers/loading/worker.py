@@ -29,14 +29,13 @@ from ..base.keys import text_digest
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
-from ..order.batches import Groups
-from ..order.draws import samples_in
+from ..order.drawn_order import DrawnOrder
 from ..order.epoch_order import EpochOrder
+from ..order.rounds import between
 from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
-from ..transport.messages import BadRow, Draw, Drawn, DrawnRows, Fill, Postprocess, ToLoader
-from ..transport.shared_file import SharedFile
+from ..transport.messages import BadRow, Draw, Drawn, Fill, Postprocess, Run, ToLoader
 from ..transport.status_board import Activity, LoaderStatus
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
@@ -264,36 +263,63 @@ def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
 
 
 class WantedRows(msgspec.Struct, frozen=True):
-    """The samples for the rows of a slot from `row` on, and the epoch of each, both of shape (rows,).
-
-    `numbers`: the number of each sample (see Sample) if it is not the index.
-    """
+    """The samples for the rows of a slot from `row` on: index, epoch and number (see Sample) of each, shape (rows,)."""
 
     row: int
     indices: IndexArray
     epochs: IndexArray
-    numbers: IndexArray | None = None
+    numbers: IndexArray
 
     def alone(self, offset: int) -> WantedRows:
         """Return one of the rows."""
         here = slice(offset, offset + 1)
-        numbers = None if self.numbers is None else self.numbers[here]
-        return WantedRows(self.row + offset, self.indices[here], self.epochs[here], numbers)
+        return WantedRows(self.row + offset, self.indices[here], self.epochs[here], self.numbers[here])
 
 
 class IndexedWorker(Worker):
-    """Makes rows from samples by index; a subclass finds the samples of a task."""
+    """Makes rows from samples by index, which `order` finds; `draw` draws an epoch by a sampler."""
 
-    def __init__(self, decoded: SampleDecoder, parameters: Parameters, place: Workplace) -> None:
+    def __init__(
+        self,
+        decoded: SampleDecoder,
+        order: EpochOrder | DrawnOrder,
+        parameters: Parameters,
+        place: Workplace,
+        draw: Callable[[Draw], Drawn] | None = None,
+    ) -> None:
         super().__init__(parameters, decoded.postprocessor, place)
         self._decoded = decoded
+        self._order = order
+        self._draw = draw
         self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, list[WantedRows]] = {}
         """The samples of announced tasks, by task number."""
+        self._runs: Sequence[Run] = ()
+        """The runs of the present task."""
 
-    @abstractmethod
+    def draw(self, task: Draw) -> Drawn:
+        return super().draw(task) if self._draw is None else self._draw(task)
+
     def wanted(self, task: Fill) -> Iterator[WantedRows]:
-        """Yield the samples of the task's rows."""
+        """Yield the samples of the task's rows, all rows at once that adjoin in the slot."""
+        runs = list(task.runs)
+        while runs:
+            count = 1
+            while count < len(runs) and runs[count].row == runs[count - 1].row + runs[count - 1].rows:
+                count += 1
+            yield WantedRows(runs[0].row, *self._samples_of(runs[:count]))
+            del runs[:count]
+
+    def _samples_of(self, runs: Sequence[Run]) -> tuple[IndexArray, IndexArray, IndexArray]:
+        if len(runs) == 1:
+            return self._order.samples_of(runs[0])
+        indices, epochs, numbers = map(np.concatenate, zip(*map(self._order.samples_of, runs), strict=True))
+        return indices, epochs, numbers
+
+    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
+        first = number * self.parameters.batch_size
+        runs = list(between(task.runs, first, first + task.batches[number]))
+        return BatchSamples(self._samples_of(runs)[0], runs[0].epoch, self._order.batch_key(runs[0]))
 
     def announce(self, task: Fill) -> None:
         try:
@@ -306,6 +332,7 @@ class IndexedWorker(Worker):
 
     def fill(self, task: Fill) -> WorkDone:
         """Make the task's rows in their slot; reports the rows with bad samples."""
+        self._runs = task.runs
         bad: list[BadRow] = []
         for wanted in self._announced.pop(task.task, None) or self.wanted(task):
             out = _cut_rows(self.slots[task.slot], wanted.row, len(wanted.indices))
@@ -360,7 +387,8 @@ class IndexedWorker(Worker):
         for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
             candidate = self._replacement(row, index, epoch, attempt)
             try:
-                self._attempt(WantedRows(row, np.array([candidate]), np.array([epoch])), out)
+                one = np.array([candidate])
+                self._attempt(WantedRows(row, one, np.array([epoch]), one), out)
             except Exception:
                 # The candidate is bad itself. It will be reported at its own position.
                 continue
@@ -368,63 +396,11 @@ class IndexedWorker(Worker):
         return -1
 
     def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """Return a candidate that may replace the bad sample `index` in `row` of the slot."""
-        return replacement_index(self.parameters.seed, epoch, index, attempt, len(self._decoded.source))
+        """Return a candidate that may replace the bad sample `index` in `row` of the slot.
 
-
-class OrderedWorker(IndexedWorker):
-    """Computes the samples of a task from the order and the groups."""
-
-    def __init__(
-        self, decoded: SampleDecoder, order: EpochOrder, groups: Groups, parameters: Parameters, place: Workplace
-    ) -> None:
-        super().__init__(decoded, parameters, place)
-        self._order = order
-        self._groups = groups
-
-    def wanted(self, task: Fill) -> Iterator[WantedRows]:
-        for segment in self._groups.segments(task.group, task.first_row, task.rows):
-            yield WantedRows(segment.row, *self._order.with_epochs(segment.position, segment.rows))
-
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        where = self._groups.batches.batch(self._groups.numbers(task.group)[number])
-        indices = self._order.indices(where.start, where.rows)
-        return BatchSamples(indices, where.start // self._order.samples, (where.start,))
-
-
-class SampledWorker(IndexedWorker):
-    """Reads the samples of a task from the shared file into which a sampler draws epochs; `draw` draws one."""
-
-    def __init__(
-        self, decoded: SampleDecoder, parameters: Parameters, place: Workplace, draw: Callable[[Draw], Drawn]
-    ) -> None:
-        super().__init__(decoded, parameters, place)
-        self._draw = draw
-        self._drawn = SharedFile(place.drawn)
-        self._runs: tuple[DrawnRows, ...] = ()
-
-    def draw(self, task: Draw) -> Drawn:
-        return self._draw(task)
-
-    def fill(self, task: Fill) -> WorkDone:
-        self._runs = task.drawn
-        return super().fill(task)
-
-    def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """Return a sample that the sampler has drawn, too: the others may be reserved for validation."""
-        others = next(run.others for run in self._runs if run.row <= row < run.row + run.count)
-        return replacement_among(np.frombuffer(others, np.int64), self.parameters.seed, epoch, index, attempt)
-
-    def wanted(self, task: Fill) -> Iterator[WantedRows]:
-        for run in task.drawn:
-            draws = self._draws(run)
-            yield WantedRows(run.row, samples_in(draws), np.full(run.count, run.epoch, np.int64), draws)
-
-    def _draws(self, run: DrawnRows) -> IndexArray:
-        return self._drawn.read(run.offset, run.count, np.int64)
-
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        first = number * self.parameters.batch_size
-        runs = [run for run in task.drawn if first <= run.row < first + task.batches[number]]
-        draws = np.concatenate([self._draws(run) for run in runs])
-        return BatchSamples(samples_in(draws), runs[0].epoch, (runs[0].epoch, runs[0].position))
+        With a sampler it is one that was drawn, too: the others may be reserved for validation.
+        """
+        seed, (run, *_) = self.parameters.seed, between(self._runs, row, row + 1)
+        if run.others:
+            return replacement_among(np.frombuffer(run.others, np.int64), seed, epoch, index, attempt)
+        return replacement_index(seed, epoch, index, attempt, len(self._decoded.source))

@@ -1,16 +1,10 @@
-"""Cuts the order into batches for each rank, and groups batches that share a slot: arithmetic, O(1) for any batch.
+"""Counts the rounds of epochs that all have the same length: arithmetic, O(1) for any batch.
 
 A *round* is one batch for each rank: batch k of every rank is round k. Positions are global (see epoch_order).
-
-A *group* is the content of one slot: one batch, or several consecutive batches if they are so small that a message for
-each would cost more than their samples. Row r of a group is row r % batch_size of its batch r // batch_size; a short
-last batch leaves the rest of its rows unused. The ledger counts groups; the trainer receives their batches one by one.
+rounds.py cuts the same rounds one after the other, also of epochs whose lengths differ.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator
-from dataclasses import dataclass
 
 import msgspec
 
@@ -127,9 +121,6 @@ def rand_skip_of(seed: int, rand_skip: int) -> int:
     return derive_key(seed, "rand_skip") * rand_skip >> 64
 
 
-# ---- groups
-
-
 def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
     """Return the number of batches that share a slot: more than one only if they are small and quickly made.
 
@@ -138,88 +129,3 @@ def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, 
     by_size = _GROUP_BYTES // max(1, batch_bytes)
     by_time = int(_GROUP_S / max(1e-9, seconds_per_row * batch_size))
     return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))
-
-
-class Segment(msgspec.Struct, frozen=True):
-    """`rows` consecutive rows of a slot from `row`, holding consecutive global positions from `position`."""
-
-    position: int
-    row: int
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """The batches, `batches_per_slot` in each group; with `starts_small` one in the first, as nothing is ready then."""
-
-    batches: Batches
-    batches_per_slot: int
-    starts_small: bool = False
-
-    @property
-    def total(self) -> int | None:
-        batches = self.batches.total
-        return None if batches is None else -(-(batches + self._missing) // self.batches_per_slot)
-
-    @property
-    def _missing(self) -> int:
-        """The batches that the first group lacks."""
-        return self.batches_per_slot - 1 if self.starts_small else 0
-
-    def first(self, group: int) -> int:
-        """Return the number of the group's first batch."""
-        return max(0, group * self.batches_per_slot - self._missing)
-
-    def numbers(self, group: int) -> range:
-        first, end = self.first(group), self.first(group + 1)
-        total = self.batches.total
-        return range(first, end if total is None else min(end, total))
-
-    def rows_of(self, group: int) -> int:
-        return len(self.numbers(group)) * self.batches.parameters.batch_size
-
-    def position_of(self, group: int, row: int) -> int:
-        """Return the global position in `row` of `group`, counting as if its batch were full."""
-        number, within = divmod(row, self.batches.parameters.batch_size)
-        return self.batches.batch(self.first(group) + number).start + within
-
-    def segments(self, group: int, first_row: int, rows: int) -> Iterator[Segment]:
-        """Yield the segments in rows first_row … first_row+rows-1; adjoining positions are merged."""
-        if (whole := self._in_one_piece(group, first_row, rows)) is not None:
-            yield whole
-            return
-        size = self.batches.parameters.batch_size
-        pending: Segment | None = None
-        for number in range(first_row // size, -(-(first_row + rows) // size)):
-            batch = self.batches.batch(self.first(group) + number)
-            begin = max(first_row - number * size, 0)
-            end = min(first_row + rows - number * size, batch.rows)
-            if begin >= end:
-                continue
-            part = Segment(batch.start + begin, number * size + begin, end - begin)
-            if pending is None:
-                pending = part
-            elif (pending.position + pending.rows, pending.row + pending.rows) == (part.position, part.row):
-                pending = Segment(pending.position, pending.row, pending.rows + part.rows)
-            else:
-                yield pending
-                pending = part
-        if pending is not None:
-            yield pending
-
-    def _in_one_piece(self, group: int, first_row: int, rows: int) -> Segment | None:
-        """Return the rows as one segment if their positions are consecutive, else None.
-
-        They nearly always are; the first and the last batch suffice to decide it.
-        """
-        size, number = self.batches.parameters.batch_size, self.first(group)
-        first, last = first_row // size, (first_row + rows - 1) // size
-        if self.batches.world_size > 1 or first >= last:
-            return None
-        begin, end = self.batches.batch(number + first), self.batches.batch(number + last)
-        # Batches start batch_size apart, except at the end of an epoch: there never closer with drop, and never further
-        # apart with partial. So if the distance from the first to the last is right, every distance is.
-        if end.start - begin.start != (last - first) * size:
-            return None
-        count = min(rows, last * size + end.rows - first_row)
-        return Segment(begin.start + first_row - first * size, first_row, count)

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
 from ..base.specs import IndexArray
+from ..transport.messages import Run
 
 Words = NDArray[np.uint64]
 
@@ -73,6 +74,8 @@ class EpochOrder(ABC):
     samples: int
     """The number of positions in one epoch."""
 
+    gives_batches = False
+
     has_windows: bool = False
     """True if `window_at` returns windows."""
 
@@ -108,6 +111,26 @@ class EpochOrder(ABC):
             epochs.fill(epoch)
             return self.indices(start, count), epochs
         return self.indices(start, count), np.arange(start, start + count, dtype=np.int64) // self.samples
+
+    # ---- as an Order, and for a loader
+
+    def length(self, _epoch: int) -> int:
+        return self.samples
+
+    def run(self, row: int, epoch: int, item: int, items: int) -> Run:
+        return Run(row, items, epoch, item)
+
+    def complaint(self, epoch: int) -> str:
+        return f"epoch {epoch} has {self.samples} samples"
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
+        indices, epochs = self.with_epochs(run.epoch * self.samples + run.position, run.rows)
+        return indices, epochs, indices
+
+    def batch_key(self, run: Run) -> tuple[int, ...]:
+        """Return what identifies a batch that begins with `run`."""
+        return (run.epoch * self.samples + run.position,)
 
     def window_at(self, position: int) -> int | None:
         """Return the window of a global position, numbered through all epochs; None if windows do not matter.

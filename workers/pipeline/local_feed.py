@@ -111,7 +111,7 @@ class LocalFeed:
     def first_of(self, group: int) -> int:
         """The number of the group's first batch, of a plan by index."""
         assert isinstance(self._plan, IndexedPlan)
-        return self._plan.groups.first(group)
+        return self._plan.first_batch(group) - self._plan.first_number
 
     # ---- groups
 
@@ -128,7 +128,9 @@ class LocalFeed:
         if not self._assembly.outbox:
             self._find_tasks()
             if self._promises and self._tasks and _is_one_batch(self._plan) and isinstance(self._tasks[0], Fill):
-                self._promised = Announce(self._tasks[0].group, self._tasks[0].slot)
+                task, schedule = self._tasks[0], self._assembly.schedule
+                runs = schedule.runs(task.group, 0, schedule.rows_of(task.group))
+                self._promised = Announce(task.group, task.slot, runs=runs)
                 return self._promised
             self._make_next()
         return self._announced()

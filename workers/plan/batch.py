@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 import msgspec
@@ -10,7 +10,7 @@ import numpy as np
 
 from ..base.specs import IndexArray, Rows
 from ..order.epoch_order import EpochOrder
-from ..transport.messages import DrawnBatch
+from ..transport.messages import Run
 
 
 class Batch(msgspec.Struct, eq=False, dict=True):
@@ -26,12 +26,19 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     rows: int
     tops: Mapping[str, Rows]
     group: int
-    order: EpochOrder | None
-    replaced: Mapping[int, int]
-    shard: int = 0
-    """The stream's shard from which the batch comes."""
-    drawn: DrawnBatch | None = None
-    """The sampler's draws for the batch, if there is a sampler."""
+    runs: Sequence[Run]
+    replaced: Mapping[int, int] = {}
+    order: EpochOrder | None = None
+    """The order by which the runs have their samples; None for a stream, and for what a sampler drew."""
+    drawn: bytes = b""
+    """The sampler's samples, int64."""
+    end: tuple[int, int] | None = None
+    """The epoch and item at which the round behind it begins, if the sampler's epochs say so."""
+
+    @property
+    def shard(self) -> int:
+        """The stream's shard from which the batch comes."""
+        return self.runs[0].shard
 
     @cached_property
     def indices(self) -> IndexArray:
@@ -39,10 +46,10 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
         A stream's samples have no indices: these count the samples of its shard in this epoch.
         """
-        if self.drawn is not None:
-            indices: IndexArray = np.frombuffer(self.drawn.indices, np.int64).copy()
+        if self.drawn:
+            indices: IndexArray = np.frombuffer(self.drawn, np.int64).copy()
         elif self.order is not None:
-            indices = self.order.indices(self.epoch * self.order.samples + self.position, self.rows)
+            indices = np.concatenate([self.order.samples_of(run)[0] for run in self.runs])
         else:
             indices = np.arange(self.position, self.position + self.rows, dtype=np.int64)
         for row, index in self.replaced.items():
@@ -55,9 +62,6 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
         In a mix each sample has the epoch of its own source, the same that hooks receive.
         """
-        if self.drawn is not None:
-            epochs, rows = zip(*self.drawn.epochs, strict=True)
-            return np.repeat(np.array(epochs, np.int64), rows)
-        if self.order is None:
-            return np.full(self.rows, self.epoch, np.int64)
-        return self.order.with_epochs(self.epoch * self.order.samples + self.position, self.rows)[1]
+        if self.order is not None:
+            return np.concatenate([self.order.samples_of(run)[1] for run in self.runs])
+        return np.repeat(*np.array([(run.epoch, run.rows) for run in self.runs], np.int64).T)

@@ -15,7 +15,7 @@ from ..order.batches import Batches, rand_skip_of
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import draw_epoch
-from ..transport.messages import Draw, Drawn, DrawnBatch
+from ..transport.messages import Announce, Draw, Drawn
 from .plan import IndexedPlan, Plan
 from .sampled_plan import SampledPlan
 
@@ -86,9 +86,8 @@ def _drawn(plan: SampledPlan, wanted: Sequence[int]) -> Iterator[Rows]:
         return
     for number, batch in _walk(plan, wanted[0], wanted[-1]):
         if number in wanted:
-            epochs, rows = zip(*batch.epochs, strict=True)
-            indices = np.frombuffer(batch.indices, np.int64)
-            yield number, indices, np.repeat(np.array(epochs, np.int64), rows)
+            epochs, rows = zip(*((run.epoch, run.rows) for run in batch.runs), strict=True)
+            yield number, np.frombuffer(batch.indices, np.int64), np.repeat(np.array(epochs, np.int64), rows)
 
 
 def _begin_of(plan: SampledPlan, number: int) -> tuple[int, int]:
@@ -98,10 +97,10 @@ def _begin_of(plan: SampledPlan, number: int) -> tuple[int, int]:
     if number == plan.first_number:
         return plan.epoch, plan.position
     *_, (_, batch) = _walk(plan, plan.first_number, number - 1)
-    return batch.end_epoch, batch.end_position
+    return batch.ends[0]
 
 
-def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, DrawnBatch]]:
+def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, Announce]]:
     """Batches `first` … `last`, drawn here, epoch after epoch; where epochs are equally long none before `first` is."""
     if plan.batches is not None:
         if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
@@ -122,7 +121,7 @@ def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, Drawn
             schedule.note_drawn(asked, _drawn_into(memory, plan, asked))
         announce = schedule.announcement(number, 0, ())
         if announce is not None and number >= first:
-            yield number, announce.drawn[0]
+            yield number, announce
 
 
 class _Memory(dict[int, IndexArray]):

@@ -19,24 +19,25 @@ from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
-import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.parameters import Parameters
+from ..base.parameters import Parameters, without_source
 from ..base.source import Source
-from ..base.specs import ArraySpec, IndexArray, Rows
+from ..base.specs import ArraySpec, Rows
 from ..loading.stream_worker import StreamDecoder
 from ..loading.transform import CROPS
-from ..loading.worker import OrderedWorker, SampleDecoder, Worker, Workplace
-from ..order.batches import Batches, Groups, batches_per_slot
+from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace
+from ..order.batches import Batches, batches_per_slot
 from ..order.epoch_order import EpochOrder
+from ..order.rounds import Rounds, by_batch
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
-from ..transport.messages import Announce, Draw, Drawn, DrawnRows, Replaced, StreamBatch, WeightsChange
+from ..transport.messages import Announce
 from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
 from .batch import Batch
+from .schedule import OrderedSchedule, Schedule
 
 State = dict[str, int | str]
 
@@ -60,98 +61,6 @@ class Progress(Protocol):
 
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
-
-
-class DrawsFile(Protocol):
-    """The shared file that holds draws and sizes of batches; offsets and sizes in bytes."""
-
-    def read(self, offset: int, count: int, kind: type[np.int64], /) -> IndexArray: ...
-
-    def free(self, offset: int, size: int, /) -> None: ...
-
-
-class Schedule(ABC):
-    """The content of each group, requested by the assembler group by group in rising order; no I/O."""
-
-    __slots__ = ()
-
-    @property
-    def can_be_cut(self) -> bool:
-        """True if several loaders may make rows of one affinity."""
-        return True
-
-    @abstractmethod
-    def has(self, group: int) -> bool:
-        """Return true if the group exists by now; may be called until it does."""
-
-    @abstractmethod
-    def rows_of(self, group: int) -> int:
-        """Return the number of rows to make."""
-
-    def affinity(self, group: int, row: int) -> int | None:
-        """Return the affinity of a row; None if any loader may make it.
-
-        Rows of one affinity should be made by one loader, since they share storage chunks or a shard of a stream.
-        """
-        return None
-
-    def stream_batch(self, group: int) -> StreamBatch | None:
-        """Return the stream's batch that the group holds; None without a stream."""
-        return None
-
-    def called(self, draw: Draw) -> str:
-        """Return the name of a drawn epoch for messages."""
-        return f"epoch {draw.epoch}"
-
-    def wanted(self) -> Draw | None:
-        """Return the epoch that a sampler is to draw next, once; its task has no number yet. None if there is none."""
-        return None
-
-    def use_file(self, file: DrawsFile) -> None:  # noqa: B027
-        """Record the file that holds drawn epochs."""
-
-    def note_weights(self, change: WeightsChange) -> None:  # noqa: B027
-        """Record new weights of the sampler."""
-
-    def note_drawn(self, draw: Draw, answer: Drawn) -> None:  # noqa: B027 - only a sampler draws
-        """Record the answer to `draw`."""
-
-    def drawn(self, group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
-        """Return the places of these rows' indices in the shared file; empty without a sampler."""
-        return ()
-
-    @abstractmethod
-    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        """Return the number of rows of each batch that lies within the group's first `good_rows` rows."""
-
-    def note_done(self, group: int, stream_rows: int) -> None:  # noqa: B027 - all that was asked for is there
-        """Record that a loader has made rows of the group; `stream_rows`: the rows that a stream had for it."""
-
-    @abstractmethod
-    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        """Return (epoch, index, location) of the sample in `row`, as far as known; `seen`: the loader's last sample."""
-
-    @abstractmethod
-    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        """Return the trainer's message about the group; None if the group has no batch for it.
-
-        `good_rows`: if the run ends with a bad row of the group, the number of rows before it.
-        """
-
-    @property
-    def complaint(self) -> str:
-        """The reason why the run cannot continue; "" if it can."""
-        return ""
-
-    @property
-    def cause(self) -> tuple[int, str]:
-        """The exception behind the complaint: its number on the error channel and its traceback; (0, "") for none."""
-        return 0, ""
-
-    @property
-    def finished(self) -> bool:
-        """True if no more groups will come and the trainer needs a message; it needs none if it knows their number."""
-        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,9 +104,35 @@ class Plan(ABC):
     def total_batches(self) -> int | None:
         return None if self.batches is None else self.batches.total
 
-    @abstractmethod
+    @property
+    def computed_order(self) -> EpochOrder | None:
+        """The order, if it computes its samples; None for a sampler and a stream."""
+        return None
+
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
         """Return the batches of an announced group, as views on its slot's rows."""
+        size, replaced, done = self.parameters.batch_size, dict(announce.replaced), 0
+        number, group, order, delivered = (
+            self.first_batch(announce.group),
+            announce.group,
+            self.computed_order,
+            self.delivered,
+        )
+        batches = []
+        for place, runs in by_batch(announce.runs, size).items():
+            begin, (first, *others) = place * size, runs
+            count = first.rows + sum([run.rows for run in others]) if others else first.rows
+            end = begin + count
+            tops = {name: rows[name][begin:end] for name in delivered}
+            mine = (
+                {row - begin: index for row, index in replaced.items() if begin <= row < end} if replaced else replaced
+            )
+            batch = Batch(number + place, first.epoch, first.position, count, tops, group, runs, mine, order)
+            if announce.ends:
+                batch.drawn, batch.end = announce.indices[8 * done : 8 * (done + count)], announce.ends[place]
+                done += count
+            batches.append(batch)
+        return batches
 
     @abstractmethod
     def begin(self) -> Progress: ...
@@ -292,20 +227,17 @@ class Plan(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexedPlan(Plan, Schedule):
-    """A plan that is its own schedule, since a group's number determines its content. `rounds`: this rank's batches."""
+class IndexedPlan(Plan):
+    """A plan over an order that is computed. `rounds`: this rank's batches."""
 
     order: EpochOrder
     rounds: Batches
     starts_small: bool = False
     """The first slot gets one batch, whatever the others get."""
 
-    @cached_property
-    def groups(self) -> Groups:
-        return Groups(self.rounds, self.batches_per_slot, self.starts_small)
-
     def first_batch(self, group: int) -> int:
-        return self.first_number + self.groups.first(group)
+        missing = self.batches_per_slot - 1 if self.starts_small else 0
+        return self.first_number + max(0, group * self.batches_per_slot - missing)
 
     @property
     def samples(self) -> int:
@@ -317,20 +249,9 @@ class IndexedPlan(Plan, Schedule):
 
     # ---- for the trainer
 
-    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        size, replaced = self.parameters.batch_size, dict(announce.replaced)
-        batches = []
-        for offset, k in enumerate(self.groups.numbers(announce.group)):
-            where, first = self.rounds.batch(k), offset * size
-            if 0 <= announce.rows < first + size:
-                break
-            epoch, position = divmod(where.start, self.order.samples)
-            tops, mine = {name: rows[name][first : first + where.rows] for name in self.delivered}, replaced
-            if replaced:
-                mine = {row - first: index for row, index in replaced.items() if first <= row < first + where.rows}
-            number = self.first_number + k
-            batches.append(Batch(number, epoch, position, where.rows, tops, announce.group, self.order, mine))
-        return batches
+    @property
+    def computed_order(self) -> EpochOrder:
+        return self.order
 
     def begin(self) -> IndexedProgress:
         return IndexedProgress(self)
@@ -354,42 +275,15 @@ class IndexedPlan(Plan, Schedule):
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
         return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
 
-    # ---- for the assembler
+    # ---- for the others
 
-    def schedule(self) -> IndexedPlan:
-        return self
+    def schedule(self) -> Schedule:
+        begin = divmod(self.rounds.start, self.order.samples)
+        rounds, most = Rounds(self.order, without_source(self.parameters), *begin), self.batches_per_slot
+        return OrderedSchedule(self.order, rounds, most, 1 if self.starts_small else most)
 
-    def has(self, group: int) -> bool:
-        total = self.groups.total
-        return total is None or group < total
-
-    def rows_of(self, group: int) -> int:
-        return self.groups.rows_of(group)
-
-    def affinity(self, group: int, row: int) -> int | None:
-        """Return the row's window in a chunked order. Rows of one window share chunks: one loader decodes them once."""
-        return self.order.window_at(self.groups.position_of(group, row)) if self.order.has_windows else None
-
-    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        size, numbers = self.parameters.batch_size, self.groups.numbers(group)
-        if self.parameters.last_batch != "partial":  # all are full, and this is asked of every group
-            return (size,) * min(len(numbers), good_rows // size)
-        sizes = [self.rounds.batch(k).rows for k in numbers]
-        return tuple(rows for number, rows in enumerate(sizes) if number * size + rows <= good_rows)
-
-    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
-        index, epoch = self.order.with_epochs(self.groups.position_of(group, row), 1)
-        return int(epoch[0]), int(index[0]), ""
-
-    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        if 0 <= good_rows < self.parameters.batch_size:
-            return None
-        return Announce(group, slot, replaced, rows=good_rows)
-
-    # ---- for a loader
-
-    def worker(self, place: Workplace) -> OrderedWorker:
-        return OrderedWorker(self.decoded.value, self.order, self.groups, self.parameters, place)
+    def worker(self, place: Workplace) -> IndexedWorker:
+        return IndexedWorker(self.decoded.value, self.order, self.parameters, place)
 
 
 class IndexedProgress(msgspec.Struct, frozen=True):

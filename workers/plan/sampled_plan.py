@@ -9,18 +9,20 @@ from functools import cached_property
 import msgspec
 
 from ..base.errors import ParameterError, SourceError
-from ..base.specs import Rows
+from ..base.parameters import without_source
 from ..loading.drawing import SamplerRunner
-from ..loading.worker import SampledWorker, Workplace
+from ..loading.worker import IndexedWorker, Workplace
 from ..order.batches import Batches
+from ..order.drawn_order import DrawnOrder
 from ..order.draws import MOST_SAMPLES
+from ..order.rounds import Rounds
 from ..order.samplers import AboutSampler, Sampler
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
-from ..transport.messages import Announce
 from ..transport.packed import Packed
+from ..transport.shared_file import SharedFile
 from .batch import Batch
 from .plan import IndexedPlan, Plan, Progress, State, check_state
-from .sampled_schedule import SampledSchedule
+from .schedule import OrderedSchedule
 
 _STATE_VERSION = 3
 
@@ -87,19 +89,6 @@ class SampledPlan(Plan):
 
     # ---- for the trainer
 
-    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        size, replaced = self.parameters.batch_size, dict(announce.replaced)
-        batches = []
-        for offset, drawn in enumerate(announce.drawn):
-            first, end = offset * size, offset * size + drawn.rows
-            tops = {name: rows[name][first:end] for name in self.delivered}
-            mine = {row - first: index for row, index in replaced.items() if first <= row < end}
-            number = self.first_number + announce.group * self.batches_per_slot + offset
-            batches.append(
-                Batch(number, drawn.epoch, drawn.position, drawn.rows, tops, announce.group, None, mine, drawn=drawn)
-            )
-        return batches
-
     def begin(self) -> SampledProgress:
         return SampledProgress(self, 0, self.epoch, self.position)
 
@@ -136,19 +125,19 @@ class SampledPlan(Plan):
 
     # ---- for the others
 
-    def schedule(self) -> SampledSchedule:
-        return SampledSchedule(
-            self.parameters,
-            self.about,
-            self.batches_per_slot,
-            self.epoch,
-            self.position,
-            list(self.log.changes),
-        )
+    @property
+    def _order(self) -> DrawnOrder:
+        return DrawnOrder(without_source(self.parameters), self.about, list(self.log.changes))
 
-    def worker(self, place: Workplace) -> SampledWorker:
+    def schedule(self) -> OrderedSchedule:
+        order, most = self._order, self.batches_per_slot
+        return OrderedSchedule(order, Rounds(order, order.parameters, self.epoch, self.position), most, most)
+
+    def worker(self, place: Workplace) -> IndexedWorker:
         runner = SamplerRunner(self.sampler, self.about, self.source_samples, self.log, self.parameters, place)
-        return SampledWorker(self.decoded.value, self.parameters, place, runner.answer)
+        order = self._order
+        order.file = SharedFile(place.drawn)
+        return IndexedWorker(self.decoded.value, order, self.parameters, place, runner.answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +154,9 @@ class SampledProgress:
         return self.plan.first_number + self.taken
 
     def after(self, batch: Batch) -> SampledProgress:
-        drawn = batch.drawn
-        if drawn is None:
+        if batch.end is None:
             raise TypeError(f"batch {batch.number} of a sampler came without saying where the next one begins")
-        return SampledProgress(self.plan, self.taken + 1, drawn.end_epoch, drawn.end_position)
+        return SampledProgress(self.plan, self.taken + 1, *batch.end)
 
     def state(self) -> State:
         return {

@@ -8,14 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from ..base.errors import ParameterError, SourceError
-from ..base.specs import Rows
 from ..loading.stream_worker import StreamWorker
 from ..loading.worker import Workplace
 from ..order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from ..sources.stream import EMPTY_EPOCH
-from ..transport.messages import Announce, Replaced, StreamBatch
+from ..transport.messages import Announce, Replaced, Run
 from .batch import Batch
-from .plan import Plan, Schedule, State, check_state
+from .plan import Plan, State, check_state
+from .schedule import Schedule
 
 _STATE_VERSION = 3
 
@@ -43,24 +43,6 @@ class StreamPlan(Plan):
     @property
     def samples(self) -> int:
         raise SourceError("a stream does not know how many samples it has: read it until its end")
-
-    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        if (stream := announce.stream) is None:
-            raise TypeError(f"group {announce.group} of a stream was announced without saying which batch it is")
-        tops = {name: rows[name][: stream.rows] for name in self.delivered}
-        return [
-            Batch(
-                number=self.first_number + announce.group,
-                epoch=stream.epoch,
-                position=stream.sequence * self.parameters.batch_size,
-                rows=stream.rows,
-                tops=tops,
-                group=announce.group,
-                order=None,
-                replaced=dict(announce.replaced),
-                shard=stream.shard,
-            )
-        ]
 
     def begin(self) -> StreamProgress:
         return StreamProgress(self, self.position, self.end)
@@ -167,9 +149,12 @@ class StreamSchedule(Schedule):
     def affinity(self, group: int, row: int) -> int:
         return self._draws[group].shard
 
-    def stream_batch(self, group: int) -> StreamBatch:
+    def runs(self, group: int, first_row: int, rows: int) -> tuple[Run, ...]:
         draw = self._draws[group]
-        return StreamBatch(draw.epoch, self._shard_of_all(draw), draw.sequence, self.rows_of(group))
+        return (self._run(draw, rows, self._shard_of_all(draw)),)
+
+    def _run(self, draw: ShardBatch, rows: int, shard: int) -> Run:
+        return Run(0, rows, draw.epoch, draw.sequence * self.plan.parameters.batch_size, shard=shard)
 
     def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
         rows = self._rows.get(group, 0)
@@ -215,7 +200,7 @@ class StreamSchedule(Schedule):
         too_short = self.plan.parameters.last_batch == "drop" and rows < self.plan.parameters.batch_size
         if rows == 0 or too_short or good_rows >= 0:
             return None
-        return Announce(group, slot, replaced, StreamBatch(draw.epoch, draw.shard, draw.sequence, rows))
+        return Announce(group, slot, replaced, (self._run(draw, rows, draw.shard),))
 
     def _shard_of_all(self, draw: ShardBatch) -> int:
         """Return the shard's number among the shards of all ranks."""

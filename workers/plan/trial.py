@@ -18,6 +18,7 @@ from ..loading.worker import SampleDecoder, location_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import DrawnEpoch, draw_epoch
 from ..transport.error_channel import summary_of
+from ..transport.messages import Run
 from .batch import Batch
 from .plan import IndexedPlan, Plan
 from .sampled_plan import SampledPlan
@@ -59,7 +60,7 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
         _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
         if hook is not None:
             hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch(plan, epoch)))
-    return Batch(0, epoch, 0, len(indices), slot, 0, None, {})
+    return Batch(0, epoch, 0, len(indices), slot, 0, [Run(0, len(indices), epoch, 0)])
 
 
 def _first_batch(plan: Plan, epoch: int) -> tuple[int, ...]:

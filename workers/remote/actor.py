@@ -77,7 +77,7 @@ class Job:
     @classmethod
     def of(cls, task: OfSlot, drawn: SharedFile | None, slot: Memory) -> Job:
         indices = (
-            [] if drawn is None else [(run.offset, drawn.read(run.offset, run.count, np.int64)) for run in task.drawn]
+            [] if drawn is None else [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in task.runs]
         )
         return cls(task, indices, slot if isinstance(task, Postprocess) else None)
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..order.rounds import batch_sizes
 from ..plan.plan import Plan
 from ..sources.stream import FIX_STREAM
 from ..transport.messages import (
@@ -128,13 +129,12 @@ class Assembly:
         if task.draw is not None:
             return msgspec.structs.replace(task.draw, task=task.id)
         rows = self.schedule.rows_of(task.group) if task.is_postprocess else task.rows
-        stream = self.schedule.stream_batch(task.group)
-        drawn = self.schedule.drawn(task.group, task.first_row, rows)
+        runs = self.schedule.runs(task.group, task.first_row, rows)
         if not task.is_postprocess:
-            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, stream, drawn)
+            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, runs)
         batches = self.schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
         replaced = tuple(self._replaced.get(task.group, {}).items())
-        return Postprocess(task.id, task.group, task.slot, batches, replaced, stream, drawn)
+        return Postprocess(task.id, task.group, task.slot, batches, replaced, runs)
 
     # ---- from the loaders
 
@@ -269,11 +269,7 @@ class Assembly:
 
     def batch_rows(self, announce: Announce) -> tuple[int, ...]:
         """Return the number of rows of each batch in an announced group."""
-        if announce.drawn:
-            return tuple(batch.rows for batch in announce.drawn)
-        if announce.stream is not None:
-            return (announce.stream.rows,)
-        return self.schedule.batch_rows(announce.group, announce.rows if announce.rows >= 0 else _ALL_ROWS)
+        return batch_sizes(announce.runs, self._parameters.batch_size)
 
 
 class Reception:

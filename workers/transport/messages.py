@@ -35,28 +35,20 @@ class Stop(Message, frozen=True, tag="stop"):
 
 
 # assembler → trainer
-class StreamBatch(Message, frozen=True):
-    """Which batch of a stream it is: the `sequence`-th of `shard` in `epoch`, with `rows` rows."""
+class Run(Message, frozen=True):
+    """The `rows` rows of a slot from `row` on: the samples of `epoch` from its `position` on.
 
-    epoch: int
-    shard: int
-    sequence: int
-    rows: int
-
-
-class DrawnBatch(Message, frozen=True):
-    """A batch of drawn epochs: where its first row stands, where the next round begins, and which samples it has.
-
-    `epochs`: (epoch, rows) for each run of its rows. `indices`: int64, the sample of each row.
+    `offset`: where the shared file has them, if a sampler drew them; else -1. `shard`: that of a stream, in which
+    positions count. `others`: int64, some of a drawn epoch's samples, of which one takes the place of a bad one.
     """
 
+    row: int
     rows: int
     epoch: int
     position: int
-    end_epoch: int
-    end_position: int
-    epochs: tuple[tuple[int, int], ...]
-    indices: bytes
+    offset: int = -1
+    shard: int = 0
+    others: bytes = b""
 
 
 class End(Message, frozen=True, tag="end"):
@@ -68,18 +60,18 @@ Replaced = tuple[tuple[int, int], ...]
 
 
 class Announce(Message, frozen=True, tag="announce"):
-    """`group` lies complete in `slot`; `replaced`: the samples put in for bad ones.
+    """`group` lies complete in `slot`, which holds `runs`; `replaced`: the samples put in for bad ones.
 
-    `stream`: which batch of a stream it is. `rows`: if the run ends with a bad row of the group, how many lie before
-    it; else -1.
+    Only of drawn epochs: `ends`: the epoch and item at which the round behind each batch begins. `indices`: int64, the
+    sample of each row.
     """
 
     group: int
     slot: int
     replaced: Replaced = ()
-    stream: StreamBatch | None = None
-    rows: int = -1
-    drawn: tuple[DrawnBatch, ...] = ()
+    runs: tuple[Run, ...] = ()
+    ends: tuple[tuple[int, int], ...] = ()
+    indices: bytes = b""
 
 
 class Failure(Message, frozen=True, tag="failure"):
@@ -102,26 +94,10 @@ class Failure(Message, frozen=True, tag="failure"):
 
 
 # assembler → loader
-class DrawnRows(Message, frozen=True):
-    """`count` rows from `row` of a slot hold the samples of `epoch` from its `position` on.
-
-    `offset`: where the shared file has their indices. `others`: int64, some of the epoch's samples, of which one takes
-    the place of a bad one.
-    """
-
-    row: int
-    count: int
-    offset: int
-    epoch: int
-    position: int
-    others: bytes = b""
-
-
 class Fill(Message, frozen=True, tag="fill"):
     """Make `rows` rows of `group` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad.
 
-    `stream`: which batch of a stream the rows are; its shard is counted over all ranks. `drawn`: where the indices of
-    the rows lie, if a sampler drew them.
+    `runs`: the samples of these rows. A stream's shard is counted over all ranks.
     """
 
     task: int
@@ -130,14 +106,13 @@ class Fill(Message, frozen=True, tag="fill"):
     first_row: int
     rows: int
     skip: int = 0
-    stream: StreamBatch | None = None
-    drawn: tuple[DrawnRows, ...] = ()
+    runs: tuple[Run, ...] = ()
 
 
 class Postprocess(Message, frozen=True, tag="postprocess"):
     """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
 
-    `replaced`, `stream`: as for Announce. `drawn`: as for Fill.
+    `replaced`: as for Announce. `runs`: as for Fill.
     """
 
     task: int
@@ -145,8 +120,7 @@ class Postprocess(Message, frozen=True, tag="postprocess"):
     slot: int
     batches: tuple[int, ...]
     replaced: Replaced = ()
-    stream: StreamBatch | None = None
-    drawn: tuple[DrawnRows, ...] = ()
+    runs: tuple[Run, ...] = ()
 
 
 class Draw(Message, frozen=True, tag="draw"):

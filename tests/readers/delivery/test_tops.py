@@ -11,9 +11,10 @@ import pytest
 from blobfeed.readers.delivery.tops import LengthsTop, Top, UnevenTop, make_tops
 from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
 from blobfeed.workers.base.parameters import Parameters, check_parameters
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
+from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.transport.messages import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -30,7 +31,11 @@ def _batch(samples: Sequence[AnyArray], largest: tuple[int, ...] = _UP_TO, posit
     for row, sample in enumerate(samples):
         rows.put(row, sample)
     labels = np.arange(len(samples))
-    return Batch(0, 0, position, len(samples), {"data": rows, "label": labels}, 0, _ORDER, {})
+    return _made({"data": rows, "label": labels}, len(samples), position)
+
+
+def _made(tops: dict[str, Rows], rows: int, position: int = 0) -> Batch:
+    return Batch(0, 0, position, rows, tops, 0, [Run(0, rows, 0, position)], order=_ORDER)
 
 
 def _tops(
@@ -144,7 +149,7 @@ def test_tops_may_have_pad_values_of_their_own() -> None:
     rows = RaggedRows.empty(specs["ids"], 2)
     rows.put(0, np.array([1]))
     rows.put(1, np.array([1, 1]))
-    batch = Batch(0, 0, 0, 2, {"ids": rows, "target": rows}, 0, _ORDER, {})
+    batch = _made({"ids": rows, "target": rows}, 2)
     assert _put(ids, batch).tolist() == [[1, 0], [1, 1]]
     assert _put(target, batch).tolist() == [[1, -100], [1, 1]]
 
@@ -218,6 +223,4 @@ def test_a_mean_file_is_read_from_the_base_directory(tmp_path: Path) -> None:
     specs = {"data": ArraySpec((3, 2, 2), np.dtype("uint8"))}
     (top,) = make_tops(specs, _parameters(transform={"mean_file": "mean.npy"}), tmp_path)
     rows: Any = np.full((2, 3, 2, 2), 50, np.uint8)
-    np.testing.assert_array_equal(
-        _put(top, Batch(0, 0, 0, 2, {"data": rows}, 0, _ORDER, {})), 50 - np.array([mean] * 2)
-    )
+    np.testing.assert_array_equal(_put(top, _made({"data": rows}, 2)), 50 - np.array([mean] * 2))

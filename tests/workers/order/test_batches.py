@@ -7,7 +7,7 @@ from itertools import chain, pairwise
 import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import LastBatch
-from blobfeed.workers.order.batches import Batches, BatchRange, rand_skip_of
+from blobfeed.workers.order.batches import Batches, BatchRange, batches_per_slot, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -198,3 +198,40 @@ def test_rand_skip_takes_every_value_and_skips_once() -> None:
     plan = batches(10, 4, epochs=2, start=skipped)
     assert plan.batch(0).start == skipped
     assert plan.batch(1).start == skipped + 4
+
+
+# ---- how many batches share a slot
+
+SECONDS = st.floats(0, 100, allow_nan=False)
+
+
+@settings(max_examples=200)
+@given(batch_bytes=st.integers(0, 1 << 40), batch_size=st.integers(1, 10_000), seconds=SECONDS)
+def test_batches_share_a_slot_only_where_they_are_small_and_quick(
+    batch_bytes: int, batch_size: int, seconds: float
+) -> None:
+    batches = batches_per_slot(batch_bytes, batch_size, seconds)
+    assert 1 <= batches <= 64
+    if batches > 1:
+        assert batches * batch_bytes <= 4 << 20
+        assert batches * batch_size * seconds <= 0.0041
+
+
+@settings(max_examples=100)
+@given(batch_bytes=st.integers(1, 1 << 24), batch_size=st.integers(1, 1000), seconds=SECONDS, factor=st.floats(1, 1000))
+def test_larger_or_slower_batches_never_share_more(
+    batch_bytes: int, batch_size: int, seconds: float, factor: float
+) -> None:
+    batches = batches_per_slot(batch_bytes, batch_size, seconds)
+    assert batches_per_slot(int(batch_bytes * factor), batch_size, seconds) <= batches
+    assert batches_per_slot(batch_bytes, batch_size, seconds * factor) <= batches
+
+
+@pytest.mark.parametrize(
+    ("batch_bytes", "seconds_per_row", "batches"),
+    [(64 * 784, 1e-7, 64), (1 << 20, 1e-7, 4), (64 * 784, 1e-5, 6), (64 * 784, 1e-3, 1), (64 * 150_528, 1e-7, 1)],
+)
+def test_of_batches_of_64_rows_as_many_share_a_slot_as_are_worth_a_message(
+    batch_bytes: int, seconds_per_row: float, batches: int
+) -> None:
+    assert batches_per_slot(batch_bytes, 64, seconds_per_row) == batches

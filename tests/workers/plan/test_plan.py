@@ -20,7 +20,7 @@ from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPos
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.plan import IndexedPlan, Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
-from blobfeed.workers.transport.messages import Announce, StreamBatch
+from blobfeed.workers.transport.messages import Announce, Run
 from blobfeed.workers.transport.packed import Packed
 
 pytestmark = pytest.mark.pure
@@ -49,6 +49,18 @@ def stream(shards: int = 2, **values: Any) -> StreamPlan:
     )  # fmt: skip
 
 
+def announced(plan: IndexedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
+    """The announcement of `group`, behind those before it."""
+    schedule = plan.schedule()
+    assert all(schedule.has(each) for each in range(group + 1))
+    return schedule.announcement(group, 0, replaced, good_rows)
+
+
+def unpacked(plan: IndexedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
+    announce = announced(plan, group, replaced, good_rows)
+    return [] if announce is None else plan.unpack(announce, rows())
+
+
 def rows(count: int = 8) -> dict[str, Any]:
     return {"data": np.arange(2 * count, dtype=np.float32).reshape(count, 2)}
 
@@ -58,7 +70,9 @@ def rows(count: int = 8) -> dict[str, Any]:
 
 def test_a_groups_batches_are_views_on_their_rows_and_know_where_they_stand() -> None:
     plan, slot = indexed(), rows()
-    first, second = plan.unpack(Announce(1, 0, ()), slot)
+    announce = announced(plan, 1)
+    assert announce is not None
+    first, second = plan.unpack(announce, slot)
     assert [(batch.number, batch.epoch, batch.position, batch.rows) for batch in (first, second)] == [
         (2, 0, 8, 2),
         (3, 1, 0, 4),
@@ -72,18 +86,18 @@ def test_a_groups_batches_are_views_on_their_rows_and_know_where_they_stand() ->
 
 
 def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
-    first, second = indexed().unpack(Announce(0, 0, ((0, 90), (3, 93), (4, 94), (7, 97))), rows())
+    first, second = unpacked(indexed(), 0, ((0, 90), (3, 93), (4, 94), (7, 97)))
     assert (first.replaced, second.replaced) == ({0: 90, 3: 93}, {0: 94, 3: 97})
     assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
 
 
 @pytest.mark.parametrize(("good_rows", "batches"), [(-1, 2), (0, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
 def test_only_whole_batches_before_a_bad_row_are_unpacked(good_rows: int, batches: int) -> None:
-    assert len(indexed().unpack(Announce(0, 0, (), rows=good_rows), rows())) == batches
+    assert len(unpacked(indexed(), 0, (), good_rows)) == batches
 
 
 def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
-    (batch,) = indexed(batches_per_slot=1, last_batch="wrap").unpack(Announce(2, 0, ()), rows(4))
+    (batch,) = unpacked(indexed(batches_per_slot=1, last_batch="wrap"), 2)
     assert batch.epochs.tolist() == [0, 0, 1, 1]
 
 
@@ -91,39 +105,42 @@ def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named(
     order = MixedOrder([3, 97], [1, 1], shuffle=False, seed=0)
     plan = indexed(batches_per_slot=1)
     plan = replace(plan, order=order, rounds=Batches(100, plan.parameters))
-    (batch,) = plan.unpack(Announce(3, 0, ()), rows(4))
+    (batch,) = unpacked(plan, 3)
     assert batch.epoch == 0
     assert batch.indices.tolist() == [0, 9, 1, 10]
     assert batch.epochs.tolist() == [2, 0, 2, 0]
-    assert [plan.sample_in(3, row, -1)[:2] for row in range(4)] == [(2, 0), (0, 9), (2, 1), (0, 10)]
+    schedule = plan.schedule()
+    assert all(schedule.has(group) for group in range(4))
+    assert [schedule.sample_in(3, row, -1)[:2] for row in range(4)] == [(2, 0), (0, 9), (2, 1), (0, 10)]
 
 
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
-    (batch,) = plan.unpack(Announce(3, 0, (), StreamBatch(1, 1, 2, 3)), rows(4))
+    (batch,) = plan.unpack(Announce(3, 0, (), (Run(0, 3, 1, 8, shard=1),)), rows(4))
     assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
     assert np.asarray(batch.tops["data"]).shape == (3, 2)
-    with pytest.raises(TypeError, match="group 3 of a stream"):
-        plan.unpack(Announce(3, 0, ()), rows(4))
 
 
 # ---- going on
 
 
-def take(plan: IndexedPlan | StreamPlan, announces: list[Announce]) -> tuple[dict[str, Any], list[Batch]]:
+def after(plan: IndexedPlan | StreamPlan, batches: list[Batch]) -> dict[str, Any]:
+    """The state behind `batches`."""
     progress: Progress = plan.begin()
-    taken = []
-    for announce in announces:
-        for batch in plan.unpack(announce, rows()):
-            progress = progress.after(batch)
-            taken.append(batch)
-    return progress.state(), taken
+    for batch in batches:
+        progress = progress.after(batch)
+    return progress.state()
+
+
+def of_stream(plan: StreamPlan, runs: list[Run]) -> list[Batch]:
+    announces = (Announce(number, 0, (), (run,)) for number, run in enumerate(runs))
+    return [batch for announce in announces for batch in plan.unpack(announce, rows())]
 
 
 def test_a_state_says_where_the_next_batch_stands() -> None:
-    state, _ = take(indexed(), [Announce(0, 0, ()), Announce(1, 1, ())])
+    state = after(indexed(), [*unpacked(indexed(), 0), *unpacked(indexed(), 1)])
     assert state == {
         "version": 3,
         "batches": 4,
@@ -139,18 +156,15 @@ def test_a_state_says_where_the_next_batch_stands() -> None:
 
 def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> None:
     plan = indexed()
-    state, _ = take(plan, [Announce(0, 0, ()), Announce(1, 1, ())])
-    (expected, _), (first, _) = plan.unpack(Announce(2, 0, ()), rows()), plan.resumed(state).unpack(
-        Announce(0, 0, ()), rows()
-    )  # fmt: skip
+    state = after(plan, [*unpacked(plan, 0), *unpacked(plan, 1)])
+    expected, first = unpacked(plan, 2)[0], unpacked(plan.resumed(state), 0)[0]
     assert (first.number, first.epoch, first.position) == (expected.number, expected.epoch, expected.position)
-    again, _ = take(plan.resumed(state), [Announce(0, 0, ())])
-    assert again["batches"] == 6
+    assert after(plan.resumed(state), unpacked(plan.resumed(state), 0))["batches"] == 6
 
 
 def test_a_streams_state_counts_what_each_shard_has_given() -> None:
-    given = [StreamBatch(0, 0, 0, 4), StreamBatch(0, 1, 0, 4), StreamBatch(0, 0, 1, 4)]
-    state, _ = take(stream(), [Announce(number, 0, (), batch) for number, batch in enumerate(given)])
+    given = [Run(0, 4, 0, 0, shard=0), Run(0, 4, 0, 0, shard=1), Run(0, 4, 0, 4, shard=0)]
+    state = after(stream(), of_stream(stream(), given))
     assert (state["batches"], state["epoch"], state["sequences"], state["turn"]) == (3, 0, "[2, 1]", 1)
     resumed = stream().resumed(state)
     assert resumed.position == StreamPosition(0, [2, 1], 1)
@@ -158,7 +172,7 @@ def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     assert state["version"] == 3
     schedule = resumed.schedule()
     assert schedule.has(0)
-    assert schedule.stream_batch(0) == StreamBatch(0, 1, 1, 4)
+    assert schedule.runs(0, 0, 4) == (Run(0, 4, 0, 4, shard=1),)
     assert stream().resumed({**state, "turn": 5}).position.turn == 1
 
 
@@ -242,7 +256,8 @@ def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -
 
 @pytest.mark.parametrize(("last_batch", "rows", "end"), [("wrap", 4, 0), ("wrap", 3, 2), ("partial", 3, 0)])
 def test_a_stream_that_has_come_to_its_end_gets_no_more_epochs(last_batch: str, rows: int, end: int) -> None:
-    state, _ = take(stream(last_batch=last_batch, epochs=2), [Announce(0, 0, (), StreamBatch(0, 1, 0, rows))])
+    plan = stream(last_batch=last_batch, epochs=2)
+    state = after(plan, of_stream(plan, [Run(0, rows, 0, 0, shard=1)]))
     assert state["end"] == end
     assert stream(last_batch=last_batch, epochs=2).resumed(state).begin().state() == state
     longer = stream(last_batch=last_batch, epochs=3)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-import pytest
 from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.scheduling.assembly import Assembly, Death
 from blobfeed.workers.scheduling.ledger import Weight
@@ -14,11 +13,12 @@ from blobfeed.workers.transport.messages import (
     Announce,
     BadRow,
     Done,
-    DrawnRows,
     Failure,
     Fill,
     Order,
     Postprocess,
+    Replaced,
+    Run,
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
@@ -54,6 +54,10 @@ def told(made: Assembly) -> list[Any]:
     return messages
 
 
+def announce(group: int, slot: int, replaced: Replaced = (), rows: int = 1) -> Announce:
+    return Announce(group, slot, replaced, (Run(0, rows, 0, group * rows),))
+
+
 def death(loader: int, task: int = 0, sample: int = -1, weight: Weight = Weight.CRASHED) -> Death:
     state = LoaderState(9, loader, Activity.DECODING, task, sample, 0.0)
     return Death(loader, state, "killed by SIGSEGV", was_ready=True, dismissed=False, weight=weight)
@@ -69,7 +73,10 @@ def test_a_loaders_orders_are_numbered_from_one() -> None:
 
 def test_an_order_says_which_rows_of_which_slot() -> None:
     first, second = orders(assembly(rows=2))
-    assert (first.task, second.task) == (Fill(1, 0, 0, 0, 1, 0, None), Fill(2, 0, 0, 1, 1, 0, None))
+    assert (first.task, second.task) == (
+        Fill(1, 0, 0, 0, 1, 0, (Run(0, 1, 0, 0),)),
+        Fill(2, 0, 0, 1, 1, 0, (Run(1, 1, 0, 1),)),
+    )
 
 
 def test_a_repeated_or_foreign_report_is_none_and_counts_nothing() -> None:
@@ -113,7 +120,7 @@ def test_replaced_rows_are_announced_and_each_bad_sample_is_told_once() -> None:
     assert [" ".join(text.split()[:3]) for text in made.taken_bad_samples()] == ["bad sample 5", "bad sample 6"]
     assert not made.taken_bad_samples()
     assert made.replaced == 3
-    assert told(made) == [Announce(0, 0, ((0, 3), (1, 2))), Announce(1, 1, ((0, 1),))]
+    assert told(made) == [announce(0, 0, ((0, 3), (1, 2)), rows=2), announce(1, 1, ((0, 1),), rows=2)]
 
 
 def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> None:
@@ -157,7 +164,7 @@ def test_a_bad_row_ends_the_run_in_its_batchs_turn_and_names_the_sample() -> Non
     assert told(made) == []
     report(made, first)
     failure = Failure("SampleError", "broken", 0, 9, "a.h5", 7, "trace")
-    assert told(made) == [Announce(0, 0), failure]
+    assert told(made) == [announce(0, 0), failure]
     assert made.last == failure
     assert orders(made) == []
     made.end(Failure("LoaderDied", "later"))
@@ -184,13 +191,13 @@ def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
     fills = orders(made)
     assert report(made, fills[1])
     (hook,) = orders(made)
-    assert hook.task == Postprocess(3, 1, 1, (2,))
+    assert hook.task == Postprocess(3, 1, 1, (2,), runs=(Run(0, 2, 0, 2),))
     report(made, hook, bad_row(0, -1))
     report(made, fills[0])
     (other,) = orders(made)
     report(made, other)
     announced, failure = told(made)
-    assert (announced, failure.index, failure.path) == (Announce(0, 0), 2, "")
+    assert (announced, failure.index, failure.path) == (announce(0, 0, rows=2), 2, "")
 
 
 def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
@@ -198,7 +205,7 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
     (fill,) = orders(made)
     report(made, fill, bad_row(1, 1))
     (hook,) = orders(made)
-    assert hook.task == Postprocess(2, 0, 0, ())
+    assert hook.task == Postprocess(2, 0, 0, (), runs=(Run(0, 2, 0, 0),))
 
 
 def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
@@ -212,22 +219,16 @@ def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocesse
             rows = range(order.task.first_row, order.task.first_row + order.task.rows)  # type: ignore[union-attr]
             report(made, order, *(bad_row(row, row) for row in bad if row in rows))
         (hook,) = orders(made)
-        assert hook.task == Postprocess(hook.task.task, 0, 0, batches)
+        assert hook.task == Postprocess(hook.task.task, 0, 0, batches, runs=(Run(0, 4, 0, 0),))
 
 
-def test_a_hook_over_a_batch_knows_which_samples_were_drawn_for_all_of_its_rows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def drawn(_plan: SmallIndexedPlan, _group: int, first_row: int, rows: int) -> tuple[DrawnRows, ...]:
-        return (DrawnRows(first_row, rows, offset=8 * first_row, epoch=0, position=first_row),)
-
-    monkeypatch.setattr(SmallIndexedPlan, "drawn", drawn)
+def test_a_hook_over_a_batch_knows_the_samples_of_all_of_its_rows() -> None:
     made = assembly(rows=2, batches=1, postprocess=True)
     for order in orders(made):
         report(made, order)
     (hook,) = orders(made)
     assert isinstance(hook.task, Postprocess)
-    assert hook.task.drawn == (DrawnRows(0, 2, 0, 0, 0),)
+    assert hook.task.runs == (Run(0, 2, 0, 0),)
 
 
 # ---- deaths

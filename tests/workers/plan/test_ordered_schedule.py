@@ -1,19 +1,25 @@
-"""Drawn epochs are cut into batches as a few lines of plain NumPy cut them, wherever the run begins."""
+"""Orders are cut into batches as plain arithmetic cuts them, wherever the run begins and however slots share them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.order.drawn_order import DrawnOrder
+from blobfeed.workers.order.make_order import make_order
+from blobfeed.workers.order.rounds import Rounds, by_batch
 from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.plan.sampled_schedule import SampledSchedule
-from blobfeed.workers.transport.messages import Drawn, DrawnBatch, WeightsChange
-from hypothesis import given, settings
+from blobfeed.workers.plan.schedule import OrderedSchedule
+from blobfeed.workers.transport.messages import Announce, Drawn, Run, WeightsChange
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.batches import batches
 from tests.support.sampled import expected_batches
 
 pytestmark = pytest.mark.pure
@@ -21,10 +27,104 @@ pytestmark = pytest.mark.pure
 HOLE = -7
 
 
+# ---- orders that are computed
+
+
+class Cut(NamedTuple):
+    """A schedule, the arithmetic that counts its batches, and how many share a slot."""
+
+    schedule: OrderedSchedule
+    oracle: Any
+    per_slot: int
+    in_first: int
+
+
+@st.composite
+def cuts(draw: st.DrawFn) -> Cut:
+    world_size = draw(st.integers(1, 3))
+    last_batch: LastBatch = draw(st.sampled_from(("wrap", "drop", "partial")))
+    samples, batch_size = draw(st.integers(1, 60)), draw(st.integers(1, 9))
+    epochs, start = draw(st.none() | st.integers(1, 3)), draw(st.integers(0, 70))
+    rank = draw(st.integers(0, world_size - 1))
+    try:
+        oracle = batches(samples, batch_size, last_batch, epochs, rank, world_size, start)
+    except ParameterError:
+        assume(False)  # too few samples for every rank: test_batches has these
+        raise
+    order, per_slot = make_order(samples, shuffle=False, seed=0), draw(st.integers(1, 5))
+    in_first = draw(st.sampled_from((1, per_slot)))
+    rounds = Rounds(order, oracle.parameters, *divmod(start, samples))
+    return Cut(OrderedSchedule(order, rounds, per_slot, in_first), oracle, per_slot, in_first)
+
+
+def positions(runs: Sequence[Run], samples: int) -> dict[int, int]:
+    """Row → position from the first epoch on."""
+    return {run.row + n: run.epoch * samples + run.position + n for run in runs for n in range(run.rows)}
+
+
+@settings(max_examples=400)
+@given(cut=cuts(), size=st.integers(1, 50), good=st.integers(0, 50))
+def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_their_rows(
+    cut: Cut, size: int, good: int
+) -> None:
+    schedule, oracle, number = cut.schedule, cut.oracle, 0
+    for group in range(12):
+        most = cut.per_slot if group else cut.in_first
+        here = range(number, number + most if oracle.total is None else min(number + most, oracle.total))
+        assert schedule.has(group) == bool(here)
+        if not here:
+            break
+        rows, each = schedule.rows_of(group), oracle.parameters.batch_size
+        assert rows == each * len(here)
+        found = [oracle.batch(k) for k in here]
+        expected = {place * each + row: one.start + row for place, one in enumerate(found) for row in range(one.rows)}
+        tasks = [schedule.runs(group, first, min(size, rows - first)) for first in range(0, rows, size)]
+        assert positions([run for task in tasks for run in task], oracle.samples) == expected
+        assert all(run.position + run.rows <= oracle.samples for task in tasks for run in task)
+        whole = tuple(one.rows for place, one in enumerate(found) if place * each + one.rows <= good)
+        assert schedule.batch_rows(group, good) == whole
+        for row in {0, rows - 1} & expected.keys():
+            assert schedule.sample_in(group, row, -1)[:2] == divmod(expected[row], oracle.samples)
+        announce = schedule.announcement(group, 2, ((0, 17),), good if group == 3 else -1)
+        if group == 3 and not whole:
+            assert announce is None
+        else:
+            assert announce is not None
+            assert (announce.group, announce.slot, announce.replaced, announce.ends) == (group, 2, ((0, 17),), ())
+            sizes = [sum(run.rows for run in runs) for runs in by_batch(announce.runs, each).values()]
+            assert sizes == (list(whole) if group == 3 else [one.rows for one in found])
+        number = here.stop
+
+
+def test_a_slot_of_many_batches_is_one_run() -> None:
+    order = make_order(1000, shuffle=False, seed=0)
+    schedule = OrderedSchedule(order, Rounds(order, Parameters(source={}, batch_size=4)), 32, 32)
+    assert schedule.has(0)
+    assert schedule.has(1)
+    assert schedule.runs(1, 0, 128) == (Run(0, 128, 0, 128),)
+
+
+def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
+    order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
+    schedule = OrderedSchedule(order, Rounds(order, Parameters(source={}, batch_size=5, epochs=1)), 2, 2)
+    chunks: dict[int | None, set[int]] = {}
+    for group in range(100):
+        assert schedule.has(group)
+        for row in range(10):
+            read = chunks.setdefault(schedule.affinity(group, row), set())
+            read.add(int(order.indices(group * 10 + row, 1)[0]) // 10)
+    assert None not in chunks
+    assert len(chunks) == 25
+    assert sum(map(len, chunks.values())) == 100  # no chunk belongs to two of them
+
+
+# ---- orders that a sampler draws
+
+
 class Memory:
     """The shared file, and a sampler that draws `lists`; of another version of the weights, the same plus 1000."""
 
-    def __init__(self, schedule: SampledSchedule, lists: list[Any], *, gives_batches: bool) -> None:
+    def __init__(self, schedule: OrderedSchedule, lists: list[Any], *, gives_batches: bool) -> None:
         self.schedule = schedule
         self.lists = lists
         self.gives_batches = gives_batches
@@ -60,32 +160,44 @@ class Memory:
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
     about = AboutSampler("sampler()", gives_batches=gives_batches, takes_weights=True)
     given: dict[str, Any] = {"epoch": 0, "position": 0, "changes": []} | start
-    return SampledSchedule(parameters, about, per_slot, **given)
+    order = DrawnOrder(parameters, about, given["changes"])
+    return OrderedSchedule(order, Rounds(order, parameters, given["epoch"], given["position"]), per_slot, per_slot)
 
 
-def run(schedule: SampledSchedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[DrawnBatch]:
+class Made(NamedTuple):
+    """A batch: the sample of each row and its epoch, and where the next round begins."""
+
+    indices: list[int]
+    epochs: list[int]
+    end: tuple[int, int]
+
+
+def made_of(announce: Announce, batch_size: int) -> list[Made]:
+    indices = iter(np.frombuffer(announce.indices, np.int64).tolist())
+    found = by_batch(announce.runs, batch_size).values()
+    epochs = [[run.epoch for run in runs for _ in range(run.rows)] for runs in found]
+    return [Made([next(indices) for _ in each], each, end) for each, end in zip(epochs, announce.ends, strict=True)]
+
+
+def run(schedule: OrderedSchedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[Made]:
     """All batches, with every group announced when its slot is wanted for another."""
-    found: list[DrawnBatch] = []
+    found: list[Made] = []
     group = announced = 0
     while not schedule.finished and not schedule.complaint and len(found) < most:
         opened = group - announced < slots and schedule.has(group)
         if opened:
             for row in range(0, schedule.rows_of(group), 3):  # what tasks of three rows would read
-                for part in schedule.drawn(group, row, 3):
-                    memory.read(part.offset, part.count)
+                for part in schedule.runs(group, row, 3):
+                    memory.read(part.offset, part.rows)
         group += opened
         moved = memory.draw()
         if announced < group and not (opened or moved):
             announce = schedule.announcement(announced, 0, ())
             assert announce is not None
-            found += announce.drawn
+            found += made_of(announce, schedule.rounds.parameters.batch_size)
             announced, moved = announced + 1, True
         assert opened or moved or schedule.finished or schedule.complaint, "nothing moves"
     return found
-
-
-def indices(batch: DrawnBatch) -> list[int]:
-    return [int(index) for index in np.frombuffer(batch.indices, np.int64)]
 
 
 @st.composite
@@ -122,7 +234,7 @@ def test_batches_are_those_of_the_reference_from_any_position(
         assert expected in schedule.complaint
         return
     assert schedule.complaint == ""
-    assert [indices(batch) for batch in found] == expected
+    assert [batch.indices for batch in found] == expected
     taken = data.draw(st.integers(0, len(found)))
     if taken:
         last = found[taken - 1]
@@ -130,11 +242,11 @@ def test_batches_are_those_of_the_reference_from_any_position(
             parameters,
             gives_batches=gives_batches,
             per_slot=per_slot,
-            epoch=last.end_epoch,
-            position=last.end_position,
+            epoch=last.end[0],
+            position=last.end[1],
         )
         rest = run(again, Memory(again, lists, gives_batches=gives_batches), slots=slots)
-        assert [indices(batch) for batch in rest] == expected[taken:]
+        assert [batch.indices for batch in rest] == expected[taken:]
 
 
 def test_memory_is_given_back() -> None:
@@ -150,7 +262,7 @@ def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:
     schedule = schedule_of(parameters)
     lists = [[1, 2, 3, 4, 5], [6, 7, 8], Drawn(failure="it is broken")]
     found = run(schedule, Memory(schedule, lists, gives_batches=False))
-    assert [indices(batch) for batch in found] == [[1, 2, 3, 4], [5], [6, 7, 8]]
+    assert [batch.indices for batch in found] == [[1, 2, 3, 4], [5], [6, 7, 8]]
     assert schedule.complaint == "it is broken"
 
 
@@ -176,18 +288,17 @@ def test_weights_count_from_their_epoch_on(changes: list[int], last_batch: LastB
     found, waiting = [], list(told)
     group = 0
     while not schedule.finished:
-        planned = 10 * schedule.epoch + schedule.position + 4
+        planned = 10 * schedule.rounds.epoch + schedule.rounds.item + 4
         while late and waiting and 10 * waiting[0].from_epoch < planned:
             schedule.note_weights(waiting.pop(0))
         if schedule.has(group):
             announce = schedule.announcement(group, 0, ())
             assert announce is not None
-            found += announce.drawn
+            found += made_of(announce, 4)
             group += 1
         memory.draw()
     for batch in found:
-        epochs = np.repeat(*map(np.array, zip(*batch.epochs, strict=True)))
-        for index, epoch in zip(indices(batch), epochs.tolist(), strict=True):
+        for index, epoch in zip(batch.indices, batch.epochs, strict=True):
             held = [each.version for each in told if each.from_epoch <= epoch]
             version, sample = divmod(index, 1000)
             assert version == max(held, default=0)

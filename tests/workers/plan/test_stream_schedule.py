@@ -1,4 +1,4 @@
-"""What the assembler asks the plan, asked as the assembler asks: ahead of time, and answered in any order."""
+"""What the assembler asks of a stream, asked as the assembler asks: ahead of time, and answered in any order."""
 
 from __future__ import annotations
 
@@ -7,13 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import LastBatch, Parameters
-from blobfeed.workers.order.batches import Batches
-from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.plan import IndexedPlan, Schedule
 from blobfeed.workers.plan.stream_plan import StreamPlan, StreamSchedule
-from blobfeed.workers.transport.messages import Announce, StreamBatch
+from blobfeed.workers.transport.messages import Run
 from blobfeed.workers.transport.packed import Packed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,15 +27,6 @@ NOTHING_TO_LOAD: dict[str, Any] = {
 }
 
 
-def indexed(
-    order: EpochOrder | None = None, *, batch_size: int = 4, batches_per_slot: int = 2, epochs: int | None = 2
-) -> IndexedPlan:
-    order = order or make_order(100, shuffle=True, seed=3)
-    parameters = Parameters(source={}, batch_size=batch_size, epochs=epochs)
-    rounds, given = Batches(order.samples, parameters), NOTHING_TO_LOAD
-    return IndexedPlan(parameters=parameters, order=order, rounds=rounds, batches_per_slot=batches_per_slot, **given)
-
-
 def stream_schedule(
     position: StreamPosition, size: int, last_batch: LastBatch = "partial", epochs: int | None = None, rank: int = 0
 ) -> StreamSchedule:
@@ -50,81 +37,11 @@ def stream_schedule(
     return StreamPlan(parameters=parameters, shards=shards, position=position, **NOTHING_TO_LOAD).schedule()
 
 
-# ---- rows of an indexed source
-
-
-def test_an_indexed_plan_is_a_schedule_of_its_groups() -> None:
-    schedule: Schedule = indexed().schedule()
-    assert [schedule.has(group) for group in (0, 24, 25, 26)] == [True, True, False, False]
-    assert [schedule.rows_of(group) for group in (0, 23, 24)] == [8, 8, 8]
-    assert indexed(epochs=1).rows_of(12) == 4  # 25 batches: the last group has one
-    assert schedule.can_be_cut
-    assert not schedule.finished
-    assert schedule.complaint == ""
-    assert schedule.stream_batch(0) is None
-
-
-def test_an_endless_plan_has_every_group() -> None:
-    assert indexed(epochs=None).has(10**15)
-
-
-@pytest.mark.parametrize(("good_rows", "batches"), [(ALL_ROWS, (4, 4)), (8, (4, 4)), (5, (4,)), (4, (4,)), (3, ())])
-def test_only_whole_batches_before_a_bad_row_are_postprocessed(good_rows: int, batches: tuple[int, ...]) -> None:
-    assert indexed().batch_rows(3, good_rows) == batches
-
-
-def test_a_short_last_batch_is_postprocessed_with_the_rows_it_has() -> None:
-    parameters = Parameters(source={}, batch_size=4, epochs=1, last_batch="partial")
-    order = make_order(10, shuffle=False, seed=0)
-    rounds = Batches(10, parameters)
-    plan = IndexedPlan(parameters=parameters, order=order, rounds=rounds, batches_per_slot=3, **NOTHING_TO_LOAD)
-    assert plan.batch_rows(0, ALL_ROWS) == (4, 4, 2)
-
-
-@settings(max_examples=60)
-@given(group=st.integers(0, 24), row=st.integers(0, 7))
-def test_the_sample_in_a_row_is_told_with_its_epoch(group: int, row: int) -> None:
-    schedule = indexed()
-    epoch, place = divmod(group * 8 + row, 100)
-    index = int(make_order(100, shuffle=True, seed=3).indices(epoch * 100 + place, 1)[0])
-    assert schedule.sample_in(group, row, -1)[:2] == (epoch, index)
-
-
-def test_a_group_is_announced_with_its_replacements() -> None:
-    assert indexed().announcement(5, 2, ((3, 17),)) == Announce(5, 2, ((3, 17),))
-
-
-@pytest.mark.parametrize(("rows", "announced"), [(0, False), (3, False), (4, True), (7, True)])
-def test_of_a_group_with_a_bad_row_the_whole_batches_before_it_are_announced(rows: int, announced: bool) -> None:
-    wanted = Announce(5, 2, ((1, 17),), rows=rows) if announced else None
-    assert indexed().announcement(5, 2, ((1, 17),), rows) == wanted
-
-
-def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
-    order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
-    plan = indexed(order, batch_size=5, epochs=1)
-    chunks: dict[int | None, set[int]] = {}
-    for group in range(100):
-        for row in range(10):
-            read = chunks.setdefault(plan.affinity(group, row), set())
-            read.add(int(order.indices(group * 10 + row, 1)[0]) // 10)
-    assert None not in chunks
-    assert len(chunks) == 25
-    assert sum(map(len, chunks.values())) == 100  # no chunk belongs to two of them
-
-
-def test_without_chunks_any_loader_may_have_any_task() -> None:
-    assert indexed().affinity(7, 3) is None
-
-
-# ---- batches of streams
-
-
-def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[StreamBatch]:
+def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[Run]:
     """Shard by shard and round by round; `wrap` runs a shard's epochs into each other."""
     runs, rounds = ([length * epochs for length in lengths], 1) if last_batch == "wrap" else (lengths, epochs)
     return [
-        StreamBatch(epoch, shard, sequence, rows)
+        Run(0, rows, epoch, sequence * size, shard=shard)
         for epoch in range(rounds)
         for sequence in range(max(-(-length // size) for length in runs))
         for shard, length in enumerate(runs)
@@ -147,7 +64,7 @@ class Stream:
         self.size = schedule.plan.parameters.batch_size
         self.slots = slots
         self.rng = rng
-        self.announced: list[StreamBatch] = []
+        self.announced: list[Run] = []
         self._open: dict[int, bool] = {}
         self._next_group = self._next_announced = 0
 
@@ -174,11 +91,11 @@ class Stream:
         return list({self.schedule.affinity(group, 0): group for group in sorted(waiting, reverse=True)}.values())
 
     def _fill(self, group: int) -> None:
-        wanted = self.schedule.stream_batch(group)
+        (wanted,) = self.schedule.runs(group, 0, self.size)
         assert wanted.rows == self.schedule.rows_of(group)
         assert self.schedule.affinity(group, 0) == wanted.shard
-        assert self.schedule.sample_in(group, 1, -1)[:2] == (wanted.epoch, wanted.sequence * self.size + 1)
-        left = self.lengths[wanted.shard] - wanted.sequence * wanted.rows
+        assert self.schedule.sample_in(group, 1, -1)[:2] == (wanted.epoch, wanted.position + 1)
+        left = self.lengths[wanted.shard] - wanted.position
         rows = max(0, min(wanted.rows, left))
         self.schedule.note_done(group, rows)
         assert self.schedule.batch_rows(group, ALL_ROWS) == ((rows,) if rows else ())
@@ -190,8 +107,7 @@ class Stream:
             announce = self.schedule.announcement(self._next_announced, 0, ())
             self._next_announced += 1
             if announce is not None:
-                assert announce.stream is not None
-                self.announced.append(announce.stream)
+                self.announced += announce.runs
 
 
 @settings(max_examples=200)
@@ -235,7 +151,7 @@ def test_a_stream_goes_on_behind_any_batch_that_was_taken(
     for batch in whole[:taken]:
         if batch.epoch != position.epoch:
             position.epoch, position.sequences = batch.epoch, [0] * len(lengths)
-        position.sequences[batch.shard] = batch.sequence + 1
+        position.sequences[batch.shard] = batch.position // size + 1
         position.turn = (batch.shard + 1) % len(lengths)
     schedule = stream_schedule(position, size, last_batch, epochs=2)
     runs = [2 * length for length in lengths] if last_batch == "wrap" else lengths
@@ -307,7 +223,7 @@ def test_a_ranks_shards_are_numbered_among_those_of_all_ranks() -> None:
     schedule = stream_schedule(StreamPosition.start(2), 4, rank=3)
     assert schedule.has(0)
     assert schedule.has(1)
-    assert [schedule.stream_batch(group).shard for group in (0, 1)] == [6, 7]
+    assert [schedule.runs(group, 0, 4)[0].shard for group in (0, 1)] == [6, 7]
 
 
 def test_of_a_streams_batch_with_a_bad_row_nothing_is_postprocessed_or_announced() -> None:

@@ -1,0 +1,158 @@
+"""The order of a run with a sampler: epochs are drawn one ahead, into a shared file. Pure, except for that file.
+
+Only when an epoch is drawn its length is known. The assembler has the order; loaders read the draws that a run names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from ..base.keys import derive_key
+from ..base.parameters import Parameters
+from ..base.specs import IndexArray
+from ..transport.messages import Draw, Drawn, Run, WeightsChange
+from .draws import samples_in
+from .epoch_order import keyed_permutation
+from .samplers import AboutSampler
+from .weights_log import version_at, without_superseded
+
+_INDEX_BYTES = 8
+
+_MOST_OTHERS = 100
+"""The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
+
+_Key = tuple[int, int]
+"""An epoch and the version of the weights by which it was drawn."""
+
+
+class DrawsFile(Protocol):
+    """The shared file that holds draws and sizes of batches; offsets and sizes in bytes."""
+
+    def read(self, offset: int, count: int, kind: type[np.int64], /) -> IndexArray: ...
+
+    def free(self, offset: int, size: int, /) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """A drawn epoch. `starts`: the first sample of each of its batches, and the end, if it was drawn in batches.
+
+    `others`: see Run.
+    """
+
+    offset: int
+    size: int
+    items: int
+    starts: IndexArray | None = None
+    others: bytes = b""
+
+
+@dataclass(slots=True)
+class DrawnOrder:
+    """`changes`: those of the sampler's weights. `failure`: the reason why an epoch could not be drawn."""
+
+    parameters: Parameters
+    about: AboutSampler
+    changes: list[WeightsChange]
+    file: DrawsFile = field(init=False, repr=False)
+    """Set by the process that has it."""
+    failure: Drawn | None = None
+    _failed: dict[_Key, Drawn] = field(default_factory=dict)
+    _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
+    _needed: int | None = None
+    _asked: Draw | None = None
+    _file_end: int = 0
+
+    @property
+    def gives_batches(self) -> bool:
+        return self.about.gives_batches
+
+    # ---- as an Order
+
+    def length(self, epoch: int) -> int | None:
+        """Return the items of the epoch; None while it is awaited, and if it could not be drawn."""
+        key = self._key(epoch)
+        found = self._drawn.get(key)
+        self._needed = epoch if found is None else None
+        self.failure = self._failed.get(key)
+        return None if found is None else found.items
+
+    def run(self, row: int, epoch: int, item: int, items: int) -> Run:
+        drawn = self._drawn[self._key(epoch)]
+        if drawn.starts is not None:
+            item, end = int(drawn.starts[item]), int(drawn.starts[item + items])
+            items = end - item
+        return Run(row, items, epoch, item, drawn.offset + _INDEX_BYTES * item, others=drawn.others)
+
+    def complaint(self, epoch: int) -> str:
+        return f"{self.about.name}, epoch {epoch}: it gave {self.length(epoch)} {self.about.items}"
+
+    # ---- draws
+
+    def wanted(self, epoch: int) -> Draw | None:
+        """Return the next epoch to draw if the rounds stand in `epoch`, each once."""
+        if self._asked is not None or self.failure is not None:
+            return None
+        epochs = self.parameters.epochs
+        keys = [] if self._needed is None else [self._key(self._needed)]
+        keys += [self._key(each) for each in (epoch, epoch + 1) if epochs is None or each < epochs]
+        key = next((key for key in keys if key not in self._drawn and key not in self._failed), None)
+        if key is not None:
+            self._asked = Draw(0, *key, self._file_end)
+        return self._asked
+
+    def note_drawn(self, draw: Draw, answer: Drawn) -> None:
+        """Record the answer to `draw`."""
+        self._asked = None
+        key = draw.epoch, draw.weights
+        if answer.failure:
+            self._failed[key] = answer
+            return
+        size, starts = _INDEX_BYTES * (answer.indices + answer.batches), None
+        if answer.batches:
+            sizes = self.file.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches, np.int64)
+            starts = np.concatenate([[0], np.cumsum(sizes)])
+        others = self._others(draw, answer.indices) if self.parameters.on_error == "replace" else b""
+        self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others)
+        self._file_end = draw.offset + size
+
+    def _others(self, draw: Draw, samples: int) -> bytes:
+        permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
+        positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
+        return b"".join(self._samples(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
+
+    def indices(self, runs: list[Run]) -> bytes:
+        """Return the sample of each row of `runs`, as int64."""
+        return b"".join(self._samples(run.offset, run.rows).tobytes() for run in runs)
+
+    # ---- for a loader
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
+        draws = self.file.read(run.offset, run.rows, np.int64)
+        return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws
+
+    def batch_key(self, run: Run) -> tuple[int, ...]:
+        """Return what identifies a batch that begins with `run`."""
+        return run.epoch, run.position
+
+    def _samples(self, offset: int, count: int) -> IndexArray:
+        return samples_in(self.file.read(offset, count, np.int64))
+
+    def note_weights(self, change: WeightsChange, epoch: int) -> None:
+        """Record new weights while the rounds stand in `epoch`."""
+        self.changes = [*without_superseded(self.changes, epoch), change]
+
+    def free(self, epoch: int, in_use: int | None) -> None:
+        """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use."""
+        for key, drawn in list(self._drawn.items()):
+            is_past = key[0] < epoch or key != self._key(key[0])
+            if is_past and (in_use is None or drawn.offset + drawn.size <= in_use):
+                del self._drawn[key]
+                self.file.free(drawn.offset, drawn.size)
+
+    def _key(self, epoch: int) -> _Key:
+        return epoch, version_at(self.changes, epoch)
