@@ -19,6 +19,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
@@ -112,6 +113,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
         waiting; see layer.md.
+    cpu_share: the part of the usable cores that num_loaders "auto" takes at most; the trainer has the rest.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
     start: start of a layer's processes: "at_first_batch", or "at_setup", so that batches are ready while the net is
         made or restored.
@@ -160,6 +162,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tops: tuple[str, ...] | None = None
     batch_size: Positive
     num_loaders: NotNegative | Literal["auto"] = "auto"
+    cpu_share: Share = 1.0
     remote_loaders: RemoteLoaders | None = None
     start: Literal["at_first_batch", "at_setup"] = "at_first_batch"
     prefetch_batches: Positive | Literal["auto"] = "auto"
@@ -214,6 +217,7 @@ class ReaderParameters(SharedParameters, total=False):
     tops: str | Sequence[str] | None
     batch_size: Required[int]
     num_loaders: int | Literal["auto"]
+    cpu_share: float
     remote_loaders: Mapping[str, Any] | None
     start: Literal["at_first_batch", "at_setup"]
     prefetch_batches: int | Literal["auto"]

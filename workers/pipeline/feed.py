@@ -42,6 +42,7 @@ from ..transport import links
 from ..transport.board_reading import read_board
 from ..transport.control_groups import tasks_left
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
+from ..transport.memory import available_memory
 from ..transport.messages import Announce, End, Failure, Release, Stop, ToTrainer
 from ..transport.status_board import Count, LoaderState
 from ..watching.diagnosis import diagnose
@@ -63,10 +64,15 @@ _log = logging.getLogger("blobfeed")
 
 
 def _fitting(plan: Plan) -> Plan:
-    """The plan with as many loaders as the control groups grant; raises BlobfeedError if fixed ones do not fit."""
+    """Return the plan with as many loaders and slots as fit; raises BlobfeedError if fixed loaders do not.
+
+    The control groups grant processes and memory. The ring of `prefetch_batches: auto` takes at most half of the
+    memory that is available, or two slots: the loaders need some, too.
+    """
     least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
     fit = loaders_that_fit(plan.max_loaders, least=least, tasks=tasks_left())
-    return replace(plan, max_loaders=fit)
+    slots = max(2, min(plan.auto_slots, available_memory() // 2 // plan.layout.slot_bytes))
+    return replace(plan, max_loaders=fit, auto_slots=slots)
 
 
 class Feed:

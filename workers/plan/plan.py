@@ -11,6 +11,7 @@ only place of `batch_size`, `seed` and other parameters; no component stores a c
 from __future__ import annotations
 
 import json
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ from ..order.epoch_order import EpochOrder
 from ..order.rounds import Rounds, by_batch
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
+from ..transport.control_groups import processors_granted
 from ..transport.messages import Announce
 from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
@@ -72,7 +74,7 @@ class Plan(ABC):
     `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `tried`: the sample that setup has made.
+    maximum. `tried`: the sample that setup has made. `auto_slots`: the slots of `prefetch_batches: auto`.
     """
 
     parameters: Parameters
@@ -86,6 +88,7 @@ class Plan(ABC):
     rows_at_once: int = 1
     batches_per_slot: int = 1
     tried: int = 0
+    auto_slots: int = _AHEAD + 1
 
     ends: ClassVar[str] = "the stream has ended in all of its epochs"
     """The message of EndOfData behind the last batch, if the number of batches is not known."""
@@ -217,7 +220,7 @@ class Plan(ABC):
         """The number of slots: for the batches prefetched, plus one that `delivery: view` gives the trainer."""
         ahead = self.parameters.prefetch_batches
         if ahead == "auto":
-            return _AHEAD + 1
+            return self.auto_slots
         return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
 
     def most_ahead(self, in_slot: int) -> int:
@@ -310,12 +313,21 @@ class IndexedProgress(msgspec.Struct, frozen=True):
 
 
 def usable_cores() -> int:
-    """Return the number of cores in this process's affinity mask, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0))
+    """Return the number of cores that this process may use, which may be fewer than the machine has.
+
+    These are the cores of its affinity mask, or the processor time that its control groups grant, rounded up, if that
+    is less: the rules of loky's `cpu_count`.
+    """
+    granted = processors_granted()
+    cores = len(os.sched_getaffinity(0))
+    return cores if granted is None else max(1, min(cores, math.ceil(granted)))
 
 
 def max_loaders(parameters: Parameters) -> int:
-    return usable_cores() if parameters.num_loaders == "auto" else parameters.num_loaders
+    """Return the most local loaders: with `num_loaders: auto` the cores in `cpu_share`, at least one."""
+    if parameters.num_loaders != "auto":
+        return parameters.num_loaders
+    return max(1, int(usable_cores() * parameters.cpu_share + 1e-9))
 
 
 def check_state(

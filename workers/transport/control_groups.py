@@ -1,4 +1,4 @@
-"""The control groups that this process is in, of both versions, and the processes and threads that they grant."""
+"""The control groups of this process, of both versions, and the processes, threads and processors that they grant."""
 
 from __future__ import annotations
 
@@ -40,6 +40,24 @@ def read_limit(file: Path) -> int | None:
     """The limit that a control group's file holds, None for none; raises OSError, as for a root, which has no file."""
     text = file.read_text().strip()
     return None if text == "max" or int(text) >= _UNLIMITED // 2 else int(text)
+
+
+def processors_granted(proc: Path = PROC, root: Path = ROOT) -> float | None:
+    """Return how many processors' time the tightest control group grants; None where none sets a limit."""
+    return min(_processor_limits(proc, root), default=None)
+
+
+def _processor_limits(proc: Path, root: Path) -> Iterator[float]:
+    for folder, version in control_groups("cpu", proc, root):
+        try:
+            if version == 2:
+                quota, period = (folder / "cpu.max").read_text().split()
+            else:
+                quota, period = ((folder / f"cpu.cfs_{name}_us").read_text().strip() for name in ("quota", "period"))
+        except OSError:  # a root, or a group without this controller
+            continue
+        if quota not in ("max", "-1"):
+            yield int(quota) / int(period)
 
 
 class TasksLeft(NamedTuple):

@@ -546,3 +546,18 @@ def test_the_death_of_the_nursery_is_an_error_that_names_the_signal() -> None:
         with pytest.raises(LoaderDied, match="killed by SIGKILL") as caught:
             take_for_ever(pipeline)
         assert caught.value.exits == ("killed by SIGKILL",)
+
+
+@pytest.mark.parametrize(("room", "slots"), [(100.0, 5), (7.0, 3), (1.0, 2)])
+def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
+    monkeypatch: pytest.MonkeyPatch, room: float, slots: int
+) -> None:
+    given = parameters(epochs=2)
+    with Pipeline(given, source=Numbered()) as pipeline:
+        monkeypatch.setattr(
+            "blobfeed.workers.pipeline.feed.available_memory", lambda: int(room * pipeline._plan.layout.slot_bytes)
+        )
+        delivered = list(deliver(pipeline))
+        running: Any = pipeline._feed
+        assert running.shared.ring.slots == slots
+    assert delivered == Promise(given).batches()

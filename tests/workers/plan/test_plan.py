@@ -321,6 +321,29 @@ def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
     assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()
 
 
+@pytest.mark.parametrize(
+    ("cores", "granted", "share", "usable", "loaders"),
+    [
+        (8, None, 1.0, 8, 8),
+        (8, None, 0.8, 8, 6),
+        (10, None, 0.7, 10, 7),  # 10 * 0.7 is a little less than 7 in binary
+        (8, None, 0.01, 8, 1),
+        (8, 2.0, 1.0, 2, 2),
+        (8, 2.5, 1.0, 3, 3),
+        (8, 0.2, 0.5, 1, 1),
+        (2, 16.0, 0.5, 2, 1),
+    ],
+)
+def test_auto_takes_its_share_of_the_cores_that_affinity_and_control_groups_grant(
+    monkeypatch: pytest.MonkeyPatch, cores: int, granted: float | None, share: float, usable: int, loaders: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.setattr("blobfeed.workers.plan.plan.processors_granted", lambda: granted)
+    assert usable_cores() == usable
+    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto", cpu_share=share)) == loaders
+    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=20, cpu_share=share)) == 20
+
+
 def test_every_loader_has_a_line_of_the_status_board_and_the_sampler_one() -> None:
     assert replace(indexed(), max_loaders=3).status_lines == 3
     assert replace(indexed(remote_loaders=RemoteLoaders(count=5)), max_loaders=3).status_lines == 3 + 5

@@ -1,11 +1,11 @@
-"""How many processes and threads control groups grant, on made-up trees of both versions."""
+"""How many processes, threads and processors control groups grant, on made-up trees of both versions."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.transport.control_groups import TasksLeft, tasks_left
+from blobfeed.workers.transport.control_groups import TasksLeft, processors_granted, tasks_left
 
 pytestmark = pytest.mark.pure
 
@@ -40,5 +40,38 @@ def test_the_tightest_group_counts(
     assert tasks_left(proc, root) == found
 
 
+# The groups that a process is in; the files of the tree; the processors that they grant.
+PROCESSORS: dict[str, tuple[str, dict[str, str], float | None]] = {
+    "version 2": ("0::/job", {"job/cpu.max": "150000 100000"}, 1.5),
+    "max is no limit": ("0::/job", {"job/cpu.max": "max 100000"}, None),
+    "nested": ("0::/slice/job", {"slice/cpu.max": "50000 100000", "slice/job/cpu.max": "200000 100000"}, 0.5),
+    "in a container": ("0::/docker/0123", {"cpu.max": "300000 100000"}, 3.0),
+    "version 1": (
+        "3:cpu,cpuacct:/job\n0::/",
+        {"cpu/job/cpu.cfs_quota_us": "250000", "cpu/job/cpu.cfs_period_us": "50000"},
+        5.0,
+    ),
+    "version 1 without limit": (
+        "3:cpu:/job",
+        {"cpu/job/cpu.cfs_quota_us": "-1", "cpu/job/cpu.cfs_period_us": "100000"},
+        None,
+    ),
+    "without the controller": ("0::/job", {"job/pids.max": "3"}, None),
+}
+
+
+@pytest.mark.parametrize(("groups", "files", "granted"), PROCESSORS.values(), ids=PROCESSORS)
+def test_the_tightest_quota_of_processor_time_counts(
+    tmp_path: Path, groups: str, files: dict[str, str], granted: float | None
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(f"{groups}\n")
+    for name, text in files.items():
+        (tmp_path / "cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "cgroup" / name).write_text(f"{text}\n")
+    assert processors_granted(tmp_path / "proc", tmp_path / "cgroup") == granted
+
+
 def test_without_control_groups_there_is_no_limit(tmp_path: Path) -> None:
     assert tasks_left(tmp_path, tmp_path) is None
+    assert processors_granted(tmp_path, tmp_path) is None
