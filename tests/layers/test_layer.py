@@ -171,29 +171,6 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
 
 
 @pytest.mark.parametrize(
-    ("tops", "change", "message"),
-    [
-        (["data"], {}, r"gives 2 tops \(data, label\), the net definition has 1: declare as many, or say with the"),
-        (
-            ["data"],
-            {"concatenate": ["data"]},
-            r"gives 3 tops \(.*\), .* has 1: declare as many, or the first 2, or say",
-        ),
-        (["a", "b", "c"], {}, r"gives 2 tops \(data, label\), the net definition has 3"),
-        (None, {"batchsize": 3}, r"layer MultiProcessInputLayer: unknown parameter 'batchsize' \(did you mean 'batch"),
-        (None, {"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
-        (None, {"batch_size": 50, "last_batch": "drop"}, "batch_size"),
-        (None, {"delivery": "view"}, "'delivery' is 'view'"),
-    ],
-)
-def test_a_mistake_in_the_net_definition_is_said_in_setup(
-    train: dict[str, Any], tops: list[str] | None, change: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ParameterError, match=message):
-        LayerHarness(MultiProcessInputLayer, {**train, **change}, tops=tops)
-
-
-@pytest.mark.parametrize(
     ("rows", "kind", "message"),
     [
         (10**12, ParameterError, r"'batch_size' is 1,000,000,000,000: top 'data' .* hold at most 2,147,483,647"),
@@ -213,13 +190,6 @@ def test_a_batch_that_no_memory_holds_is_refused_in_setup(
         LayerHarness(MultiProcessInputLayer, {**train, "batch_size": rows})
 
 
-def test_a_layer_has_no_device_of_its_own(train: dict[str, Any]) -> None:
-    with pytest.raises(
-        ParameterError, match=r"layer MultiProcessInputLayer: parameter 'device' is 'cuda:7'.*leave it out"
-    ):
-        LayerHarness(MultiProcessInputLayer, {**train, "device": "cuda:7"})
-
-
 def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
     harness = LayerHarness(MultiProcessInputLayer, train)
     with pytest.raises(ParameterError, match="has no bottoms, the net definition gives it 1"):
@@ -229,12 +199,6 @@ def test_a_layer_with_bottoms_is_refused(train: dict[str, Any]) -> None:
 def test_a_top_may_be_chosen_by_name(train: dict[str, Any]) -> None:
     with LayerHarness(MultiProcessInputLayer, {**train, "tops": "label"}) as harness:
         assert list(harness.forward()) == ["label"]
-
-
-@pytest.mark.parametrize("text", ["", "batch_size", "[1]", "{source: {hdf5: {path: x}}, batch_size: 4"])
-def test_a_param_str_that_is_no_mapping_is_refused(text: str) -> None:
-    with pytest.raises(ParameterError, match="param_str"):
-        LayerHarness(MultiProcessInputLayer, text, tops=["data", "label"])
 
 
 def test_paths_are_taken_from_the_base_directory_where_there_is_one_else_from_the_working_directory(

@@ -10,7 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import FetchOrderError, ParameterError, PipelineClosed, SourceError
+from blobfeed.workers.base.errors import FetchOrderError, ParameterError, PipelineClosed
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
@@ -208,29 +208,6 @@ def test_a_closed_reader_says_so(path: str, fetches: int) -> None:
         reader.get_next_batch()
     with pytest.raises(PipelineClosed, match="closed"):
         reader.fetch_data()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"hdf5_path": "none.h5"}, "none.h5"),
-        ({"batch_size": 0}, "'batch_size' is 0: expected a whole number >= 1"),
-        ({"batch_size": 2, "batchSize": 3}, "'batch_size' and 'batchSize' are both given"),
-        ({"njob": 0}, "'njob' is 0"),
-        ({"nthread": "two"}, "'nthread' is 'two'"),
-        ({"num_dim": 4}, "must be 1, 2, 3 and 4 in some order"),
-        ({"h_dim": 5}, "'h_dim' is 5: expected a whole number"),
-        ({"data_field": "date"}, "no data set 'date' .did you mean 'data'"),
-        ({"labels_field": "lab"}, "name the ones to read in data_field and labels_field"),
-        ({"data_field": "labels"}, "data_field and labels_field are .'labels', 'labels'.: expected each name once"),
-        ({"data_field": "labels", "labels_field": "data"}, "num_dim, h_dim, w_dim and cha_dim name 4 dimensions"),
-        ({"postprocess": 7}, "'postprocess' is 7: expected a function"),
-        ({"suffle": True}, "unknown parameter 'suffle' .did you mean 'shuffle'"),
-    ],
-)
-def test_a_bad_argument_is_named_with_its_value(path: str, arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises((ParameterError, SourceError), match=says):
-        AsyncReader({"hdf5_path": path, **arguments})
 
 
 def test_a_missing_path_is_an_error() -> None:

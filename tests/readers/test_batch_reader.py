@@ -31,7 +31,7 @@ from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
-from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError, SourceError
+from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
@@ -40,7 +40,6 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support import leftovers
 from tests.support.interrupting import interrupts_in
-from tests.support.pictures import encoded, picture, write_list
 from tests.support.reader_data import IMAGE, images, labels, records, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -379,30 +378,6 @@ def test_a_crop_may_be_higher_than_wide(tmp_path: Path) -> None:
         np.testing.assert_array_equal(next(iter(reader))["data"], pixels[:, :, 1:5, 2:3])
 
 
-@pytest.mark.parametrize(
-    ("transform", "message"),
-    [
-        ({"scale": [1, 2]}, r"'transform.scale' has 2 values, .* one for each of the 3 channels"),
-        ({"scale": []}, r"'transform.scale' is \[\]: expected a number, or one for each channel"),
-        ({"crop_size": [2, 9]}, r"crop_size is \[2, 9\]: expected at most the size of the image"),
-        ({"crop_size": [2]}, r"'transform.crop_size' is \[2\]: expected a whole number >= 0 or a list of 2, each item"),
-    ],
-)
-def test_scales_and_crops_that_do_not_fit_are_named(transform: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        read({"arrays": {"data": np.zeros((2, 3, 6, 5))}}, transform=transform)
-
-
-def test_a_first_picture_that_is_smaller_than_the_crop_is_named(tmp_path: Path) -> None:
-    path = write_list(tmp_path, {"small.png": encoded(picture(6, 8), ".png"), "b.png": encoded(picture(9, 9), ".png")})
-    options = {"path": str(path), "root_folder": str(tmp_path), "max_height": 9}
-    with pytest.raises(
-        SampleError, match=r"sample 0 \(.*small\.png\): an image of 6×8 is smaller than crop_size 7"
-    ) as raised:
-        read({"image_list": options}, transform={"crop_size": 7})
-    assert (raised.value.index, Path(raised.value.path).name) == (0, "small.png")
-
-
 @pytest.mark.parametrize("copying", [True, False])
 def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> None:
     torch = pytest.importorskip("torch")
@@ -653,34 +628,6 @@ def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
 
 
 # ---- bad arguments
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ({"batch_size": 0}, "parameter 'batch_size' is 0: expected a whole number >= 1"),
-        ({"batch_sise": 2}, "unknown parameter 'batch_sise' .did you mean 'batch_size'"),
-        ({"decoder": max}, "unknown parameter 'decoder' .did you mean 'decode'.*the nearest known ones are decode, "),
-        ({"last_batch": "keep"}, "parameter 'last_batch' is 'keep'"),
-        ({"last_batch": "drop", "batch_size": 11}, "last_batch is 'drop'.*samples=10, batch_size=11"),
-        ({"epochs": 0}, "parameter 'epochs' is 0"),
-        ({"rank": 2, "world_size": 2}, "parameter 'rank' is 2: expected a number below world_size=2"),
-        ({"device": "gpu"}, "parameter 'device' is 'gpu': expected '' .NumPy., 'cpu' or a CUDA device"),
-        ({"decode": 3}, "parameter 'decode' is 3: expected a function"),
-        ({"postprocess": "f"}, "parameter 'postprocess' is 'f': expected a function"),
-        ({"tops": ["data", "labels"]}, "no data set 'labels' .did you mean 'label'"),
-        ({"mix": [{}]}, "exactly one of 'source' and 'mix'"),
-    ],
-)
-def test_a_bad_argument_is_named_with_its_value(source: dict[str, Any], arguments: dict[str, Any], says: str) -> None:
-    with pytest.raises((ParameterError, SourceError), match=says):
-        read(source, **arguments)
-
-
-@pytest.mark.parametrize("given", [None, 3, {}, {"hdf6": {}}, {"hdf5": {}}])
-def test_a_bad_source_is_an_error(given: object) -> None:
-    with pytest.raises(ParameterError, match=r"source|hdf5"):
-        read(given)
 
 
 def test_a_type_that_torch_has_not_is_an_error(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ class Catalogue:
 
     path: Path
     scenarios: Mapping[str, Scenario]
-    use: Callable[[Any], object]
+    use: Callable[[Any], object] = lambda made: None
 
     def check(self, name: str, folder: Path, *, update: bool) -> None:
         """The scenario `name` raises the error that the file says, or with `update`, the file says what it raises."""
@@ -83,5 +83,7 @@ def _words(error: BlobfeedError, folder: Path) -> str:
 
 def _is_ours(error: BaseException) -> bool:
     """Whether blobfeed's own code raises the exception, and no library or built-in function that it calls."""
-    *_, last = traceback.extract_tb(error.__traceback__)
-    return "/blobfeed/" in last.filename and (last.line or "").startswith("raise ")
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:  # it came from a loader
+        return isinstance(error, BlobfeedError)
+    return "/blobfeed/" in frames[-1].filename and (frames[-1].line or "").startswith("raise ")

@@ -1,0 +1,176 @@
+"""What newcomers get wrong in readers and layers: errors.txt has the words, in setup or with the batch that fails."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.layers.harness import LayerHarness
+from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
+from blobfeed.workers.base.hooks import Sample
+
+from blobfeed import BatchReader
+from tests.support.catalogue import Catalogue, Scenario
+from tests.support.pictures import encoded, picture
+from tests.support.reader_data import write_hdf5
+
+SAMPLES = 10
+ARRAYS = {"arrays": {"data": np.zeros((8, 3, 4), np.uint8), "label": np.arange(8)}}
+IMAGES = {"arrays": {"data": np.zeros((2, 3, 6, 5))}}
+TRAIN = {"hdf5": {"path": "train.h5"}}
+
+
+def _files(folder: Path) -> None:
+    write_hdf5(folder / "train.h5", SAMPLES)
+    with h5py.File(folder / "unequal.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((8, 3)), np.arange(7)
+    with h5py.File(folder / "names.h5", "w") as file:
+        file["name"] = np.array([b"one", b"three"])
+    (folder / "pictures").mkdir()
+    (folder / "pictures" / "a.png").write_bytes(encoded(picture(6, 8), ".png"))
+    (folder / "pictures.txt").write_text("pictures/a.png 1\n")
+    (folder / "empty").mkdir()
+
+
+def read(source: Any = TRAIN, **parameters: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        _files(folder)
+        return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, "epochs": 1, "base_dir": folder, **parameters})
+
+    return scenario
+
+
+def fetch(**parameters: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        pytest.importorskip("torch")
+        from blobfeed.readers.async_reader import AsyncReader
+
+        with h5py.File(folder / "train.h5", "w") as file:
+            file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
+        return AsyncReader({"hdf5_path": str(folder / "train.h5"), **parameters})
+
+    return scenario
+
+
+def layer(tops: Any = ("data", "label"), **parameters: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        _files(folder)
+        values = {"source": {"hdf5": {"path": str(folder / "train.h5")}}, "batch_size": 4, "num_loaders": 0}
+        return LayerHarness(MultiProcessInputLayer, {**values, **parameters}, tops=list(tops))
+
+    return scenario
+
+
+def needs_no_generator(sample: Sample) -> Sample:
+    return sample
+
+
+def grows(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
+    return {**sample, "data": np.zeros((1 + int(sample["label"]), 4), np.uint8)}
+
+
+READERS = {
+    "no batch": read(batch_size=0),
+    "a misspelt parameter": read(batch_sise=2),
+    "a longer name": read(decoder=max),
+    "an unknown parameter": read(xyz=1),
+    "a singular": read(epoch=1),
+    "an unknown way to end": read(last_batch="keep"),
+    "a batch larger than an epoch": read(last_batch="drop", batch_size=11),
+    "no epoch": read(epochs=0),
+    "a rank beyond its world": read(rank=2, world_size=2),
+    "an unknown device": read(device="gpu"),
+    "a number for a hook": read(decode=3),
+    "a word for a hook": read(postprocess="f"),
+    "a hook without a generator": read(ARRAYS, decode=needs_no_generator),
+    "an unknown top": read(tops=["data", "labels"]),
+    "a source and a mix": read(mix=[{}]),
+    "a start of layers": read(start="at_setup"),
+    "copy and no copy": read(delivery="copy", copy=False),
+    "view and copy": read(delivery="view", copy=True),
+    "no source": read(None),
+    "a number for a source": read(3),
+    "a source of no kind": read({}),
+    "a source of an unknown kind": read({"hdf6": {}}),
+    "a source without its options": read({"hdf5": {}}),
+    "an option beside its kind": read({"hdf5": "x.h5", "limit": 5}),
+    "options beside their kind": read({"hdf5": Path("x.h5"), "tops": 1, "limit": 2}),
+    "a folder of pictures": read("pictures"),
+    "a list of pictures": read("pictures.txt"),
+    "a glob without a match": read("*.hdf"),
+    "a glob in an empty folder": read("empty/*.h5"),
+    "unequal lengths": read("unequal.h5"),
+    "a type that torch has not": read("names.h5", tops=["name"], device="cpu"),
+    "a fraction": read(ARRAYS, transform={"scale": "1/255"}),
+    "a fraction of nothing": read(ARRAYS, transform={"scale": "1/0"}),
+    "two scales for three channels": read(IMAGES, transform={"scale": [1, 2]}),
+    "no scales": read(IMAGES, transform={"scale": []}),
+    "a crop wider than a picture": read(IMAGES, transform={"crop_size": [2, 9]}),
+    "half a crop": read(IMAGES, transform={"crop_size": [2]}),
+    "a crop larger than a picture": read(IMAGES, transform={"crop_size": 7}),
+    "a crop larger than the first file": read(
+        {"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"crop_size": 7}
+    ),
+    "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
+    "a misspelt balance of a file": read(sampler={"balance": "lable"}),
+    "more rows than max_rows": read(ARRAYS, batch_size=1, decode=grows, max_rows=3, concatenate=["data"]),
+    "larger than max_shapes": read(ARRAYS, batch_size=1, decode=grows, max_shapes={"data": (3, 4)}),
+}
+
+ASYNC = {
+    f"AsyncReader, {name}": fetch(**parameters)
+    for name, parameters in {
+        "absent": {"hdf5_path": "/none.h5"},
+        "no batch": {"batch_size": 0},
+        "two names for the batch size": {"batch_size": 2, "batchSize": 3},
+        "no jobs": {"njob": 0},
+        "a word for threads": {"nthread": "two"},
+        "dimensions at one place": {"num_dim": 4},
+        "a fifth dimension": {"h_dim": 5},
+        "a misspelt field": {"data_field": "date"},
+        "an unknown field": {"labels_field": "lab"},
+        "one field for both": {"data_field": "labels"},
+        "fields exchanged": {"data_field": "labels", "labels_field": "data"},
+        "a number for a hook": {"postprocess": 7},
+        "a misspelt parameter": {"suffle": True},
+    }.items()
+}
+
+LAYERS = {
+    "layer, one top too few": layer(["data"]),
+    "layer, two tops too few": layer(["data"], concatenate=["data"]),
+    "layer, one top too many": layer("abc"),
+    "layer, a misspelt parameter": layer(batchsize=3),
+    "layer, no batch": layer(batch_size=0),
+    "layer, a batch larger than an epoch": layer(batch_size=50, last_batch="drop"),
+    "layer, view": layer(delivery="view"),
+    "layer, a device": layer(device="cuda:7"),
+    "layer, more rows than can be counted": layer(batch_size=10**12),
+    "layer, more rows than a number holds": layer(batch_size=10**30),
+}
+
+
+def _use(made: Any) -> None:
+    with closing(made):
+        list(made)
+
+
+ERRORS = Catalogue(Path(__file__).with_name("errors.txt"), READERS | ASYNC | LAYERS, _use)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+@pytest.mark.parametrize("name", ERRORS.scenarios)
+def test_the_error_is_the_one_in_the_catalogue(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    ERRORS.check(name, tmp_path, update=pytestconfig.getoption("--update"))
+
+
+def test_the_catalogue_has_these_scenarios_and_no_others() -> None:
+    ERRORS.check_names()
