@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -54,3 +56,31 @@ def test_a_process_that_holds_torch_and_tensorflow_is_recognised(monkeypatch: py
 def test_files_of_tensorflow_and_keras_get_a_process_unless_they_have_one(named: str, file: str, another: bool) -> None:
     arguments = [str(HERE / argument) for argument in named.split()]
     assert own_process.needs_own_process(HERE / file, arguments) == another
+
+
+def test_what_tests_replace_inside_the_package_is_in_one_list(pytestconfig: pytest.Config) -> None:
+    """Each line pins an internal name, so a fault goes in through a public name where it can. --update writes it."""
+    files = sorted(HERE.rglob("*.py"))
+    found = [f"{path.relative_to(HERE)} | {name}\n" for path in files for name in sorted(set(_replaced(path)))]
+    listed = HERE / "injected.txt"
+    if pytestconfig.getoption("--update"):
+        listed.write_text("".join(found))
+    assert set(found) <= set(listed.read_text().splitlines(keepends=True)), "another name of the package is replaced"
+
+
+def _replaced(path: Path) -> Iterator[str]:
+    """The names that `setattr` replaces in modules and classes of the package, and private attributes of others."""
+    nodes = list(ast.walk(ast.parse(path.read_text())))
+    imports = [
+        node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("blobfeed")
+    ]
+    ours = {alias.asname or alias.name for node in imports for alias in node.names}
+    for node in nodes:
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".setattr") and node.args:
+            whole = ast.unparse(node.args[0]).strip("'")
+            if whole.startswith("blobfeed.") or whole.partition(".")[0] in ours or "._" in whole:
+                yield whole + "".join(f".{ast.literal_eval(name)}" for name in node.args[1:-1] if _is_text(name))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)

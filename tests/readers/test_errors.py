@@ -121,23 +121,20 @@ READERS = {
     "larger than max_shapes": read(ARRAYS, batch_size=1, decode=grows, max_shapes={"data": (3, 4)}),
 }
 
-ASYNC = {
-    f"AsyncReader, {name}": fetch(**parameters)
-    for name, parameters in {
-        "absent": {"hdf5_path": "/none.h5"},
-        "no batch": {"batch_size": 0},
-        "two names for the batch size": {"batch_size": 2, "batchSize": 3},
-        "no jobs": {"njob": 0},
-        "a word for threads": {"nthread": "two"},
-        "dimensions at one place": {"num_dim": 4},
-        "a fifth dimension": {"h_dim": 5},
-        "a misspelt field": {"data_field": "date"},
-        "an unknown field": {"labels_field": "lab"},
-        "one field for both": {"data_field": "labels"},
-        "fields exchanged": {"data_field": "labels", "labels_field": "data"},
-        "a number for a hook": {"postprocess": 7},
-        "a misspelt parameter": {"suffle": True},
-    }.items()
+FETCHED: dict[str, dict[str, Any]] = {
+    "absent": {"hdf5_path": "/none.h5"},
+    "no batch": {"batch_size": 0},
+    "two names for the batch size": {"batch_size": 2, "batchSize": 3},
+    "no jobs": {"njob": 0},
+    "a word for threads": {"nthread": "two"},
+    "dimensions at one place": {"num_dim": 4},
+    "a fifth dimension": {"h_dim": 5},
+    "a misspelt field": {"data_field": "date"},
+    "an unknown field": {"labels_field": "lab"},
+    "one field for both": {"data_field": "labels"},
+    "fields exchanged": {"data_field": "labels", "labels_field": "data"},
+    "a number for a hook": {"postprocess": 7},
+    "a misspelt parameter": {"suffle": True},
 }
 
 LAYERS = {
@@ -159,7 +156,11 @@ def _use(made: Any) -> None:
         list(made)
 
 
-ERRORS = Catalogue(Path(__file__).with_name("errors.txt"), READERS | ASYNC | LAYERS, _use)
+ERRORS = Catalogue(
+    Path(__file__).with_name("errors.txt"),
+    READERS | {f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()} | LAYERS,
+    _use,
+)
 
 
 @pytest.fixture(autouse=True)
