@@ -35,6 +35,7 @@ EXTRAS = {
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.13"),
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1", "google-crc32c>=1.6", "numcodecs>=0.13"),
+    "parquet": ("pyarrow>=16",),
     "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.12",),
     "keras": ("keras>=3.4",),

@@ -31,7 +31,6 @@ from ..workers.sources.images.options import LONGEST_SIDE_RATIO
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import errors_named, open_file
 from ..workers.sources.stored.npy import read_header
-from ..workers.sources.tar.fields import PICTURES
 from ..workers.sources.zarr.examine import examine_array
 
 COLOR_ATTRIBUTE = "color"
@@ -242,16 +241,17 @@ def zarr(path: Path) -> Found:
 # ---- pictures
 
 
-def tar(paths: Sequence[Path]) -> Found:
-    """WebDataset's shards; the first picture of a sample is `data`, its class `label`."""
+def records(kind: str, paths: Sequence[Path]) -> Found:
+    """WebDataset's shards, or Parquet files; the first picture of a sample is `data`, its class `label`."""
     options: dict[str, Any] = {"path": _one_or_all(paths)}
-    with closing(_opened_at_any_size("tar", options)) as source:
-        members = list(source.specs)
-    picture = next((member for member in members if member in PICTURES), None)
+    with closing(_opened_at_any_size(kind, options)) as source:
+        specs = source.specs
+    picture = next((name for name, spec in specs.items() if spec.varies and len(spec.shape) == 3), None)
     if picture is None:
-        return Found({"tar": options})
+        return Found({kind: options})
     tops = {picture: "data", "cls": "label"}
-    return sized("tar", {**options, "members": {tops.get(member, member): member for member in members}})
+    chosen = {tops.get(name, name): name for name in specs if name == picture or name != "data"}
+    return sized(kind, {**options, "members" if kind == "tar" else "columns": chosen})
 
 
 def sized(kind: str, options: dict[str, Any]) -> Found:
@@ -259,7 +259,10 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
     with closing(_opened_at_any_size(kind, options)) as source:
         sizes, samples = _sizes_of(source), len(source)
     smallest, largest = sizes.min(axis=0), sizes.max(axis=0)
-    resizes, seen = kind in ("image_list", "tar"), f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}"
+    resizes, seen = (
+        kind in ("image_list", "tar", "parquet"),
+        f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}",
+    )
     if (smallest == largest).all():
         return Found({kind: options | ({"equal_sizes": True} if resizes else {})})
     how = "shorter_side resizes them, take the same one for training and for validation; " if resizes else ""

@@ -19,7 +19,7 @@ from ..workers.sources.files.paths import natural_key
 from ..workers.sources.images.list_file import parse_image_list
 from ..workers.sources.kinds import KINDS, kind_of, kind_of_name
 from ..workers.sources.tar.fields import PICTURES
-from .found import WORDS_FOR, Found, hdf5, npz, sized, tar, zarr
+from .found import WORDS_FOR, Found, hdf5, npz, records, sized, zarr
 
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 
@@ -60,8 +60,8 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
         return Found({kind: _tops_by_file(paths)})
     if kind == "hdf5":
         return hdf5(paths)
-    if kind == "tar":
-        return tar(paths)
+    if kind in ("tar", "parquet"):
+        return records(kind, paths)
     if len(paths) > 1:
         raise SourceError(f"{len(paths)} paths of kind {kind}: name one, or declare {{concat: [{{{kind}: …}}, …]}}")
     (path,) = paths

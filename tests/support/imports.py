@@ -31,6 +31,7 @@ ROOMS = (
     "workers.loading",
     "workers.sources",
     "workers.sources.cache",
+    "workers.sources.parquet",
     "workers.sources.images",
     "workers.sources.hdf5_samples",
     "workers.sources.hdf5",

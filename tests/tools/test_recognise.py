@@ -16,6 +16,8 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import yaml
 from blobfeed.readers.batch_reader import BatchReader
@@ -418,6 +420,24 @@ def test_shards_of_pictures_have_data_and_label_and_whatever_else_there_is() -> 
         assert sample_of(source, 9)["label"] == 1
 
 
+def test_parquet_files_have_data_and_label_and_whatever_else_there_is() -> None:
+    Path("a").mkdir()
+    for number in range(2):
+        images = [{"bytes": encoded(picture(20, 30 + 4 * row), ".jpg"), "path": None} for row in range(4)]
+        table = pa.table({"image": images, "label": [0, 1, 2, 3], "words": ["a", "b", "c", "d"]})
+        pq.write_table(table, f"a/{number}.parquet")
+    named = {"data": "image", "label": "label", "words": "words"}
+    paths = ["a/0.parquet", "a/1.parquet"]
+    assert source_of(paths).declared == {"parquet": {"path": paths, "columns": named, "shorter_side": 16}}
+    found = source_of(["a"])
+    assert found.is_bgr
+    with closing(found.open()) as source:
+        assert len(source) == 8
+        assert sample_of(source, 5)["label"] == 1
+    pq.write_table(table.select(["label"]), "b.parquet")
+    assert source_of(["b.parquet"]).declared == {"parquet": {"path": "b.parquet"}}
+
+
 def test_shards_without_pictures_are_read_as_they_are() -> None:
     write_tar("a.tar", 5, {"json": lambda number: b"{}", "cls": lambda number: b"1"})
     assert source_of(["a.tar"]).declared == {"tar": {"path": "a.tar"}}
@@ -527,7 +547,7 @@ def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: 
     ("paths", "message"),
     [
         (["none.h5"], "there is no 'none.h5'"),
-        (["x.npy", "a.bin"], "'a.bin' is none of hdf5, npy, npz, lmdb, tar, idx, or a text"),
+        (["x.npy", "a.bin"], "'a.bin' is none of hdf5, npy, npz, lmdb, tar, parquet, idx, or a text"),
         (["x.npy", "x.npz"], "are of different kinds"),
         (["empty"], "the folder empty holds no files"),
         (["empty.txt"], "'empty.txt' is empty"),

@@ -18,6 +18,7 @@ EXTRAS = {
     "numcodecs": ("compression", "fast reading of HDF5 chunks with byte shuffle, Fletcher's checksum or zstd"),
     "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),
     "plotly": ("report", "blobfeed report"),
+    "pyarrow": ("parquet", "Parquet and Arrow files, Hugging Face's data sets"),
     "ray": ("ray", "loaders on other machines"),
     "simplejpeg": ("images", "the fastest decoding of JPEG"),
     "tensorboard": ("tensorboard", "blobfeed train --tensorboard"),

@@ -76,6 +76,15 @@ KINDS: Mapping[str, Kind] = {
         names=r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))",  # the source says how to unpack compressed ones
         signatures=((257, b"ustar"),),
     ),
+    "parquet": Kind(
+        "parquet.source:open_parquet",
+        "parquet.source:ParquetOptions",
+        library="pyarrow",
+        gives_bgr=True,
+        names=r"\.(parquet|arrow|feather)",
+        signatures=((0, b"PAR1"), (0, b"ARROW1\0\0")),
+        markers=("dataset_dict.json", "state.json"),
+    ),
     "zarr": Kind(
         "zarr.source:ZarrSource",
         "zarr.source:ZarrOptions",

@@ -52,6 +52,7 @@ def test_files_are_told_by_their_content_whatever_their_name(tmp_path: Path) -> 
         "npz": lambda: path.write_bytes(b"PK\3\4 and more"),
         "lmdb": lambda: write_lmdb(path, [raw_datum(np.zeros((1, 2, 2), np.uint8), 0)], subdir=False),
         "tar": lambda: _tar(path),
+        "parquet": lambda: path.write_bytes(b"PAR1 and more"),
         "": lambda: path.write_text("photos/a.jpg 1\n"),
     }
     for kind, make in made.items():
@@ -89,6 +90,8 @@ def test_a_tar_file_that_begins_with_an_hdf5_file_is_a_tar_file(tmp_path: Path) 
         ("train-images-idx3-ubyte", "idx"),
         ("train-images-idx3-ubyte.gz", "idx"),
         ("a.idx.txt", ""),
+        ("part-0.parquet", "parquet"),
+        ("data-00000-of-00001.arrow", "parquet"),
         ("h5", ""),
     ],
 )
@@ -99,7 +102,8 @@ def test_the_end_of_a_name_decides_before_the_content(name: str, kind: str, tmp_
 
 
 @pytest.mark.parametrize(
-    ("marker", "kind"), [("data.mdb", "lmdb"), ("CURRENT", "lmdb"), (".zgroup", "zarr"), ("a.h5", "")]
+    ("marker", "kind"),
+    [("data.mdb", "lmdb"), ("CURRENT", "lmdb"), (".zgroup", "zarr"), ("state.json", "parquet"), ("a.h5", "")],
 )
 def test_a_folder_is_told_by_a_file_in_it(marker: str, kind: str, tmp_path: Path) -> None:
     (tmp_path / marker).touch()

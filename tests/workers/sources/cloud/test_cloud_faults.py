@@ -313,13 +313,15 @@ def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeyp
         opened("npy", tmp_path, data="s3://bucket/a.npy")
     with pytest.raises(ExtraMissing, match=r"source zarr needs zarr.*blobfeed\[zarr\]"):
         opened("zarr", tmp_path, path="a.zarr")
+    with pytest.raises(ExtraMissing, match=r"source parquet needs pyarrow.*blobfeed\[parquet\]"):
+        opened("parquet", tmp_path, path="a.parquet")
 
 
 def test_who_reads_no_url_imports_none_of_it() -> None:
     code = (
         "import sys; from blobfeed.workers.sources.hdf5.source import HDF5Source;"
         "import blobfeed.workers.sources.tar.source, blobfeed.workers.sources.stored.npy;"
-        "print({'obstore', 'fsspec', 'boto3', 'zarr', 'numcodecs'} & set(sys.modules))"
+        "print({'obstore', 'fsspec', 'boto3', 'zarr', 'numcodecs', 'pyarrow'} & set(sys.modules))"
     )
     run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout == "set()\n"

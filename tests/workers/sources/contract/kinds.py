@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import json
 import shutil
 import struct
 import tarfile
@@ -16,6 +17,8 @@ from typing import Any, Literal
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import zarr
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source, open_source
@@ -295,6 +298,46 @@ def _ragged_tar(folder: Path, content: Content) -> Written:
     return _tar(folder, Content([each.reshape(-1) for each in content.data], content.labels, content.cuts), "bin")
 
 
+def _parquet(folder: Path, content: Content, **lists: Any) -> Written:
+    """Row groups of up to three samples; checksums for all pages."""
+    files, places, checked = [], [], []
+    kind = pa.uint8()
+    for extent in reversed(content.data[0].shape):
+        kind = pa.list_(kind, **(lists or {"list_size": extent}))
+    for number, part in enumerate(content.parts):
+        files.append(folder / f"part_{number}.parquet")
+        data = pa.array([content.data[index].tolist() for index in part], kind)
+        table = pa.table({"data": data, "label": [content.labels[index] for index in part]})
+        pq.write_table(table, files[-1], row_group_size=3, write_page_checksum=True)
+        places += [f"{files[-1]} row group {row // 3} row {row % 3}" for row in range(len(part))]
+        groups = pq.read_metadata(files[-1])
+        for group in map(groups.row_group, range(groups.num_row_groups)):
+            chunks = [group.column(column) for column in range(group.num_columns)]
+            checked += [(files[-1], chunk.data_page_offset, chunk.total_compressed_size) for chunk in chunks]
+    return Written(folder, {"parquet": {"path": "part_*.parquet"}}, _samples(content), places, files, checked)
+
+
+def _hugging_face(folder: Path, content: Content, **size: Any) -> Written:
+    """A folder of PNG pictures as `save_to_disk` of Hugging Face's library writes it; two samples in a batch."""
+    files, places = [], []
+    for number, part in enumerate(content.parts):
+        files.append(folder / f"data-{number:05}-of-{len([*content.parts]):05}.arrow")
+        pictures = [encoded(np.ascontiguousarray(content.data[n].transpose(1, 2, 0)), ".png") for n in part]
+        table = pa.table(
+            {
+                "data": [{"bytes": picture, "path": None} for picture in pictures],
+                "label": [content.labels[index] for index in part],
+            }
+        )
+        with pa.ipc.new_stream(files[-1], table.schema) as stream:
+            stream.write_table(table, max_chunksize=2)
+        places += [f"{files[-1]} row group {row // 2} row {row % 2}" for row in range(len(part))]
+    state = {"_data_files": [{"filename": file.name} for file in files], "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    options = {"path": ".", **(size or {"equal_sizes": True})}
+    return Written(folder, {"parquet": options}, _samples(content), places, files)
+
+
 def _concat(folder: Path, content: Content) -> Written:
     """The first file's samples in a .npy file, the others in memory."""
     first, *_ = content.parts
@@ -319,5 +362,9 @@ KINDS: Mapping[str, Kind] = {
     "windows": Kind(_windows, "whole"),
     "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),
     "tar": Kind(_tar, "stamped", _ragged_tar, has_limit=True),
+    "parquet": Kind(_parquet, "stamped", partial(_parquet, list_size=-1), has_limit=True),
+    "Hugging Face": Kind(
+        _hugging_face, "stamped", partial(_hugging_face, max_height=SIDE, max_width=SIDE), has_limit=True
+    ),
     "concat": Kind(_concat, "stamped"),
 }

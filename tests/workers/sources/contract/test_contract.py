@@ -268,7 +268,7 @@ def test_a_file_that_is_cut_anywhere_is_refused_by_name(name: str, share: float,
         _refused_or_same(name, made, path, must_be_refused=share <= 0.5)
 
 
-@pytest.mark.parametrize("name", ["npz", "idx", "hdf5 gzip", "zarr"])
+@pytest.mark.parametrize("name", ["npz", "idx", "hdf5 gzip", "zarr", "parquet"])
 @FEW
 @given(number=st.integers(0, 30), share=st.floats(0, 0.999), bit=st.integers(0, 7))
 def test_a_changed_bit_is_refused_by_name_where_there_are_checksums(

@@ -1,0 +1,78 @@
+"""Parquet and Arrow files that are wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from tests.support.catalogue import Scenario
+from tests.support.stored import opened
+
+
+def parquet(first: Any, /, *more: Any, **options: Any) -> Scenario:
+    """Read files of these columns."""
+
+    def scenario(folder: Path) -> Any:
+        for number, each in enumerate((first, *more)):
+            pq.write_table(pa.table(each), folder / f"{number}.parquet", row_group_size=2)
+        return opened("parquet", folder, **{"path": "*.parquet", **options})
+
+    return scenario
+
+
+def folder_with(**files: str) -> Scenario:
+    """Read a folder that holds these JSON files."""
+
+    def scenario(folder: Path) -> Any:
+        for name, text in files.items():
+            (folder / f"{name}.json").write_text(text)
+        return opened("parquet", folder, path=".")
+
+    return scenario
+
+
+def arrow(columns: Any, *, cut: int = 0) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        table = pa.table(columns)
+        with pa.ipc.new_stream(folder / "a.arrow", table.schema) as stream:
+            stream.write_table(table)
+        content = (folder / "a.arrow").read_bytes()
+        (folder / "a.arrow").write_bytes(content[: len(content) - cut])
+        return opened("parquet", folder, path="a.arrow")
+
+    return scenario
+
+
+_PICTURE = {"image": [{"bytes": b"no picture", "path": "a.jpg"}], "label": [1]}
+
+SCENARIOS = {
+    "parquet, an unknown column": parquet({"data": [1], "label": [2]}, columns={"data": "date"}),
+    "parquet, an unknown column of pictures": parquet({"data": [1], "label": [2]}, pictures=["image"]),
+    "parquet, an empty list": parquet({"data": [1]}, path=[]),
+    "parquet, no file": parquet({"data": [1]}, path="b.parquet"),
+    "parquet, no rows": parquet({"data": pa.array([], pa.int64())}),
+    "parquet, another type in the second file": parquet({"data": [1]}, {"data": [1.5]}),
+    "parquet, no such column in the second file": parquet({"data": [1]}, {"date": [1]}),
+    "parquet, a number that is null": parquet({"data": [1, 2, 3, None]}),
+    "parquet, a list that holds null": parquet({"data": [[1], [2, None]]}),
+    "parquet, text that is null": parquet({"data": ["a", None]}),
+    "parquet, a picture that is null": parquet(
+        {"data": [{"bytes": None, "path": "a.jpg"}, {"bytes": b"1", "path": "b.jpg"}]}, max_height=9
+    ),
+    "parquet, lists of several lengths in a list": parquet({"data": [[[1], [2, 3]]]}),
+    "parquet, lists of text": parquet({"data": [["a", "b"]]}),
+    "parquet, dates": parquet({"data": pa.array([1, 2], pa.timestamp("s"))}),
+    "parquet, a struct": parquet({"data": [{"a": 1}]}),
+    "parquet, no picture": parquet(_PICTURE, max_height=9),
+    "parquet, a picture without a size": parquet(_PICTURE),
+    "parquet, several splits": folder_with(dataset_dict=json.dumps({"splits": ["train", "test"]})),
+    "parquet, rows chosen by indices": folder_with(state=json.dumps({"_indices_data_files": [{"filename": "i"}]})),
+    "parquet, an empty folder": folder_with(),
+    "arrow, a dictionary": arrow({"data": pa.array(["a", "b"]).dictionary_encode()}),
+    "arrow, without its end": arrow({"data": [1, 2]}, cut=8),
+    "arrow, cut": arrow({"data": [1, 2]}, cut=50),
+}

@@ -1,0 +1,1 @@
+"""Parquet files and Arrow's, as Hugging Face's data sets are stored: row groups and record batches are chunks."""

@@ -1,0 +1,242 @@
+"""Row groups of Parquet files and record batches of Arrow files, read one by one with the wanted columns alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from ...base.errors import BlobfeedError, SourceError
+from ...base.specs import IndexArray
+from ..files.file import RawFile
+from ..files.identity import of_stamps
+from ..files.kept import kept
+from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
+from ..files.store import Store
+from ..stored.source import OpenFiles, Reading
+from .values import Values
+
+Raw = RawFile | RemoteFile
+
+_ARROW_FILE = b"ARROW1\0\0"
+_STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class GroupFiles(Store[int]):
+    """The row groups of all files, put end to end. A place is a row group's number.
+
+    `paths`: files or URLs. `rows`: of each row group, int64 of shape (groups,). Raises SourceError for files that
+    cannot be read.
+    """
+
+    modules = (__name__,)
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = paths
+        self._stamps = [_stamp(path) for path in paths]
+        self.is_remote = any(isinstance(stamp, RemoteStamp) for stamp in self._stamps)
+        self._opened = OpenFiles()
+        self.begin()
+        self._parts = [_examined(self._opened.get(stamp).raw) for stamp in self._stamps]
+        self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
+        if not self.rows.any():
+            raise SourceError(f"source parquet: no samples: {', '.join(paths) or 'an empty list'} has no rows")
+        self.schema = self._parts[0].schema
+        self._groups = [(file, group) for file, part in enumerate(self._parts) for group in range(len(part.rows))]
+
+    def choose(self, columns: Mapping[str, str]) -> None:
+        """Read these columns alone. `columns`: for each one the part that is read, such as `image.bytes`."""
+        self._columns = columns
+        for path, part in zip(self.paths, self._parts, strict=True):
+            for name in columns:
+                kind, number = self.schema.field(name).type, part.schema.get_field_index(name)
+                if number < 0 or part.schema.field(number).type != kind:
+                    other = f"is {part.schema.field(number).type}" if number >= 0 else "is missing"
+                    raise SourceError(
+                        f"source parquet: column {name!r} is {kind} in {self.paths[0]} and {other} in {path}: all "
+                        "files need the same columns"
+                    )
+        self._places = [part.places([*columns.values()]) for part in self._parts]
+
+    def where(self, group: int) -> str:
+        file, number = self._groups[group]
+        return f"{self.paths[file]} row group {number}"
+
+    def largest(self, name: str) -> list[int]:
+        """The lengths of a column's longest lists, from the outermost inwards; each file is looked through once."""
+        found: list[tuple[int, ...]] = []
+        for file, stamp in enumerate(self._stamps):
+            groups = [group for group, (number, _) in enumerate(self._groups) if number == file]
+            found += kept("parquet", (stamp, name), list[tuple[int, ...]], partial(self._largest, name, groups))
+        return [max(lengths) for lengths in zip(*found, strict=True)]
+
+    def _largest(self, name: str, groups: Sequence[int]) -> list[tuple[int, ...]]:
+        return [self.decoded(group, {name: self._columns[name]})[name].largest() for group in groups]
+
+    def decoded(self, group: int, columns: Mapping[str, str] | None = None) -> Mapping[str, Values]:
+        """The chosen columns of a row group, or those of `columns`; raises SourceError for a damaged one."""
+        file, number = self._groups[group]
+        columns = columns or self._columns
+        try:
+            read = self._parts[file].read(self.file_of(group), number, [*columns.values()])
+            return {name: Values(read.column(name)) for name in columns}
+        except BlobfeedError:
+            raise
+        except Exception as error:  # pyarrow has more than ValueError and OSError for what is damaged
+            raise SourceError(f"{self.where(group)} cannot be decoded: {error}") from error
+
+    # ---- the store
+
+    def begin(self) -> None:
+        self._opened.begin()
+        self._reading = Reading(self._opened)
+
+    def file_of(self, group: int) -> Raw:
+        """The open file of a row group; raises SourceError for one that was cut short."""
+        return self._reading.get(self._stamps[self._groups[group][0]]).raw
+
+    def finish(self) -> None:
+        self._reading.require_unchanged()
+
+    def fetch(self, places: Sequence[int]) -> None:
+        for raw, offsets, sizes in self._pieces(places):
+            raw.fetch(offsets, sizes)
+
+    def will_need(self, places: Sequence[int]) -> bool:
+        in_memory = [raw.will_need(offsets, sizes) for raw, offsets, sizes in self._pieces(places)]
+        return all(in_memory)
+
+    def _pieces(self, groups: Sequence[int]) -> Iterator[tuple[Raw, IndexArray, IndexArray]]:
+        for file, number in (self._groups[group] for group in groups):
+            offsets, sizes = self._places[file][number].T
+            yield self._opened.get(self._stamps[file]).raw, offsets, sizes
+
+    def content(self) -> dict[str, str]:
+        return of_stamps(self._stamps)
+
+    def fingerprint(self) -> str:
+        return repr(self._stamps)
+
+    def close(self) -> None:
+        self._opened.close()
+        self.begin()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_reading"}
+
+
+def _stamp(path: str) -> Stamp:
+    try:
+        return stamp_of(path)
+    except OSError as error:
+        raise SourceError(f"source parquet: {path!r} cannot be opened: {error.strerror}; check 'path'") from error
+
+
+def _examined(raw: Raw) -> ParquetGroups | ArrowGroups:
+    try:
+        return ParquetGroups(raw) if raw.read(0, 4).tobytes() == b"PAR1" else ArrowGroups(raw)
+    except (pa.ArrowException, SourceError, ValueError, OSError) as error:
+        raise SourceError(
+            f"source parquet: {raw.stamp.path!r} cannot be read as a Parquet or Arrow file: {error}; write or fetch a "
+            "cut or damaged one again"
+        ) from error
+
+
+class ParquetGroups:
+    """A Parquet file. `rows`: of each row group, int64 of shape (groups,)."""
+
+    def __init__(self, raw: Raw) -> None:
+        self._metadata = pq.read_metadata(_Stream(raw))
+        self.schema = self._metadata.schema.to_arrow_schema()
+        self.rows = np.array([group.num_rows for group in self._groups()], np.int64)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schema": self.schema, "rows": self.rows, "_metadata": None}
+
+    def places(self, columns: Sequence[str]) -> IndexArray:
+        """Offsets and sizes of these columns in each row group, shape (groups, pieces, 2), as pyarrow asks for them."""
+        begins = tuple(f"{name}." for name in columns)
+        chunks = (group.column(number) for group in self._groups() for number in range(group.num_columns))
+        wanted = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(begins)]
+        starts = [min(each.dictionary_page_offset or each.data_page_offset, each.data_page_offset) for each in wanted]
+        sizes = [chunk.total_compressed_size for chunk in wanted]
+        return np.array([starts, sizes], np.int64).T.reshape(len(self.rows), -1, 2)
+
+    def read(self, raw: Raw, group: int, columns: Sequence[str]) -> pa.RecordBatch:
+        """These columns of a row group; raises ValueError, OSError and others of pyarrow's."""
+        # Without pyarrow's own threads, and with a read for each column: those were announced.
+        file = pq.ParquetFile(_Stream(raw), metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
+        self._metadata = file.metadata
+        table = file.read_row_group(group, columns=list(columns), use_threads=False)
+        batches = table.combine_chunks().to_batches()
+        if len(batches) != 1:
+            raise ValueError("a column has more than 2 GB in one row group: write smaller ones")
+        return batches[0]
+
+    def _groups(self) -> Iterator[Any]:
+        return map(self._metadata.row_group, range(self._metadata.num_row_groups))
+
+
+class ArrowGroups:
+    """A file in Arrow's stream or file format, mapped: of a batch only the pages of the wanted rows are read."""
+
+    def __init__(self, raw: Raw) -> None:
+        if isinstance(raw, RemoteFile):
+            raise ValueError("Arrow files are read from disk alone: copy it, or write Parquet files")
+        size = raw.stamp.size
+        if not raw.read(max(0, size - 8), min(8, size)).tobytes().endswith((_STREAM_END, _ARROW_FILE[:6])):
+            raise ValueError("it ends without an end mark")
+        self.schema, messages = _messages(raw)
+        self.rows = np.array([pa.ipc.read_record_batch(each, self.schema).num_rows for each in messages], np.int64)
+        self._messages: tuple[Raw, list[pa.Message]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"schema": self.schema, "rows": self.rows, "_messages": None}
+
+    def places(self, _columns: Sequence[str]) -> IndexArray:
+        """Nothing is announced: whole batches may be much more than their wanted rows."""
+        return np.empty((len(self.rows), 0, 2), np.int64)
+
+    def read(self, raw: Raw, group: int, _columns: Sequence[str]) -> pa.RecordBatch:
+        """A record batch; raises ValueError, OSError and others of pyarrow's."""
+        if self._messages is None or self._messages[0] is not raw:
+            self._messages = raw, _messages(raw)[1]
+        batch = pa.ipc.read_record_batch(self._messages[1][group], self.schema)
+        batch.validate()  # else a damaged length would be read beyond the end
+        return batch
+
+
+def _messages(raw: Raw) -> tuple[pa.Schema, list[pa.Message]]:
+    data = pa.py_buffer(memoryview(raw.mapped()))
+    start = len(_ARROW_FILE) if data.slice(0, len(_ARROW_FILE)).to_pybytes() == _ARROW_FILE else 0
+    first, *messages = pa.ipc.MessageReader.open_stream(data.slice(start))
+    if any(message.type != "record batch" for message in messages):
+        raise ValueError("it has columns of the type dictionary: cast them to the type of their values")
+    return pa.ipc.read_schema(first), messages
+
+
+class _Stream:
+    """A file as pyarrow reads it: by seek and read, without a copy."""
+
+    closed = False
+
+    def __init__(self, raw: Raw) -> None:
+        self._raw = raw
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._position = offset + (0, self._position, self._raw.stamp.size)[whence]
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def read(self, size: int) -> NDArray[np.uint8]:
+        self._position += size
+        return self._raw.read(self._position - size, size)

@@ -1,0 +1,206 @@
+"""Parquet and Arrow files: `{parquet: {path: "data/*.parquet"}}`, or the folder of a Hugging Face data set."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+
+from ...base.checks import check_options, chosen, listed
+from ...base.errors import ParameterError, SourceError
+from ...base.extras import need
+from ...base.files import in_folder, is_url
+from ...base.parameters import NotNegative, Positive
+from ...base.source import Tops
+from ...base.specs import AnyArray, ArraySpec, IndexArray
+from ..files.file import locate_part, split_by_part
+from ..files.lru import RecentlyUsed
+from ..files.paths import expand_paths, natural_key
+from ..images.options import PictureOptions, check_sizes
+from ..table import Column, RecordError, Table
+from ..table.columns import OutRows
+from .files import GroupFiles
+from .values import Values, holds_picture
+
+if TYPE_CHECKING:
+    from ..images.decode import ImageDecoder
+
+_WHAT = "source parquet"
+
+
+class ParquetOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {parquet: …}`, beside those of all pictures.
+
+    path: a Parquet or Arrow file, a list of them, a glob, or a folder, also one of Hugging Face's `save_to_disk`;
+        Parquet files may be URLs.
+    columns: for each top its column; without it each column is a top of that name.
+    pictures: the columns of encoded pictures; without it those that hold {bytes, path}, as Hugging Face stores images.
+    limit: only the first so many samples.
+    chunk_cache_bytes: decoded row groups that each loader keeps, the last one in any case.
+    """
+
+    path: str | tuple[str, ...]
+    columns: dict[str, str] = msgspec.field(default_factory=dict)
+    pictures: tuple[str, ...] | None = None
+    limit: Positive | None = None
+    chunk_cache_bytes: NotNegative = 256 << 20
+
+
+def open_parquet(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
+    """The rows of Parquet or Arrow files, put end to end: numbers, lists, text and bytes as they are, pictures uint8
+    (channels, height, width). Lists and bytes vary in length unless the type fixes it; text is as long as the longest.
+
+    Raises ParameterError, SourceError.
+    """
+    checked = check_options(options, ParquetOptions, _WHAT)
+    files = GroupFiles(_paths(checked.path, base_dir))
+    groups = RowGroups(checked, tops, files)
+    counted = sorted(({**msgspec.structs.asdict(checked), "path": ""}).items())
+    arguments: Any = {"held_in": files.paths[0], "where": groups.where, "limit": checked.limit, "options": counted}
+    return Table("parquet", [groups], tops=tops, **arguments)
+
+
+class RowGroups(Column):
+    """The wanted columns of all files. A row group is decoded as a whole, and kept for the next rows."""
+
+    _decoded: RecentlyUsed[int, Mapping[str, Values]]
+    _last: tuple[int, Mapping[str, Values]]
+
+    def __init__(self, options: ParquetOptions, tops: Tops, files: GroupFiles) -> None:
+        self._options, self._files = options, files
+        self._starts = np.cumsum([0, *files.rows], dtype=np.int64)
+        names, held_in = files.schema.names, files.paths[0]
+        self._columns = dict(chosen(options.columns or {name: name for name in names}, tops, f"{_WHAT}: {held_in}"))
+        for name in (*self._columns.values(), *(options.pictures or ())):
+            if name not in names:
+                raise ParameterError(f"{_WHAT}: {held_in} has no column {name!r}; {listed(name, names)}")
+        kinds = {name: files.schema.field(name).type for name in self._columns.values()}
+        structs = {name for name, kind in kinds.items() if holds_picture(kind)}
+        self._pictures = structs if options.pictures is None else {*options.pictures} & {*kinds}
+        files.choose({name: f"{name}.bytes" if name in structs else name for name in kinds})
+        self.stores = (files,)
+        if self._pictures:
+            need("cv2", f"{_WHAT}, for the pictures in {', '.join(sorted(self._pictures))},")
+            check_sizes(options, _WHAT)
+            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
+            from ..images.decode import REDUCES
+
+            self.options = REDUCES
+        self.close()
+        shapes = {name: self._spec(name, Values(pa.nulls(0, kind))) for name, kind in kinds.items()}
+        self.specs = {top: shapes[name] for top, name in self._columns.items()}
+        self.chunk_samples = int(files.rows[0])
+
+    def _spec(self, name: str, empty: Values) -> ArraySpec:
+        """The shape and type of a column. `empty`: it without rows."""
+        if name in self._pictures:
+            first = locate_part(self._starts, 0)[0]
+            self._picture = self._options.spec(
+                lambda: self._decoder.decode(self._files.decoded(first)[name].row(0).tobytes())[1]
+            )
+            return self._picture
+        if empty.numbers.dtype.kind not in "biuf" or (empty.is_text and len(empty.levels) > 1):
+            raise SourceError(
+                f"{_WHAT}: {self._files.paths[0]}: column {name!r} is {self._files.schema.field(name).type}: expected "
+                "numbers, lists of numbers, text, bytes or pictures; name other columns in 'tops' to leave it out"
+            )
+        if empty.is_fixed:
+            return ArraySpec(empty.largest(), empty.numbers.dtype)
+        largest = tuple(max(1, length) for length in self._files.largest(name))
+        return (
+            ArraySpec((), np.dtype(f"S{largest[0]}"))
+            if empty.is_text
+            else ArraySpec(largest, empty.numbers.dtype, varies=True)
+        )
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def where(self, index: int) -> str:
+        group, row = locate_part(self._starts, index)
+        return f"{self._files.where(group)} row {row}"
+
+    def fetch(self, indices: IndexArray) -> None:
+        self._files.fetch(self._missing(indices))
+
+    def will_need(self, indices: IndexArray) -> bool:
+        return self._files.will_need(self._missing(indices))
+
+    def _missing(self, indices: IndexArray) -> list[int]:
+        groups = [group for group, *_ in split_by_part(self._starts, indices)]
+        return [group for group in groups if group != self._last[0] and self._decoded.get(group) is None]
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        for group, local, wanted in split_by_part(self._starts, indices):
+            at, name = wanted[0], ""
+            try:
+                columns = self._group(group)
+                for top, name in self._columns.items():
+                    values, rows = columns[name], out[top]
+                    if (read := values.rows(local)) is not None:
+                        rows[positions[wanted]] = read
+                        continue
+                    for row, at in zip(local.tolist(), wanted.tolist(), strict=True):
+                        self._put(name, values.row(row), int(positions[at]), rows)
+            except Exception as error:
+                raise RecordError(int(indices[at]), name and f", column {name!r}") from error
+
+    def _put(self, name: str, value: AnyArray, position: int, rows: Any) -> None:
+        if name in self._pictures:
+            self._decoder.read(self._picture, value.tobytes(), position, rows)
+        elif isinstance(rows, np.ndarray):
+            rows[position] = value.tobytes() if rows.dtype.kind == "S" else value
+        else:
+            rows.put(position, value)
+
+    def _group(self, group: int) -> Mapping[str, Values]:
+        """Return the decoded columns of a row group. The last one is kept however large it is."""
+        self._files.file_of(group)  # looked at, also where nothing is read of it
+        if self._last[0] != group:
+            self._last = group, self._decoded.get_or_make(group, self._files.decoded, group)
+        return self._last[1]
+
+    @cached_property
+    def _decoder(self) -> ImageDecoder:
+        from ..images.decode import ImageDecoder
+
+        return ImageDecoder(self._options)
+
+    def close(self) -> None:
+        self.__dict__.pop("_decoder", None)
+        self._decoded = RecentlyUsed(self._options.chunk_cache_bytes, _nbytes)
+        self._last = (-1, {})
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.close()
+        return self.__dict__
+
+
+def _nbytes(columns: Mapping[str, Values]) -> int:
+    return sum(values.nbytes for values in columns.values())
+
+
+def _paths(path: str | Sequence[str], base_dir: Path) -> list[str]:
+    """The files that `path` names; of a folder those of a data set saved by Hugging Face, or all of one kind."""
+    if not isinstance(path, str) or is_url(path) or not (folder := in_folder(base_dir, path)).is_dir():
+        return expand_paths(path, base_dir, _WHAT)
+    if (splits := folder / "dataset_dict.json").is_file():
+        found = json.loads(splits.read_text())["splits"]
+        raise SourceError(f"{_WHAT}: {str(folder)!r} holds several splits: name one of {', '.join(found)} in 'path'")
+    if (state := folder / "state.json").is_file():
+        saved = json.loads(state.read_text())
+        if saved.get("_indices_data_files"):
+            raise SourceError(
+                f"{_WHAT}: {str(folder)!r} holds rows and, beside them, which of them count, as early versions of "
+                "Hugging Face's library saved them: load it there, and save it anew"
+            )
+        return [str(folder / file["filename"]) for file in saved["_data_files"]]
+    found = sorted(map(str, folder.glob("*.parquet")), key=natural_key)
+    return found or expand_paths(f"{glob.escape(str(folder))}/*.arrow", base_dir, _WHAT)

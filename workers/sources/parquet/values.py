@@ -1,0 +1,101 @@
+"""One column of a row group as NumPy arrays, out of which rows are cut."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+from numpy.typing import NDArray
+
+from ...base.specs import AnyArray, IndexArray
+
+_TEXT = (pa.string(), pa.large_string())
+_BYTES = (pa.binary(), pa.large_binary())
+
+
+class Values:
+    """A decoded column.
+
+    `levels`: from the outermost lists inwards, the length of all lists, or where each begins and the last one ends in
+    the next level. `numbers`: the items of the innermost lists, shape (items,); the bytes of text and binary, uint8.
+    """
+
+    def __init__(self, array: pa.Array) -> None:
+        self.levels: list[int | IndexArray] = []
+        self._nulls: list[NDArray[np.bool_] | None] = []
+        self.is_text = False
+        array = self._next(array)
+        while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
+            if isinstance(array, pa.FixedSizeListArray):
+                self.levels.append(size := array.type.list_size)
+                items = array.values.slice(array.offset * size, len(array) * size)
+            else:
+                self.levels.append(array.offsets.to_numpy())
+                items = array.values
+            array = self._next(items)
+        if array.type in (*_TEXT, *_BYTES):
+            self.is_text = array.type in _TEXT
+            _, ends, data = array.buffers()
+            wide = array.type in (pa.large_string(), pa.large_binary())
+            edges: Any = np.frombuffer(ends or bytes(8), np.int64 if wide else np.int32)
+            self.levels.append(edges[array.offset : array.offset + len(array) + 1])
+            self._nulls.append(None)  # a byte is never null
+            self.numbers: AnyArray = np.frombuffer(data or b"", np.uint8)
+        else:
+            filled = array.fill_null(0) if array.null_count else array
+            self.numbers = filled.to_numpy(zero_copy_only=False)
+        ragged = [level for level in self.levels if not isinstance(level, int)]
+        if any((np.diff(level) < 0).any() for level in ragged):
+            raise ValueError("its lists end before they begin: it is damaged")
+        self.is_fixed = not ragged
+        """True if all rows have one shape."""
+        self.nbytes = self.numbers.nbytes + sum(level.nbytes for level in ragged)
+
+    def _next(self, array: pa.Array) -> pa.Array:
+        """Note the nulls of the next level; strips an extension's name, a dictionary, and the path beside a picture."""
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        if isinstance(array, pa.DictionaryArray):
+            array = array.dictionary_decode()
+        if holds_picture(array.type):
+            array = array.flatten()[array.type.get_field_index("bytes")]
+        self._nulls.append(array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None)
+        return array
+
+    def largest(self) -> tuple[int, ...]:
+        """The shape into which every row fits."""
+        return tuple(level if isinstance(level, int) else int(np.diff(level).max(initial=0)) for level in self.levels)
+
+    def rows(self, numbers: IndexArray) -> AnyArray | None:
+        """The rows of these numbers as one array; None if rows differ in shape or some are null."""
+        if not self.is_fixed or any(nulls is not None for nulls in self._nulls):
+            return None
+        found: AnyArray = self.numbers.reshape(-1, *self.largest())[numbers]
+        return found
+
+    def row(self, number: int) -> AnyArray:
+        """A view of one row; raises ValueError for a null in it, and for lists that form no array."""
+        begin, end = number, number + 1
+        shape: list[int] = []
+        for level, nulls in zip([*self.levels, None], self._nulls, strict=True):
+            if nulls is not None and nulls[begin:end].any():
+                raise ValueError("it is null, or holds one: fill nulls before training, or leave the column out")
+            if isinstance(level, int):
+                shape.append(level)
+                begin, end = begin * level, end * level
+            elif level is not None:
+                lengths = np.diff(level[begin : end + 1])
+                shape.append(int(lengths[0]) if len(lengths) else 0)
+                if (lengths != shape[-1]).any():
+                    raise ValueError(f"its inner lists have {lengths.min()} to {lengths.max()} items: no array")
+                begin, end = int(level[begin]), int(level[end])
+        return self.numbers[begin:end].reshape(shape)
+
+
+def holds_picture(kind: pa.DataType) -> bool:
+    """True for the bytes of a picture and its path, as Hugging Face's data sets have them."""
+    if not pa.types.is_struct(kind):
+        return False
+    names = {kind.field(number).name for number in range(kind.num_fields)}
+    return "bytes" in names <= {"bytes", "path"} and kind.field("bytes").type in _BYTES
