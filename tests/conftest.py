@@ -28,6 +28,11 @@ _TEMPORARY = pytest.StashKey[Path]()
 _LONG = (
     "test_framework_examples.py",
     "test_remote_loaders.py",
+    "test_module.py",
+    "test_tensorflow_dataset.py",
+    "test_keras_dataset.py",
+    "test_published_bytes.py",
+    "test_interrupts.py",
     "test_restart.py",
     "test_caffe.py",
     "test_documents.py",

@@ -132,6 +132,7 @@ def an_error_names_its_sample_behind_the_batches_before_it(make: type[Face], fol
         error = face.cause(caught.value)
         assert isinstance(error, SampleError)
         assert BATCH <= error.index < 2 * BATCH
+        assert str(folder / "train.h5") in error.path
 
 
 def after_ctrl_c_within_close_a_second_close_leaves_no_process(make: type[Face], folder: Path) -> None:

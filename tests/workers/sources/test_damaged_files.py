@@ -4,7 +4,7 @@ replacements; and every batch before them is delivered."""
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,34 +57,6 @@ def rows(pipeline: Pipeline) -> Iterator[Values]:
         pipeline.release(batch)
 
 
-def cut_off(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def replace_by_a_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-@pytest.mark.parametrize(
-    ("layout", "damage"),
-    [*((layout, cut_off) for layout in LAYOUTS), ("contiguous", Path.unlink), ("gzip", replace_by_a_folder)],
-)
-def test_a_file_that_is_not_what_it_was_at_setup_is_named(
-    layout: str, damage: Callable[[Path], None], tmp_path: Path
-) -> None:
-    path = tmp_path / "a.h5"
-    write(path, layout)
-    with open_pipeline(path) as pipeline:
-        damage(path)
-        with pytest.raises(SampleError, match=r"sample 0 of epoch 0 \(.*a\.h5") as caught:
-            pipeline.peek()
-    assert caught.value.source == "hdf5"
-    assert str(path) in caught.value.path
-    assert caught.value.__cause__ is not None
-    assert str(path) in str(caught.value.__cause__)
-
-
 def test_a_file_that_has_vanished_cannot_be_replaced_by_its_own_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write(path, "contiguous")
@@ -130,15 +102,6 @@ def corrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Val
     corrupt(path, 3)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     return path, values, range(3 * CHUNK, 4 * CHUNK)
-
-
-def test_a_corrupted_chunk_is_an_error_after_all_batches_before_it(corrupted: tuple[Path, Values, range]) -> None:
-    path, values, bad = corrupted
-    got: list[Values] = []
-    with open_pipeline(path) as pipeline, pytest.raises(SampleError, match=rf"sample {bad.start} .*a\.h5") as caught:
-        got.extend(rows(pipeline))
-    np.testing.assert_array_equal(np.concatenate(got), values[: bad.start])
-    assert caught.value.index == bad.start
 
 
 def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tuple[Path, Values, range]) -> None:
