@@ -28,6 +28,8 @@ ROOMS = (
     "workers/processes",
     "workers/remote",
     "workers/scheduling",
+    "workers/transport",
+    "workers/watching",
 )
 
 BEGINNINGS = ["What", "Whether", "Where", "Which", "How", "Of", "As", "If", "Who", "Whose", "When", "That", "Those"]

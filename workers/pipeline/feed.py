@@ -121,7 +121,7 @@ class Feed:
             self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
         )
         self._assembler = AssemblerProcess(config)
-        shared.board.note_assembler(self._assembler.pid)
+        shared.board.header.assembler = self._assembler.pid
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
@@ -316,7 +316,8 @@ class Feed:
         board = self.shared.board
         self.note_places()
         reading = read_board(board)
-        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES) + board.dropped()
+        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES)
+        dropped += sum(line.dropped for line in reading.lines)
         return Statistics(
             batches=batches,
             stalls=self.stalls,

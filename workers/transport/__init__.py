@@ -1,1 +1,1 @@
-"""What crosses between processes: the ring, shared memory, the status board, messages, links, errors."""
+"""The things that cross between processes: the ring, shared memory, the status board, messages, links, errors."""

@@ -17,21 +17,21 @@ class Reading:
     now_ns: int
     header: Header
     lines: tuple[Line, ...]
-    """Those that have had a loader. The time that each has spent lasts up to `now_ns`."""
+    """The lines that have had a loader. The time that each has spent lasts up to `now_ns`."""
 
     @property
     def in_process(self) -> bool:
-        """There are no loaders: the trainer makes its batches itself."""
+        """True if there are no loaders: the trainer makes its batches itself."""
         return not self.header.lines
 
     @property
     def cache_counts(self) -> CacheCounts:
-        """Of all loaders, those that have ended among them."""
+        """The counts of all loaders, including those that have ended."""
         return CacheCounts.total(line.cache_counts for line in self.lines)
 
     @property
     def running(self) -> list[Line]:
-        """Loaders that there are now."""
+        """The loaders that exist now."""
         return [line for line in self.lines if line.activity != Activity.ABSENT]
 
     @classmethod

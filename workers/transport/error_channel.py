@@ -85,7 +85,7 @@ Levels = Mapping[str, int]
 
 
 def levels_of_trainer() -> Levels:
-    """What children need in order to log what the trainer would."""
+    """Return the level of each logger, with which children log what the trainer would."""
     loggers = {"": logging.root, **logging.root.manager.loggerDict}
     return {name: each.level for name, each in loggers.items() if isinstance(each, logging.Logger) and each.level}
 
@@ -140,7 +140,7 @@ class ErrorInbox:
 
 
 def waiting(channel: socket.socket, most: int) -> Iterator[bytes]:
-    """What has arrived over a socket pair, frames of at most `most` bytes."""
+    """Yield the frames of at most `most` bytes that have arrived over a socket pair."""
     with suppress(BlockingIOError):
         while frame := channel.recv(most, socket.MSG_DONTWAIT):
             yield frame

@@ -1,4 +1,4 @@
-"""How messages go: sealed, over four ZeroMQ links, PUSH/PULL pairs by `ipc://` in a directory of this user alone.
+"""The way of messages: sealed, over four ZeroMQ links, PUSH/PULL pairs by `ipc://` in a directory of this user alone.
 
     releases  trainer PUSH (connects)   → assembler PULL (binds)
     batches   assembler PUSH (connects) → trainer PULL (binds)
@@ -55,7 +55,7 @@ _M = TypeVar("_M")
 
 
 def choose_socket_directory() -> Path:
-    """A path for a directory yet to be made, whose sockets' paths fit; raises SocketPathError naming what was tried."""
+    """Return a free path for a directory whose sockets' paths fit; raises SocketPathError naming what was tried."""
     # A container whose root file system is read-only has /dev/shm, and often nothing else that can be written to.
     bases, tried = ["/tmp", "/dev/shm"], []
     with suppress(FileNotFoundError):  # none is usable
@@ -82,15 +82,15 @@ def make_socket_directory(directory: Path) -> None:
 
 
 def remove_socket_directory(directory: Path) -> None:
-    """Whoever ends last removes it; that another was faster is no error."""
+    """Remove it, at the end of each process; it is no error that another one was faster."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _prefix() -> str:
-    """The beginning of the names of this host's directories, since its boot: others may share a network's TMPDIR."""
+    """Return how directories of this host and boot begin: other hosts may share a network's TMPDIR."""
     try:
         started = _BOOT_ID.read_bytes()
-    except OSError:  # not to be told from others, so none is like it
+    except OSError:  # the boot is unknown, so no directory counts as of this boot
         started = os.urandom(16)
     return f"{_PREFIX}{blake2b(started, digest_size=4).hexdigest()}"
 
@@ -117,7 +117,7 @@ def _remove_if_dead(directory: os.DirEntry[str]) -> None:
 
 
 def _is_refused(path: Path) -> bool:
-    """Tell a socket that no process listens on; one of a process that is stopped is none."""
+    """Return true for a socket that no process listens on; a stopped process still listens."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         return probe.connect_ex(os.fsencode(path)) == errno.ECONNREFUSED
@@ -156,7 +156,7 @@ def end_context(context: zmq.Context[zmq.Socket[bytes]]) -> None:
 
 
 def receive(socket: zmq.Socket[bytes]) -> bytes | None:
-    """The next frame, or None if none is waiting."""
+    """Return the next frame, or None if none is waiting."""
     try:
         return socket.recv(zmq.NOBLOCK)
     except zmq.Again:
@@ -164,7 +164,7 @@ def receive(socket: zmq.Socket[bytes]) -> bytes | None:
 
 
 def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
-    """What has arrived, at most so much at once."""
+    """Yield the frames that have arrived, at most MOST_AT_ONCE."""
     for _ in range(MOST_AT_ONCE):
         if (frame := receive(socket)) is None:
             return

@@ -1,5 +1,6 @@
-"""How much memory is really available: what is free, what the control group still grants, what the process may map;
-and what the C library does with memory that is freed.
+"""The memory that is really available: free, granted by the control group, and within what the process may map.
+
+It also sets what the C library does with memory that is freed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _log = logging.getLogger("blobfeed")
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = ROOT) -> int:
-    """Bytes that can be allocated now: the least of what the kernel, the control groups and RLIMIT_AS grant."""
+    """Return the bytes that can be allocated: the least of what the kernel, the control groups and RLIMIT_AS grant."""
     try:
         free = _fields(proc / "meminfo")["MemAvailable"] * 1024
     except FileNotFoundError:  # a service of systemd that sees processes alone (ProcSubset=pid): then all there is
@@ -46,7 +47,7 @@ def _fields(path: Path) -> dict[str, int]:
 
 
 def _cgroup_limits(proc: Path, cgroup: Path) -> Iterator[int]:
-    """What each control group above this process has left, page cache that it can drop counted as free."""
+    """Yield what each control group above this process has left, page cache that it can drop counted as free."""
     for folder, version in control_groups("memory", proc, cgroup):
         names = _NAMES_V1 if version == 1 else _NAMES_V2
         if (left := _left(folder, *names)) is not None:
@@ -60,7 +61,7 @@ def _left(folder: Path, limit: str, usage: str, prefix: str) -> int | None:
         stat = _fields(folder / "memory.stat")
         cached = sum(stat.get(f"{prefix}{name}_file", 0) for name in ("active", "inactive"))
         used = int((folder / usage).read_text()) - cached
-    except OSError:  # the root has no limit of its own; others may not be read by everybody
+    except OSError:  # the root has no limit of its own; others may be unreadable
         return None
     return max(0, most - used)
 

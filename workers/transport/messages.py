@@ -1,4 +1,4 @@
-"""What the processes tell each other: named, typed messages of some tens of bytes."""
+"""The messages between the processes: named, typed, of some tens of bytes."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def _warn_of_edited(modules: Iterable[str]) -> None:
 
 
 def _checksum(file: Path) -> int:
-    """Of what it holds, and not its time, which git changes too; 0 if it cannot be read, as within an archive."""
+    """Return the checksum of the contents (git changes times, too), or 0 for an unreadable file, as in an archive."""
     try:
         return crc32(file.read_bytes())
     except OSError:
@@ -208,7 +208,7 @@ def _culprit(part: object) -> str:
 
 
 def _inside(value: Any) -> Iterator[tuple[str, object]]:
-    """What pickling `value` pickles, too, and how it is written behind `value`."""
+    """Yield each object that is pickled along with `value`, behind the way to it in code, such as `.args`."""
     if isinstance(value, dict):
         yield from ((f"[{key!r}]", inner) for key, inner in value.items())
     elif isinstance(value, list | tuple | set | frozenset):
@@ -227,7 +227,7 @@ def _inside(value: Any) -> Iterator[tuple[str, object]]:
 
 
 def hook_name(hook: object) -> str:
-    """What a message calls a function, or an object that is called like one."""
+    """Return the name in messages of a function, or of an object that is called like one."""
     return str(getattr(hook, "__qualname__", type(hook).__qualname__))
 
 
@@ -292,7 +292,7 @@ def _map(
 
 
 def _is_global(thing: object) -> bool:
-    """What was made within a function is sent whole, without its module."""
+    """Return false for what was made within a function: that is sent whole, without its module."""
     return "<locals>" not in getattr(thing, "__qualname__", "")
 
 

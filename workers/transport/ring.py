@@ -38,7 +38,7 @@ def _round_up(value: int, multiple: int) -> int:
 
 
 class SlotLayout:
-    """Where in a slot each top's rows lie; for tops of varying shape the rows' shapes follow them."""
+    """The place of each top's rows in a slot; for tops of varying shape the rows' shapes follow them."""
 
     def __init__(self, specs: Mapping[str, ArraySpec], rows: int) -> None:
         self.specs = dict(specs)
@@ -55,7 +55,7 @@ class SlotLayout:
         self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
 
     def ranges(self, first: int, rows: int) -> list[slice]:
-        """Which bytes of a slot hold `rows` rows from `first`, of every top."""
+        """Return the bytes of a slot that hold `rows` rows from `first`, for every top."""
         every = itertools.chain.from_iterable(self._parts.values())
         return [slice(start + first * size, start + (first + rows) * size) for start, size in every]
 

@@ -22,7 +22,7 @@ class SharedArrays:
     """The arrays by name, not to be written to.
 
     A pickled copy needs `descriptor` under the same number, or what another host was sent of it; else it `is_lost`.
-    Whoever made it closes the file when it is gone; maps stay valid.
+    The process that made it closes the file when it is gone; maps stay valid.
     """
 
     def __init__(self, name: str, arrays: Mapping[str, AnyArray]) -> None:

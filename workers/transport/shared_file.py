@@ -24,7 +24,7 @@ _Number = TypeVar("_Number", np.int64, np.float64, np.uint8)
 
 
 class SharedFile:
-    """`descriptor` is inherited; whoever has created the file closes it."""
+    """A memory file by its inherited `descriptor`; the process that created it closes it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor

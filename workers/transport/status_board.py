@@ -23,7 +23,7 @@ from ..base.source import CacheCounts
 from .linux import memfd_create
 
 NAME: Final = "blobfeed-board"
-"""Of the memory file, as /proc shows it."""
+"""The name of the memory file, as /proc shows it."""
 
 MAGIC: Final = 0x626C_6F62_0005
 
@@ -32,13 +32,13 @@ SHORTEST_BITS = 10
 """The first two buckets hold all times of so many bits and fewer; then there are two for each power of two."""
 
 _PLACES = 2 * 66
-"""Of a loader's own count: two for each number of bits that a time can have."""
+"""The buckets of a loader's own count: two for each number of bits that a time can have."""
 
 _SUM_NS = 10_000_000
 
 
 class Activity(enum.IntEnum):
-    """What a loader is doing."""
+    """The activity of a loader."""
 
     ABSENT = 0
     STARTING = 1
@@ -50,13 +50,13 @@ class Activity(enum.IntEnum):
 
 
 BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
-"""A loader has a task."""
+"""The activities of a loader that has a task."""
 
 _READING, _DECODING = int(Activity.READING), int(Activity.DECODING)
 
 
 class Count(enum.IntEnum):
-    """What is counted: by the assembler, and from STALLS on by the trainer."""
+    """The counts: kept by the assembler, and from STALLS on by the trainer."""
 
     LOADERS = 0
     LOADER_DEATHS = 1
@@ -72,7 +72,7 @@ class Count(enum.IntEnum):
     STALLS = 9
     WAITED_NS = 10
     START_NS = 11
-    """Of these for the first batch."""
+    """The part of WAITED_NS for the first batch."""
     FIRST_BATCH_NS = 12
     """time.monotonic_ns() at which that came; 0: it has not."""
     WAITING_SINCE = 13
@@ -81,7 +81,7 @@ class Count(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoaderState:
-    """What one loader is doing; `task` is 0 and `sample` is -1 if there is none."""
+    """The activity of one loader; `task` is 0 and `sample` is -1 if there is none."""
 
     pid: int
     loader: int
@@ -99,7 +99,7 @@ class LoaderState:
 
 
 class About(NamedTuple):
-    """What a run is, for whoever looks at it from outside: on the board and in a trace."""
+    """The description of a run for monitors: on the board and in a trace."""
 
     trainer: int
     slots: int
@@ -166,7 +166,7 @@ class Place(ctypes.Structure):
     text: bytes
 
     def lacks(self, sample: int) -> bool:
-        """Whether there is such a sample, and its location is not here yet."""
+        """Return true if there is such a sample, and its location is not here yet."""
         return sample >= 0 and (self.sample != sample or not self.text)
 
     def note(self, sample: int, where: str) -> None:
@@ -176,7 +176,7 @@ class Place(ctypes.Structure):
         self.sample = sample
 
     def of(self, sample: int) -> str:
-        """The location of `sample`; empty if that of another one is here."""
+        """Return the location of `sample`; empty if that of another one is here."""
         return _decoded(self.text) if self.sample == sample >= 0 else ""
 
 
@@ -290,9 +290,6 @@ class StatusBoard:
         header.trainer, header.slots, header.batches_per_slot, source = about
         header.source = _fitted(source, _SOURCE_BYTES)
 
-    def note_assembler(self, pid: int) -> None:
-        self.header.assembler = pid
-
     def note_death(self, text: str) -> None:
         self.header.death = _fitted(text, _DEATH_BYTES)
 
@@ -308,7 +305,7 @@ class StatusBoard:
         self.header.counts[what] = value
 
     def note_start(self, waited_ns: int) -> None:
-        """The trainer has taken the first batch, for which it had waited so long."""
+        """Note that the trainer has taken the first batch, for which it had waited `waited_ns`."""
         self.set_count(Count.WAITED_NS, waited_ns)
         self.set_count(Count.START_NS, waited_ns)
         self.set_count(Count.FIRST_BATCH_NS, time.monotonic_ns())
@@ -319,17 +316,13 @@ class StatusBoard:
     def line(self, number: int) -> LoaderStatus:
         return LoaderStatus(self.lines[number])
 
-    def dropped(self) -> int:
-        """Frames that loaders have dropped, those that have ended among them."""
-        return sum(line.dropped for line in self.lines)
-
     def states(self) -> list[LoaderState]:
-        """Of all loaders that there are."""
+        """Return the states of all loaders that exist."""
         states = [line.state for line in self.lines]
         return [state for state in states if state.activity is not Activity.ABSENT]
 
     def copy(self) -> bytes:
-        """All that it says now, for board_reading.py."""
+        """Return the whole memory as it is now, for board_reading.py."""
         return bytes(self._map)
 
 
@@ -342,7 +335,7 @@ class LoaderStatus:
         self._since = 0
         self._rows = 1
         self._read_ns = 0
-        """What the last read took for each of its samples."""
+        """The time of the last read for each of its samples."""
         self._slowest = 0
         """The longest time of a sample of this task. The first sample of a process does not count: hooks import and
         load there."""
@@ -350,7 +343,7 @@ class LoaderStatus:
         self._is_warm = False
         """The process has made a sample."""
         self._spent = [0] * len(Activity)
-        """By activity, what is not on the board yet."""
+        """The times that are not on the board yet, by activity."""
         self._times = [0] * _PLACES
         self._next_sum = 0
 
@@ -361,7 +354,7 @@ class LoaderStatus:
         self.write(Activity.STARTING)
 
     def end(self) -> None:
-        """Its loader is gone; the time of what it did last counts too."""
+        """Note that the loader is gone; the time of its last activity counts, too."""
         line = self._line
         line.spent_ns[line.activity] += max(0, time.monotonic_ns() - line.since_ns)
         line.activity = Activity.ABSENT
@@ -374,7 +367,7 @@ class LoaderStatus:
             self._line.cache[place] += count - old
 
     def note_node(self, host: str) -> None:
-        """The loader runs on another machine, or may: its process has no number here."""
+        """Note that the loader runs on another machine, or may: its process has no number here."""
         self._line.host = _fitted(host, _NODE_BYTES)
 
     @property
@@ -382,26 +375,26 @@ class LoaderStatus:
         return bool(self._line.host)
 
     def begin_task(self, task: int) -> None:
-        """The loader is to blame for `task` from now on, and its slowest sample is looked for."""
+        """Blame `task` for a death from now on, and begin to look for its slowest sample."""
         self._slowest, self._slowest_sample = 0, -1
         self.blame(task)
 
     @property
     def slowest_of_task(self) -> tuple[int, int]:
-        """The sample of the last task that took longest, and its nanoseconds; 0 if none has been made."""
+        """The slowest sample of the last task, and its nanoseconds; 0 if none has been made."""
         return self._slowest_sample, self._slowest
 
     def busy_times(self) -> list[int]:
-        """The nanoseconds of each of BUSY, up to the last `write`, of all loaders that had the line."""
+        """Return the nanoseconds of each of BUSY, up to the last `write`, of all loaders that had the line."""
         on_board = self._line.spent_ns
         return [on_board[activity] + self._spent[activity] for activity in BUSY]
 
     def blame(self, task: int) -> None:
-        """A loader that dies now has died of that task; 0: of none."""
+        """Name the task that is to blame if the loader dies now; 0: none."""
         self._line.task = task
 
     def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
-        """From now on the loader does `activity`; `sample`: the first of `rows` that it concerns."""
+        """Note that the loader begins `activity`; `sample`: the first of `rows` that it concerns."""
         line, before, now = self._line, self._activity, time.monotonic_ns()
         took = now - self._since
         self._spent[before] += took
@@ -444,16 +437,16 @@ class LoaderStatus:
     def read(self) -> LoaderState:
         return self._line.state
 
-    # ---- what the assembler writes of it
+    # ---- written by the assembler
 
     def busy_ns(self, now_ns: int) -> int:
-        """That its loaders have spent on tasks."""
+        """Return the nanoseconds that its loaders have spent on tasks."""
         line = self._line
         begun = max(0, now_ns - line.since_ns) if line.activity in BUSY else 0
         return begun + sum(line.spent_ns[activity] for activity in BUSY)
 
     def note_usage(self, measured_ns: int, cpu_ns: int, delay_ns: int, resident: int) -> None:
-        """In so much more busy time it had a core for `cpu_ns` and wanted one for `delay_ns`; `resident`: bytes now."""
+        """Add `measured_ns` of busy time: `cpu_ns` on a core, `delay_ns` without one; `resident`: bytes now."""
         line = self._line
         line.measured_ns += measured_ns
         line.cpu_ns += cpu_ns
@@ -462,10 +455,10 @@ class LoaderStatus:
 
 
 class Unwatched(LoaderStatus):
-    """Of a pipeline without processes: nobody asks what it is doing."""
+    """The line of a pipeline without processes, which no process reads."""
 
     def __init__(self) -> None:
         super().__init__(Line())
 
     def write(self, activity: int, sample: int = -1, rows: int = 1) -> None:
-        """Nothing to note."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Who is to blame if the trainer waits: one sentence with its reason. Pure."""
+"""The diagnosis: one sentence that says why the trainer waits, with its reason. Pure."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from ..transport.status_board import BUSY, Activity
 from .interval import Interval, SlowSample
 
 STALL_SHARE = 0.05
-"""Of the time: if the trainer waits for less, it is the trainer that limits the speed."""
+"""The share of the time that the trainer may wait before something else than the trainer limits the speed."""
 
 MANY_TIMES = 40
-"""So many times the median: then one sample is told of."""
+"""The multiple of the median from which on a single sample is named."""
 
 _STUCK_S = 2.0
 _DEATHS_S = 60.0
-"""Loaders die often if one does in so many seconds."""
+"""Loaders die often if there is more than one death in so many seconds."""
 
 _MOST = 0.5
 _NO_CORE = 0.3
@@ -27,7 +27,7 @@ _VERB = {Activity.READING: "read", Activity.DECODING: "decode", Activity.POSTPRO
 
 
 class Blame(enum.StrEnum):
-    """What limits the speed."""
+    """The part that limits the speed."""
 
     STARTING = "starting"
     DEATHS = "deaths"
@@ -48,7 +48,7 @@ class Diagnosis:
 
 
 def diagnose(seen: Interval, cores: int) -> Diagnosis:
-    """`cores`: that the pipeline's processes may use."""
+    """Return the diagnosis of an interval; `cores`: the cores that the pipeline's processes may use."""
     if seen.in_process:
         blame = Blame.TRAINER if seen.stall_share < STALL_SHARE else Blame.LOADERS
         return Diagnosis(blame, in_process(seen.seconds, seen.stall_s))
@@ -148,7 +148,7 @@ def _advice(seen: Interval, cores: int, what: str) -> str:
 
 
 def _more(seen: Interval, most: int) -> str:
-    """How many loaders would do what these do, in the time in which the trainer does not wait."""
+    """Return in words how many more loaders would do the work in the time in which the trainer does not wait."""
     stalled = min(1.0, seen.stall_s / seen.seconds)
     wanted = math.ceil(max(1, seen.loaders) * stalled / max(1 - stalled, 1 / _MORE_LOADERS))
     return f"{_count(max(1, min(wanted, most)), 'more loader')}"

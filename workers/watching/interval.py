@@ -1,4 +1,4 @@
-"""What a pipeline did between two readings of its status board. Pure."""
+"""The work of a pipeline between two readings of its status board. Pure."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ class Interval:
     batches: int
     samples: int
     stall_s: float
-    """The trainer waited, the wait for the first batch left out."""
+    """The time that the trainer waited, without the wait for the first batch."""
     waiting_s: float
-    """Of its present wait, 0 if it does not wait."""
+    """The length of its present wait, 0 if it does not wait."""
     begun: bool
-    """Whether there has been a first batch."""
+    """True after the first batch."""
     loaders: int
     slots: int
     slots_full: int
     deaths: int
     last_death: str
     spent_s: tuple[float, ...]
-    """Of loaders, by Activity."""
+    """The time of all loaders, by Activity."""
     measured_s: float
-    """For so much of the loaders' busy time it is known that they had a core for `cpu_s`, and wanted one for
+    """The part of the loaders' busy time of which it is known that they had a core for `cpu_s`, and wanted one for
     `delay_s`; in the rest they waited for something else."""
     cpu_s: float
     delay_s: float
     median_s: float
-    """Of the time that a sample takes, since the start; 0 if none is known. With remote loaders alone, of a task's."""
+    """The median time of a sample since the start; 0 if none is known. With remote loaders alone, that of a task."""
     slowest: SlowSample | None
-    """The slowest sample ever, if it fell into this interval. A remote loader tells of whole tasks only."""
+    """The slowest sample ever, if it fell into this interval. A remote loader reports whole tasks only."""
     present: SlowSample | None
-    """What a loader has been at for longest."""
+    """The sample that a loader has been busy with for longest."""
     in_process: bool
-    """There are no loaders: `stall_s` is what the trainer has taken to make its batches."""
+    """True without loaders: `stall_s` is the time that the trainer has taken to make its batches."""
 
     @property
     def stall_share(self) -> float:
@@ -67,7 +67,7 @@ class Interval:
 
 
 def interval(now: Reading, before: Reading | None = None) -> Interval:
-    """From `before` to `now`, two readings of the same board; without `before`, from the start."""
+    """Return the interval between two readings of the same board; without `before`, the one from the start."""
     first_batch = now.header.counts[Count.FIRST_BATCH_NS]
     from_ns = 0 if before is None else before.now_ns
 
@@ -119,7 +119,7 @@ def _sum(lines: Sequence[Line], old: dict[int, Line], of: Callable[[Line], int])
 
 
 def median_s(times: Sequence[Iterable[int]]) -> float:
-    """The median of all that the histograms hold, in seconds, exact to a few per cent; 0 if they hold nothing."""
+    """Return the median of all histograms together, in seconds, exact to a few per cent; 0 if they are empty."""
     buckets: list[int] = [sum(counts) for counts in zip(*times, strict=True)]
     wanted: float = sum(buckets) / 2
     for bucket, count in enumerate(buckets):

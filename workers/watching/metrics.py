@@ -20,7 +20,7 @@ _log = logging.getLogger("blobfeed")
 
 
 class MetricsFile:
-    """Written anew as a whole, so that nobody reads half of one."""
+    """A file of metrics that is replaced as a whole, so that no reader sees half of one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

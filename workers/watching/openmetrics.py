@@ -28,7 +28,7 @@ _COUNTERS = {
 
 
 def openmetrics(reading: Reading, cores: int, rank: int) -> str:
-    """All metrics; each has the labels `source`, `rank` and `trainer`, the number of the process."""
+    """Return all metrics; each has the labels `source`, `rank` and `trainer`, the number of the process."""
     labels = {"source": reading.header.about.source, "rank": str(rank), "trainer": str(reading.header.trainer)}
     return "".join(f"{line}\n" for line in (*_lines(reading, cores, labels), "# EOF"))
 
@@ -61,8 +61,8 @@ def _head(name: str, kind: str, what: str) -> tuple[str, str]:
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
-    told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"blobfeed_{name}{{{told}}} {value:.17g}"
+    listed = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"blobfeed_{name}{{{listed}}} {value:.17g}"
 
 
 def _escaped(text: str) -> str:
