@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from .workers.base.specs import RaggedRows as RaggedRows
     from .workers.base.statistics import Statistics as Statistics
     from .workers.sources.stream import StreamSource as StreamSource
+    from .workers.sources.table import Column as Column
+    from .workers.sources.table import Field as Field
+    from .workers.sources.table import Records as Records
+    from .workers.sources.table import Resident as Resident
+    from .workers.sources.table import Store as Store
+    from .workers.sources.table import Table as Table
 
 # Where each public name lives. It is imported when first asked for, so that `import blobfeed` costs a millisecond, and
 # a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
@@ -77,6 +83,7 @@ _HOMES = {
     "workers.base.hooks": ("Sample",),
     "workers.base.source": ("Source",),
     "workers.sources.stream": ("StreamSource",),
+    "workers.sources.table": ("Column", "Field", "Records", "Resident", "Store", "Table"),
     "workers.base.specs": ("ArraySpec", "RaggedRows"),
     "workers.base.statistics": ("Statistics",),
 }
