@@ -66,10 +66,7 @@ class StillPipeline:
 
     def check_usable(self) -> None: ...
 
-    def deliver_into_host(self, *, promises: bool) -> None: ...
-
-    def is_promised(self, batch: Batch) -> bool:
-        return False
+    def deliver_into_host(self, *, straight: bool) -> None: ...
 
     def is_next(self, batch: Batch) -> bool:
         return batch is self._batch

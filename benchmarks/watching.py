@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.processes.usage_monitor import usage_of
 
 from blobfeed import BatchReader
@@ -89,7 +89,7 @@ class Turns:
             next(self._loop)
         pipeline = reader._feed.pipeline
         feed = pipeline._feed
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ProcessFeed)
         assert feed._assembler is not None
         self._children = [feed._assembler.pid, *(state.pid for state in pipeline.activities())]
 

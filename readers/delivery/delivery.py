@@ -199,7 +199,7 @@ class HostDelivery(Delivery):
             if isinstance(top, EvenTop) and (is_as_stored(top) or top.name in self._gathered)
         ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
-        pipeline.deliver_into_host(promises=is_even and bool(self._straight))
+        pipeline.deliver_into_host(straight=is_even and bool(self._straight))
         self._lent: deque[Batch] = deque()
 
     def end_loans(self) -> None:
@@ -218,23 +218,20 @@ class HostDelivery(Delivery):
         for i, top in self._copied:
             copies[i] = data = blobs[i].data
             require_shape(top, upcoming.shapes[i], tuple(data.shape))
-        made = self._make_in(upcoming.batch, copies) if self.pipeline.is_promised(upcoming.batch) else ()
+        made = self._make_in(upcoming.batch, copies)
         for i, top in self._copied:
             if top.name not in made:
                 top.put(upcoming.batch, as_numpy(copies[i]))
         return copies
 
     def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
-        """Make the batch right in the blobs that its rows can be read into; returns the names of these."""
-        arrays = {top.name: as_numpy(copies[i]) for i, top in self._straight}
-        into = {
-            top.name: rows for _, top in self._straight if (rows := self._rows_in(top, arrays[top.name])) is not None
-        }
-        made_in = self.pipeline.make_in(batch, into)
-        if made_in is not into:  # before an interrupt, in other memory
-            for name, rows in made_in.items():
-                arrays[name][...] = rows.out if isinstance(rows, ConvertedRows) else rows
-        return made_in
+        """Make a batch that is not made yet, right in the blobs where that is possible; returns the tops made there."""
+        if batch.make is None:
+            return ()
+        rows = {top.name: self._rows_in(top, as_numpy(copies[i])) for i, top in self._straight}
+        into = {name: given for name, given in rows.items() if given is not None}
+        batch.replaced = batch.make(into)
+        return into
 
     def _rows_in(self, top: EvenTop, array: AnyArray) -> AnyArray | ConvertedRows | None:
         """What the source can read into; None if the rows have to be in a slot first."""

@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import zmq
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import Announce, Done, Ready, Release
 
@@ -69,9 +69,9 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
     return record, sent, strangers
 
 
-def _feed(pipeline: Pipeline) -> Feed:
+def _feed(pipeline: Pipeline) -> ProcessFeed:
     feed = pipeline._feed
-    assert isinstance(feed, Feed)
+    assert isinstance(feed, ProcessFeed)
     return feed
 
 

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
-from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.scheduling.assembly import Assembly, Death, Reception
 from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Task, Weight
@@ -131,7 +131,7 @@ class _Shared:
     errors: int = -2
 
 
-class SmallFeed(Feed):
+class SmallFeed(ProcessFeed):
     """The real one without processes: every wait ends at once."""
 
     def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
@@ -436,11 +436,11 @@ class World:
             return lambda: feed.accept(group)
         if what == "release":
             return lambda: feed.release(rest[0])
-        return lambda: setattr(self, "_found", feed.next_group())
+        return lambda: setattr(self, "_found", feed.next_announce())
 
     def _receive(self) -> None:
         try:
-            self.opened = self.feed.next_group()
+            self.opened = self.feed.next_announce()
         except _NothingYet:
             return
         except PipelineStalled as problem:

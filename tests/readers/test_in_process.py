@@ -32,8 +32,8 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.transport.status_board import Count
@@ -197,7 +197,7 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
                 rows.append(pipeline.peek().rows)
                 pipeline.release(pipeline.take())
         feed = pipeline._feed
-        board = feed.shared.board if isinstance(feed, Feed) else feed._board  # type: ignore[union-attr]
+        board = feed.shared.board if isinstance(feed, ProcessFeed) else feed._board  # type: ignore[union-attr]
         assert board is not None
         wait_until(lambda: board.count(Count.BATCHES) == len(rows), "all batches are counted")
         assert board.count(Count.SAMPLES) == sum(rows)

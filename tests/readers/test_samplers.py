@@ -24,8 +24,8 @@ from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.loading.worker import Workplace
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.transport.messages import Draw
 from blobfeed.workers.transport.shared_file import SharedFile
@@ -847,7 +847,7 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
         for number, _ in enumerate(islice(reader, 60)):
             reader.set_weights(only(number % SAMPLES))
         feed = reader._feed.pipeline._feed
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ProcessFeed)
         assert feed.shared.weights is not None
         assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
 

@@ -6,35 +6,36 @@ go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Collection, Mapping
-from functools import partial
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from ..base.closing import Closing, close_all
-from ..base.errors import EndOfData, ParameterError, PipelineClosed
+from ..base.errors import BlobfeedError, EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec, Straight
+from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
-from ..plan.plan import Plan, Progress, State
+from ..plan.plan import IndexedPlan, Plan, Progress, State
 from ..processes.process import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
-from ..transport.messages import Announce
 from ..transport.status_board import LoaderState
 from ..watching.trace import TrainerTrace
-from .auto_feed import AutoFeed, copies_memory, may_be_local
 from .feed import Feed
 from .files import with_files
-from .local_feed import LocalFeed, reads_only
+from .inline_feed import InlineFeed, copies_memory, head_start, reads_only
+from .process_feed import ProcessFeed
 
-AnyFeed = Feed | LocalFeed | AutoFeed
+_log = logging.getLogger("blobfeed")
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -85,13 +86,19 @@ class Pipeline(Closing):
                 raise
         self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
-        self._feed: AnyFeed | None = None
+        self._feed: Feed | None = None
+        self._head_start = 0
+        """The batches that an InlineFeed makes before a ProcessFeed goes on for good; 0: the feed does not change."""
+        self._starting: ProcessFeed | None = None
+        """The feed that goes on, while its loaders start."""
+        self._before: Statistics | None = None
+        """The counts of the head start, once it is over."""
         self._open: dict[int, set[Batch]] = {}
         self._at = At(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
         self._into_host = False
-        self._promises = False
+        self._straight = False
         self._trace = TrainerTrace() if parameters.trace else None
 
     # ---- what it will give
@@ -125,25 +132,25 @@ class Pipeline(Closing):
         self.check_usable()
         if self._feed is None:
             self._feed = self._started(ahead)
-            if self._trace is not None and isinstance(self._feed, Feed):
+            if self._trace is not None and isinstance(self._feed, ProcessFeed):
                 self._trace.file = self._feed.shared.trace
             if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
                 self.close()
 
-    def _started(self, ahead: bool) -> AnyFeed:
-        plan, loaders = self._plan, self.parameters.num_loaders
-        if self.parameters.remote_loaders is not None:
-            return Feed(plan)
-        if loaders == 0:
-            return LocalFeed(plan, promises=self._promises)
+    def _started(self, ahead: bool) -> Feed:
+        plan, loaders, total = self._plan, self.parameters.num_loaders, self._plan.total_batches
+        self._head_start = 0
+        if loaders == 0 and self.parameters.remote_loaders is None:
+            return InlineFeed(plan, straight=self._straight)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
-        if loaders == "auto" and self._into_host and not watched and may_be_local(plan):
+        if loaders == "auto" and self._into_host and not watched:
             if copies_memory(plan):
-                return LocalFeed(plan, promises=self._promises)
-            if ahead:
-                return Feed(plan)
-            return AutoFeed(plan, promises=self._promises, forget=self._open.clear)
-        return Feed(plan)
+                return InlineFeed(plan, straight=self._straight)
+            if not ahead and (batches := head_start(plan)):
+                if total is None or total > batches:  # else it is over before loaders would be of use
+                    self._head_start = batches
+                return InlineFeed(replace(plan, batches_per_slot=1), straight=self._straight)
+        return ProcessFeed(plan)
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.
@@ -157,7 +164,7 @@ class Pipeline(Closing):
             total = self._plan.total_batches
             if total is not None and self._at.progress.taken >= total:
                 raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
-            self._at = At(self._at.progress, self._next_batches())
+            self._next_batches()
         if self._trace is not None:
             self._trace.has()
         return self._at.ready[0]
@@ -167,6 +174,7 @@ class Pipeline(Closing):
         batch = self.peek()
         if self._feed is not None:
             self._feed.accept(batch.group)
+        batch.make = None  # it refers to the feed
         ready = self._at.ready
         self._at = At(self._at.progress.after(batch), ready[1:])
         if self._trace is not None:
@@ -195,8 +203,11 @@ class Pipeline(Closing):
 
     def is_ready(self) -> bool:
         """Whether `peek` would not wait."""
-        self.look_ahead()
-        return bool(self._at.ready) or (self._feed is not None and self._feed.has_failed)
+        try:
+            self._look()
+        except BlobfeedError:
+            return True
+        return bool(self._at.ready)
 
     def look_ahead(self) -> None:
         """Open the next batch's announcement where it has come; raises nothing.
@@ -204,58 +215,64 @@ class Pipeline(Closing):
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
-        if not self._at.ready and self._feed is not None and (announce := self._feed.ready_group()) is not None:
-            self._at = At(self._at.progress, self._open_group(self._feed, announce))
+        with suppress(BlobfeedError):
+            self._look()
 
-    def is_promised(self, batch: Batch) -> bool:
-        """Whether `batch`, which was peeked at, is still to be made, by `make_in`."""
-        return self._promises and self._feed is not None and self._feed.is_promised(batch.group)
+    def _look(self) -> None:
+        if not self._at.ready and self._feed is not None and (batches := self._feed.ready()):
+            self._hold(batches)
 
     @property
     def gathered(self) -> Collection[str]:
-        """The tops that `make_in` takes as ConvertedRows."""
+        """The tops that `Batch.make` takes as ConvertedRows."""
         source = self._plan.source
         return source.gathered if isinstance(source, Source) and reads_only(self._plan) else ()
 
-    def make_in(self, batch: Batch, into: Straight) -> Straight:
-        """Make the promised `batch`, the rows of these tops right in `into`, the others in its slot.
-
-        `into`: arrays, C-contiguous, of the rows' type and shape, or ConvertedRows of `gathered` tops. After an
-        interrupt it may be repeated; returns what was given the first time, for the rows are there. Raises what `peek`
-        raises.
-        """
-        if self._feed is None:
-            return into
-        announce, into = self._feed.make(batch.group, into)
-        batch.replaced = dict(announce.replaced)
-        return into
-
-    def deliver_into_host(self, *, promises: bool) -> None:
+    def deliver_into_host(self, *, straight: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
 
-        `promises`: what `peek` gives may be a batch that is still to be made, by `make_in`, before its rows are read.
+        `straight`: what `peek` gives may be a batch whose rows are made by `Batch.make`.
         """
         self._into_host = True
-        self._promises = promises
+        self._straight = straight
 
     def use_huge_pages(self) -> None:
         """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
-        if self._feed is not None:
+        if isinstance(self._feed, ProcessFeed):
             self._feed.use_huge_pages()
 
-    def _next_batches(self) -> tuple[Batch, ...]:
+    def _next_batches(self) -> None:
         self.start()
+        if self._head_start:
+            self._go_over()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
-        return self._open_group(self._feed, self._feed.next_group())
+        self._hold(self._feed.next())
 
-    def _open_group(self, feed: AnyFeed, announce: Announce) -> tuple[Batch, ...]:
-        batches = tuple(feed.open(announce))
+    def _go_over(self) -> None:
+        """Start loaders once the first batch is delivered, and let them go on behind the head start.
+
+        What is held then stays as it is and is not to be released: the next groups are numbered anew. Raises what the
+        start of processes raises.
+        """
+        assert isinstance(self._plan, IndexedPlan)
+        taken = self._at.progress.taken
+        with interrupts_deferred():
+            if taken and self._starting is None:
+                self._starting = ProcessFeed(self._plan.from_batch(self._head_start))
+            elif taken == self._head_start and self._feed is not None and self._starting is not None:
+                inline, self._before = self._feed, self._feed.statistics(taken)
+                self._feed, self._starting, self._head_start = self._starting, None, 0
+                self._open.clear()
+                close_all(inline.close, self._plan.source.close)  # its files, and the decoded chunks that it keeps
+                _log.info("num_loaders: auto reads with loader processes now")
+
+    def _hold(self, batches: Sequence[Batch]) -> None:
         if self._plan.batches is None:  # a stream's group may be empty, and how many are asked for depends on the time
             for number, batch in enumerate(batches, self._plan.first_number + self._at.progress.taken):
                 batch.number = number
-        self._open[announce.group] = set(batches)
-        return batches
+        self._open[batches[0].group] = set(batches)
+        self._at = At(self._at.progress, tuple(batches))
 
     # ---- counts and states
 
@@ -265,11 +282,12 @@ class Pipeline(Closing):
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         return self._statistics_of(self._feed)
 
-    def _statistics_of(self, feed: AnyFeed) -> Statistics:
+    def _statistics_of(self, feed: Feed) -> Statistics:
         # Setup reads samples again and again, to learn how long they take.
         cache, setup = self._plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
-        return feed.statistics(self._at.progress.taken).with_cache(own)
+        counts = feed.statistics(self._at.progress.taken).with_cache(own)
+        return counts if self._before is None else counts.after(self._before)
 
     def activities(self) -> list[LoaderState]:
         """What each loader is doing; empty before the start."""
@@ -335,12 +353,11 @@ class Pipeline(Closing):
                 self._trace.end()
             self._at = At(self._at.progress)
             self._open.clear()
-            feed, self._feed = self._feed, None
-            steps = () if feed is None else (feed.end, partial(self._keep_statistics, feed), feed.close)
-            close_all(*steps, self._plan.source.close)
+            feeds = [feed for feed in (self._feed, self._starting) if feed is not None]
+            close_all(*(feed.close for feed in feeds), self._keep_statistics, self._plan.source.close)
 
-    def _keep_statistics(self, feed: AnyFeed) -> None:
-        self._finished = self._statistics_of(feed)
+    def _keep_statistics(self) -> None:
+        self._finished, self._feed, self._starting = self.statistics(), None, None
 
     def check_usable(self) -> None:
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 
 import msgspec
 import numpy as np
 
-from ..base.specs import IndexArray, Rows
+from ..base.specs import IndexArray, Rows, Straight
 from ..order.epoch_order import EpochOrder
 from ..transport.messages import Run
 
@@ -34,6 +34,11 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     """The sampler's samples, int64."""
     end: tuple[int, int] | None = None
     """The epoch and item at which the round behind it begins, if the sampler's epochs say so."""
+
+    make: Callable[[Straight], Mapping[int, int]] | None = None
+    """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
+    and the others in the slot, and returns `replaced`. May be repeated after an interrupt, into other memory. Raises
+    what `Feed.next` raises."""
 
     @property
     def shard(self) -> int:

@@ -90,8 +90,8 @@ class TaskSize:
 class Assembly:
     """One run, from the first task to `last`, the final message."""
 
-    def __init__(self, plan: Plan, slots: int | None = None) -> None:
-        """Prepare the run. `slots`: the number of slots at first, if it is not the plan's."""
+    def __init__(self, plan: Plan, *, alone: bool = False) -> None:
+        """Prepare the run. `alone`: see Ledger."""
         self.outbox: list[ToTrainer] = []
         self.last: Failure | End | None = None
         self.tasks_done = 0
@@ -102,8 +102,9 @@ class Assembly:
         self.schedule = plan.schedule()
         self.ledger = Ledger(
             self.schedule,
-            slots=plan.slots if slots is None else slots,
+            slots=plan.slots,
             postprocess=plan.postprocesses,
+            alone=alone,
         )
         self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, plan.task_s)
         self._orders: dict[int, int] = {}

@@ -108,11 +108,13 @@ class _Loader:
 class Ledger:
     """Keeps all groups of `schedule` between the opening of a slot and its release.
 
-    `slots`: the number of slots in the ring.
+    `slots`: the number of slots in the ring.  `alone`: true for a single loader in the trainer's process: one group is
+    open at a time, and it is one task.
     """
 
-    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False) -> None:
+    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False, alone: bool = False) -> None:
         self.rows_per_task = 1 << 40
+        self._alone = alone
         self._schedule = schedule
         self._postprocess = postprocess
         self._owners: OrderedDict[int, int] = OrderedDict()
@@ -127,12 +129,9 @@ class Ledger:
 
     # ---- slots and groups
 
-    def add_slot(self, slot: int) -> None:
-        self._free.append(slot)
-
     def open_groups(self) -> None:
         """Open the next group in every free slot and cut its rows into tasks."""
-        while self._free and self._schedule.has(self._next_group):
+        while self._free and not (self._alone and self._working) and self._schedule.has(self._next_group):
             number, slot = self._next_group, self._free.popleft()
             self._next_group += 1
             rows = self._schedule.rows_of(number)
@@ -140,6 +139,9 @@ class Ledger:
             self._cut(number, slot, rows)
 
     def _cut(self, group: int, slot: int, rows: int) -> None:
+        if self._alone:
+            self._cut_rows(group, slot, 0, rows, rows, None)
+            return
         rows_per_task = self.rows_per_task if self._schedule.can_be_cut else rows
         for first, end, affinity in self._runs(group, rows):
             self._cut_rows(group, slot, first, end, rows_per_task, affinity)
@@ -194,7 +196,7 @@ class Ledger:
         slot = self._announced.pop(group, None)
         if slot is None:
             return False
-        self._free.append(slot)
+        self._free.appendleft(slot)  # the slot that was read last is still in the processor's caches
         return True
 
     # ---- loaders and tasks

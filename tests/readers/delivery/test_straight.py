@@ -16,7 +16,6 @@ from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.pipeline.local_feed import LocalFeed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.plan import State
 
@@ -132,24 +131,20 @@ def test_what_is_cropped_or_not_in_one_piece_comes_from_a_slot(tmp_path: Path, d
         assert np.isnan(wide[..., 1::2]).all()
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.usefixtures("converts_straight")
-def test_after_an_interrupt_rows_are_those_of_the_first_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_after_an_interrupt_rows_are_made_in_other_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     delivered = _Delivered(_write(tmp_path, "npy"))
     with delivered.pipeline:
         begun: State = delivered.delivery.state_dict()
-        interrupted: list[bool] = []
-        make = LocalFeed.make
-
-        def interrupt(self: LocalFeed, *arguments: Any) -> Any:
-            made = make(self, *arguments)
-            if not interrupted:
-                interrupted.append(True)
-                raise KeyboardInterrupt
-            return made
-
-        monkeypatch.setattr(LocalFeed, "make", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            delivered.delivery.deliver(delivered.blobs())
+        with monkeypatch.context() as patched:
+            patched.setattr(HostDelivery, "_take", _interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                delivered.delivery.deliver(delivered.blobs())
+            delivered.delivery.filled = None  # as if it had come one line earlier
         assert delivered.delivery.state_dict() == begun
         monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)  # by itself it would not read straight any more
         blobs = delivered.blobs()

@@ -14,8 +14,7 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, SourceError
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.pipeline import auto_feed
-from blobfeed.workers.pipeline.local_feed import LocalFeed
+from blobfeed.workers.pipeline import pipeline as pipelines
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 SAMPLES = 90
@@ -73,7 +72,7 @@ def test_large_rows_are_read_by_the_trainer_for_four_batches_at_most(large: Path
 
 def test_what_is_held_stays_as_it_is_when_loaders_take_over(large: Path) -> None:
     with Pipeline(Parameters(source={"npy": {"data": str(large)}}, tops=("data",), **LARGE)) as pipeline:
-        pipeline.deliver_into_host(promises=False)
+        pipeline.deliver_into_host(straight=False)
         held = [pipeline.take()]
         before = np.array(held[0].tops["data"])
         while not pipeline.statistics().loaders:
@@ -89,7 +88,7 @@ def test_a_run_that_is_over_before_loaders_would_be_there_starts_none(large: Pat
     with Pipeline(
         Parameters(source={"npy": {"data": str(large)}}, tops=("data",), batch_size=64, epochs=1)
     ) as pipeline:
-        pipeline.deliver_into_host(promises=False)
+        pipeline.deliver_into_host(straight=False)
         batch = pipeline.take()
         np.testing.assert_array_equal(batch.tops["data"], LARGE_ROWS)
         assert psutil.Process().children() == children
@@ -113,7 +112,7 @@ def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch,
     def refuse(*_: object) -> None:
         raise RingAllocationError("no memory is left")
 
-    monkeypatch.setattr(auto_feed, "Feed", refuse)
+    monkeypatch.setattr(pipelines, "ProcessFeed", refuse)
     with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError, match="no memory is left"):
         for _ in islice(reader, 300):
             pass
@@ -124,7 +123,7 @@ def test_a_file_that_is_cut_is_an_error_by_default(large: Path) -> None:
         batches = iter(reader)
         for _ in islice(batches, 6):
             pass
-        assert not isinstance(reader._feed.pipeline._feed._now, LocalFeed)  # type: ignore[union-attr]
+        assert reader.statistics().loaders
         os.truncate(large, 4096)
         with pytest.raises((SourceError, SampleError), match=r"large\.npy"):
             for _ in islice(batches, 100):

@@ -12,7 +12,7 @@ import pytest
 from blobfeed.workers.base.errors import SampleError
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.pipeline import feed
+from blobfeed.workers.pipeline import process_feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from tests.support.pipelines import Fault, Harm, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
@@ -86,7 +86,7 @@ def test_what_is_logged_arrives_at_once_while_the_trainer_waits(
         def emit(self, record: logging.LogRecord) -> None:
             heard.touch()
 
-    monkeypatch.setattr(feed, "_LOGS_S", 1000.0)
+    monkeypatch.setattr(process_feed, "_LOGS_S", 1000.0)
     handler = Hearing()
     logging.getLogger("mine.decode").addHandler(handler)
     try:

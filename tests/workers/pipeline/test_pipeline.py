@@ -25,8 +25,8 @@ from blobfeed.workers.base.errors import (
 )
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.transport.status_board import Activity, Count
 
 from tests.support.pipelines import (
@@ -242,7 +242,7 @@ def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_t
         pipeline.release(pipeline.take())
         take_until_one_more_stall(pipeline)
         counted, feed = pipeline.statistics(), pipeline._feed
-        assert isinstance(feed, Feed)
+        assert isinstance(feed, ProcessFeed)
         assert feed.shared.board.count(Count.FIRST_BATCH_NS)
         assert feed.shared.board.count(Count.START_NS) == 0
     assert counted.stall_s > counted.start_s == 0
@@ -554,9 +554,8 @@ def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
 ) -> None:
     given = parameters(epochs=2)
     with Pipeline(given, source=Numbered()) as pipeline:
-        monkeypatch.setattr(
-            "blobfeed.workers.pipeline.feed.available_memory", lambda: int(room * pipeline._plan.layout.slot_bytes)
-        )
+        available = int(room * pipeline._plan.layout.slot_bytes)
+        monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))
         running: Any = pipeline._feed
         assert running.shared.ring.slots == slots

@@ -22,10 +22,10 @@ import pytest
 from blobfeed.workers.base.errors import AssemblerDied, PipelineClosed, PipelineStalled
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.pipeline import feed
+from blobfeed.workers.pipeline import process_feed
 from blobfeed.workers.pipeline.failures import what_loaders_do
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
@@ -42,7 +42,7 @@ from tests.support.waiting import DEADLINE_S, is_gone, wait_until
 
 def assembler_of(pipeline: Pipeline) -> psutil.Process:
     running = pipeline._feed
-    assert isinstance(running, Feed)
+    assert isinstance(running, ProcessFeed)
     assert running._assembler is not None
     return psutil.Process(running._assembler.pid)
 
@@ -83,7 +83,7 @@ def take(pipeline: Pipeline) -> Batch:
 def test_a_stall_is_logged_with_what_every_loader_is_doing_and_is_no_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(feed, "_STALL_LOG_S", 0.15)
+    monkeypatch.setattr(process_feed, "_STALL_LOG_S", 0.15)
     gate = tmp_path / "gate"
 
     class OpensTheGate(logging.Handler):
@@ -203,7 +203,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
 ) -> None:
     pipeline = started(Pipeline(parameters(), source=Numbered()))
     running, assembler = pipeline._feed, assembler_of(pipeline)
-    assert isinstance(running, Feed)
+    assert isinstance(running, ProcessFeed)
     family = [assembler, *assembler.children(recursive=True)]
     gone_first: list[bool] = []
 
@@ -211,7 +211,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
         gone_first.extend(is_gone(process.pid) for process in family)
         raise RuntimeError("counted wrong")
 
-    monkeypatch.setattr(Feed, "statistics", statistics)
+    monkeypatch.setattr(process_feed, "diagnose", statistics)
     with pytest.raises(RuntimeError, match="counted wrong"):
         pipeline.close()
     assert gone_first == [True] * len(family)

@@ -123,12 +123,12 @@ resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import msgspec
 from dataclasses import replace
 from blobfeed.workers.base.parameters import RemoteLoaders
-from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 plan = pipeline(num_loaders={here}).plan
 plan = replace(plan, parameters=msgspec.structs.replace(plan.parameters, remote_loaders={remote}))
 before = len(os.listdir("/proc/self/fd"))
 try:
-    Feed(plan)
+    ProcessFeed(plan)
 except DescriptorLimitError as error:
     say(error)
 say(len(os.listdir("/proc/self/fd")) - before)

@@ -32,8 +32,8 @@ from blobfeed.workers.base.errors import (
     SocketPathError,
 )
 from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.pipeline.feed import Feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.scheduling.assembly import Death
@@ -431,7 +431,7 @@ def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
     monkeypatch.setattr(tempfile, "tempdir", str(long))
     pipeline = small()
     pipeline.start()
-    assert isinstance(pipeline._feed, Feed)
+    assert isinstance(pipeline._feed, ProcessFeed)
     folder = pipeline._feed.shared.folder
     assert folder.parent == Path("/tmp")
     assert delivers(pipeline)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from blobfeed.workers.pipeline.feed import Feed
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.scheduling.assembly import Assembly, Reception
 from blobfeed.workers.scheduling.ledger import Ledger, Task, Weight
 from blobfeed.workers.transport.messages import Announce, Release
@@ -192,14 +192,14 @@ def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_frame_is_let_go_before_it_is_received(patch: pytest.MonkeyPatch) -> None:
-    right = Feed._received
+    right = ProcessFeed._received
 
-    def wrong(feed: Feed) -> Announce | None:
+    def wrong(feed: ProcessFeed) -> Announce | None:
         announce = right(feed)
         feed._receiver.discard()
         return announce
 
-    patch.setattr(Feed, "_received", wrong)
+    patch.setattr(ProcessFeed, "_received", wrong)
 
 
 def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
@@ -207,25 +207,25 @@ def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _an_interrupted_release_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def wrong(feed: Feed, group: int) -> None:
+    def wrong(feed: ProcessFeed, group: int) -> None:
         if group in feed._reception.held:
             feed._reception.release(group)
             feed._releasing.append(group)
             feed._send_releases()
 
-    patch.setattr(Feed, "release", wrong)
+    patch.setattr(ProcessFeed, "release", wrong)
 
 
 def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatch) -> None:
-    def wrong(feed: Feed, group: int) -> None:
+    def wrong(feed: ProcessFeed, group: int) -> None:
         feed._releasing.append(group)
         feed._reception.release(group)
         link: Any = feed._release_link
         link.send(Release(group, 0))
         feed._releasing.remove(group)
 
-    patch.setattr(Feed, "release", wrong)
-    patch.setattr(Feed, "_send_releases", lambda _feed: None)
+    patch.setattr(ProcessFeed, "release", wrong)
+    patch.setattr(ProcessFeed, "_send_releases", lambda _feed: None)
 
 
 Mistake = Callable[[pytest.MonkeyPatch], None]

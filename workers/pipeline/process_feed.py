@@ -1,0 +1,357 @@
+"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next group.
+
+Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The
+status board says what every loader is doing even when the assembler does not answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+
+import zmq
+
+from ..base.clock import LONGEST_WAIT_S, AwakeClock
+from ..base.closing import close_all
+from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
+from ..base.statistics import Statistics
+from ..loading.worker import location_of
+from ..order.weights_log import NewWeights
+from ..plan.batch import Batch
+from ..plan.plan import Plan, usable_cores
+from ..processes.config import Config
+from ..processes.process import (
+    WHERE_TO_LOOK,
+    fill_standard_streams,
+    interrupts_deferred,
+    is_stopped,
+    loaders_that_fit,
+    require_descriptors,
+    require_threads,
+    wait_for_exit,
+)
+from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..scheduling.assembly import Reception
+from ..transport import links
+from ..transport.board_reading import read_board
+from ..transport.control_groups import tasks_left
+from ..transport.error_channel import ErrorInbox, levels_of_trainer
+from ..transport.memory import available_memory
+from ..transport.messages import Announce, End, Failure, Release, Stop, ToTrainer
+from ..transport.status_board import Count, LoaderState
+from ..watching.diagnosis import diagnose
+from ..watching.interval import interval
+from .failures import Failed, explain, too_many_held, what_loaders_do
+from .files import open_trace
+
+_STALL_LOG_S = 10.0
+_LOGS_S = 1.0
+"""How often what the children log is looked at while the trainer never waits."""
+
+_LOOK_S = 1.0
+"""How often it is noted where the samples are stored that a trainer waits for."""
+
+_END_S = 5.0
+"""What the assembler may take to end before it is killed."""
+
+_log = logging.getLogger("blobfeed")
+
+
+def _fitting(plan: Plan) -> Plan:
+    """Return the plan with as many loaders and slots as fit; raises BlobfeedError if fixed loaders do not.
+
+    The control groups grant processes and memory. The ring of `prefetch_batches: auto` takes at most half of the
+    memory that is available, or two slots: the loaders need some, too.
+    """
+    least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
+    fit = loaders_that_fit(plan.max_loaders, least=least, tasks=tasks_left())
+    slots = max(2, min(plan.auto_slots, available_memory() // 2 // plan.layout.slot_bytes))
+    return replace(plan, max_loaders=fit, auto_slots=slots)
+
+
+class ProcessFeed:
+    """The processes of one pipeline, from start to close."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start them.
+
+        Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, BlobfeedError if the system
+        allows too few threads or has no /proc, or what pickling raises.
+        """
+        self.waited_ns = 0
+        self.stalls = 0
+        self.start_ns: int | None = None
+        """How long the trainer had waited when it took the first group."""
+        self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        """The counts at the end."""
+        plan = self._plan = _fitting(plan)
+        self._reception = Reception()
+        self._releasing: deque[int] = deque()
+        self._waiting = threading.RLock()
+        """Held by the thread that takes or waits for a group, at the sockets."""
+        self._reported_ns = 0
+        self._next_look_at_logs = 0.0
+        self._failure: Failed | None = None
+        require_descriptors(plan.max_loaders + plan.max_remote_loaders)
+        require_threads()
+        fill_standard_streams()
+        self._assembler: AssemblerProcess | None = None
+        self._release_link: zmq.Socket[bytes] | None = None
+        with ExitStack() as stack:
+            with interrupts_deferred():
+                self.shared = Shared(plan, partial(open_trace, plan))
+                self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+                stack.callback(self.close)
+                self._start()
+            self.shared.ring.populate()  # while the assembler's interpreter starts
+            stack.pop_all()
+
+    def _start(self) -> None:
+        shared = self.shared
+        shared.board.describe(self._plan.description)
+        self._inbox = ErrorInbox(shared.errors)
+        self._sealer = links.Sealer(shared.key)
+        self._opener: links.Opener[ToTrainer] = links.Opener(shared.key, ToTrainer)
+        config = Config(
+            self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
+        )
+        self._assembler = AssemblerProcess(config)
+        shared.board.header.assembler = self._assembler.pid
+        self.shared.close_childrens()
+        links.make_socket_directory(self.shared.folder)
+        self._batch_link = links.open_socket(self._context, zmq.PULL)
+        self._batch_link.bind(links.address(self.shared.folder, "batches"))
+        self._receiver = links.Receiver(self._batch_link)
+        self._release_link = links.open_socket(self._context, zmq.PUSH)
+        self._release_link.connect(links.address(self.shared.folder, "releases"))
+        self._poller = zmq.Poller()
+        self._poller.register(self._batch_link, zmq.POLLIN)
+        self._poller.register(self._assembler.handle, zmq.POLLIN)
+        self._poller.register(self.shared.errors, zmq.POLLIN)
+
+    # ---- groups
+
+    def next(self) -> list[Batch]:
+        return self._open(self.next_announce())
+
+    def ready(self) -> list[Batch]:
+        if self._failure is not None:
+            raise self._failure.error()
+        announce = self._received()
+        return [] if announce is None else self._open(announce)
+
+    def _open(self, announce: Announce) -> list[Batch]:
+        """Return the batches of an announced group, as views on its slot."""
+        return self._plan.unpack(announce, self.shared.ring.views[announce.slot])
+
+    def next_announce(self) -> Announce:
+        """Return the announcement of the next group, the same one until it is accepted."""
+        if self._failure is not None:
+            raise self._failure.error()
+        with self._waiting:
+            if (assembler := self._assembler) is None:
+                raise PipelineClosed("the pipeline has been closed; make a new one")
+            return self._received() or self._wait(assembler)
+
+    def accept(self, group: int) -> None:
+        if self._reception.accept(group):
+            self._receiver.discard()
+        if self.start_ns is None:
+            self.start_ns = self.waited_ns
+            self.shared.board.note_start(self.start_ns)
+
+    def release(self, group: int) -> None:
+        self._releasing.append(group)
+        self._send_releases()
+
+    def _send_releases(self) -> None:
+        """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
+        leaks the slot."""
+        while self._releasing:
+            self._reception.release(self._releasing[0])
+            waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
+            if self._release_link is not None and self._failure is None:
+                self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
+            self._releasing.popleft()
+
+    def use_huge_pages(self) -> None:
+        for _ in self.shared.ring.use_huge_pages():
+            pass
+
+    def set_weights(self, new: NewWeights) -> None:
+        change, weights, gone = new
+        if self.shared.weights is None or self._release_link is None or self._failure is not None:
+            return
+        with interrupts_deferred():
+            self.shared.weights.write(change.version * weights.nbytes, weights)
+            self._release_link.send(self._sealer.seal(change))
+            for version in gone:
+                self.shared.weights.free(version * weights.nbytes, weights.nbytes)
+
+    def _received(self) -> Announce | None:
+        """Return the next valid announcement among the frames that have arrived; it stays until it is accepted."""
+        if (now := time.monotonic()) > self._next_look_at_logs:
+            self._next_look_at_logs = now + _LOGS_S
+            self._inbox.receive()
+        for _ in range(links.MOST_AT_ONCE):
+            if (frame := self._receiver.frame()) is None:
+                break
+            message = self._opener.open(frame)
+            wanted = None if message is None else self._reception.wants(message)
+            if isinstance(wanted, Announce):
+                return wanted
+            if wanted is not None:
+                self._failure = Failed(self._explain(wanted))
+                raise self._failure.error()
+            self._receiver.discard()
+        return None
+
+    def _wait(self, assembler: AssemblerProcess) -> Announce:
+        self._send_releases()  # first: a group whose release was interrupted is not held any more
+        if len(self._reception.held) >= self.shared.ring.slots:
+            raise PipelineStalled(too_many_held(self.shared.ring.slots))
+        begun, board = time.monotonic_ns(), self.shared.board
+        self.stalls += 1
+        board.set_count(Count.STALLS, self.stalls)
+        board.set_count(Count.WAITING_SINCE, begun)
+        try:
+            return self._watch(assembler)
+        finally:
+            self.waited_ns += time.monotonic_ns() - begun
+            if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
+                board.set_count(Count.WAITED_NS, self.waited_ns)
+                board.set_count(Count.WAITING_SINCE, 0)
+
+    def _watch(self, assembler: AssemblerProcess) -> Announce:
+        timeout_s = self._plan.parameters.timeout_s
+        clock = AwakeClock()  # while the job is suspended, the loaders are too
+        now = begun = clock.now
+        deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
+        while True:
+            wait_s = min(LONGEST_WAIT_S, max(0.0, min(deadline, next_log, next_look) - now))
+            # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
+            try:
+                ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
+            except zmq.ZMQError:  # pyzmq polls on when a signal's handler has come back, which may have closed them
+                if self._assembler is not None:
+                    raise
+            if self._assembler is None:
+                raise PipelineClosed("the pipeline was closed while a batch was waited for")
+            if (announce := self._received()) is not None:
+                return announce
+            if assembler.handle in ready:
+                self._failure = Failed(self._assembler_died(assembler))
+                raise self._failure.error()
+            self._inbox.receive()  # it may be what has ended the wait
+            now = clock.look()
+            if now >= deadline:
+                raise self._stalled(timeout_s)
+            if now >= next_look:
+                next_look = now + _LOOK_S
+                self.note_places()
+            if now >= next_log:
+                next_log = now + _STALL_LOG_S
+                _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
+
+    def note_places(self) -> None:
+        """Write on the board where the samples are stored that loaders are at, and the slowest ones: only the source
+        knows, and whoever reads the board from outside has none."""
+        for line in self.shared.board.lines:
+            slowest = line.slowest_sample if line.slowest_ns else -1
+            for sample, place in ((line.sample, line.place), (slowest, line.place_slowest)):
+                if place.lacks(sample):
+                    place.note(sample, location_of(self._plan.source, sample))
+
+    def activities(self) -> str:
+        """What the loaders are doing, in words."""
+        words = what_loaders_do(self.shared.board.states())
+        if self._assembler is not None and is_stopped(self._assembler.pid):
+            pid = self._assembler.pid
+            return f"the assembler (pid {pid}) stands still, stopped by a signal or a debugger; {words}"
+        return words
+
+    # ---- errors
+
+    def _assembler_died(self, assembler: AssemblerProcess) -> BlobfeedError:
+        return AssemblerDied(
+            f"the assembler process ended while batches were still wanted: {assembler.exit_in_words()}; "
+            f"its own last words, if any, are on standard error; {WHERE_TO_LOOK}"
+        )
+
+    def _stalled(self, timeout_s: float) -> BlobfeedError:
+        return PipelineStalled(
+            f"no batch for timeout_s={timeout_s:g} s; what the loaders were doing: {self.activities()}; "
+            "raise timeout_s if this source may take so long"
+        )
+
+    def _explain(self, failure: Failure | End) -> BlobfeedError:
+        return explain(self._plan, failure, self._inbox.take)
+
+    # ---- the end
+
+    def statistics(self, batches: int) -> Statistics:
+        return replace(self._last if self._assembler is None else self._counts(), batches=batches)
+
+    def _counts(self) -> Statistics:
+        board = self.shared.board
+        self.note_places()
+        reading = read_board(board)
+        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES)
+        dropped += sum(line.dropped for line in reading.lines)
+        return Statistics(
+            batches=0,
+            stalls=self.stalls,
+            stall_s=self.waited_ns / 1e9,
+            start_s=(self.start_ns or 0) / 1e9,
+            loaders=board.count(Count.LOADERS),
+            loader_deaths=board.count(Count.LOADER_DEATHS),
+            replaced=board.count(Count.REPLACED),
+            dropped_messages=dropped,
+            tasks=board.count(Count.TASKS),
+            diagnosis=diagnose(interval(reading), usable_cores()).sentence,
+        ).with_cache(reading.cache_counts)
+
+    def states(self) -> list[LoaderState]:
+        return self.shared.board.states()
+
+    def _keep(self) -> None:
+        self._last = self._counts()
+
+    def _finish_trace(self) -> None:
+        if self.shared.trace is not None:
+            self.shared.trace.finish(read_board(self.shared.board).cache_counts)
+
+    def close(self) -> None:
+        """End all processes; then give back sockets, memory and the directory.
+
+        The processes come first: an error in the steps behind leaves none of them.
+        """
+        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
+            assembler, self._assembler = self._assembler, None
+            link, self._release_link = self._release_link, None
+            self._failure = None
+            end = () if assembler is None else (partial(self._end, assembler, link), self._finish_trace, self._keep)
+            close_all(*end, partial(links.end_context, self._context), self.shared.close)
+
+    def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
+        """Ask the assembler to end, and see that it does even if it cannot be asked."""
+        patience_s = 0.0
+        try:
+            if link is not None:
+                link.send(self._sealer.seal(Stop()))
+            self._inbox.receive()
+            patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
+        finally:
+            # Its end, or the next look around, wakes a thread that waits for a batch: that has to leave the sockets and
+            # the handle before they are closed.
+            wait_for_exit(assembler.handle, patience_s)
+            if self._waiting.acquire(timeout=_END_S):
+                self._waiting.release()
+            if link is not None:
+                link.close(linger=0)
+            assembler.end(0.0)
