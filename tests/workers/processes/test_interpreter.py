@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import site
 import subprocess
 import sys
+import tempfile
 import venv
 from collections.abc import Callable
 from pathlib import Path
@@ -14,9 +16,10 @@ import pytest
 from blobfeed.workers.base.errors import InterpreterError
 from blobfeed.workers.processes import interpreter
 from blobfeed.workers.processes.interpreter import child_environment, find_interpreter
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-ASK = "import sys; print('%d.%d' % sys.version_info[:2])"
 
 MakeProgram = Callable[[str, str], str]
 
@@ -30,24 +33,20 @@ def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 def program(tmp_path: Path) -> MakeProgram:
     """Makes a shell script under a name; it may play a Python."""
 
-    def make(name: str, body: str) -> str:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{body}\n")
-        path.chmod(0o755)
-        return str(path)
+    return lambda name, body: make_program(tmp_path / name, body)
 
-    return make
+
+def make_program(path: Path, body: str) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
 
 
 def no_prefixes(monkeypatch: pytest.MonkeyPatch, prefix: Path) -> None:
     """No Python but `sys.executable` is to be found."""
     monkeypatch.setattr(sys, "exec_prefix", str(prefix))
     monkeypatch.setattr(sys, "base_exec_prefix", str(prefix))
-
-
-def version_of(python: str) -> str:
-    return subprocess.run([python, "-c", ASK], capture_output=True, text=True, check=True).stdout.strip()
 
 
 # ---- sys.executable
@@ -61,61 +60,39 @@ def test_the_trainers_own_program_is_taken_without_asking_it(monkeypatch: pytest
     assert find_interpreter() == sys.executable
 
 
-def test_another_program_of_the_same_version_is_taken(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
-    wrapper = program("python", f'exec {sys.executable} "$@"')
-    monkeypatch.setattr(sys, "executable", wrapper)
-    assert find_interpreter() == wrapper
+ANSWERS = {
+    "right": f"echo {VERSION}",
+    "older": "echo 2.7",
+    "failing": "exit 3",
+    "killed": "kill -9 $$",
+    "silent": "echo",
+    "none": "",  # there is no such program
+}
+FAULTS = {"older": "2.7", "failing": "does not run: .*exit status 3", "killed": "does not run: ", "silent": ""}
 
 
-@pytest.mark.parametrize("answer", ["echo 2.7", "echo 3.999", "exit 3", "echo", "kill -9 $$"])
-def test_where_sys_executable_is_another_python_its_prefix_is_searched(
-    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, answer: str
-) -> None:
-    # As in the `caffe train` binary, where it is the first python3 on PATH.
-    monkeypatch.setattr(sys, "executable", program("python3", answer))
-    found = find_interpreter()
-    assert Path(found).parent in (Path(sys.exec_prefix, "bin"), Path(sys.base_exec_prefix, "bin"))
-    assert version_of(found) == VERSION
-
-
-def test_where_sys_executable_is_empty_its_prefix_is_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "")
-    assert version_of(find_interpreter()) == VERSION
-
-
-def test_the_base_prefix_is_searched_after_the_prefix(
-    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(sys, "executable", "")
-    program(f"environment/bin/python{VERSION}", "echo 1.5")
-    base = program(f"base/bin/python{VERSION}", f"echo {VERSION}")
-    monkeypatch.setattr(sys, "exec_prefix", str(tmp_path / "environment"))
-    monkeypatch.setattr(sys, "base_exec_prefix", str(tmp_path / "base"))
-    assert find_interpreter() == base
-
-
-def test_the_error_names_every_candidate_and_what_is_wrong_with_it(
-    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, tmp_path: Path
-) -> None:
-    other = program("python3", "echo 2.7")
-    broken = program(f"bin/python{VERSION}", "exit 3")
-    monkeypatch.setattr(sys, "executable", other)
-    no_prefixes(monkeypatch, tmp_path)
-    with pytest.raises(InterpreterError) as caught:
-        find_interpreter()
-    text = str(caught.value)
-    assert f"no Python {VERSION} found" in text
-    assert f"{other} (2.7)" in text
-    assert f"{broken} (does not run: " in text
-    assert "exit status 3" in text
-    assert f"set the environment variable BLOBFEED_PYTHON to the path of a Python {VERSION}" in text
-
-
-def test_the_error_says_when_there_was_nothing_to_try(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", "")
-    no_prefixes(monkeypatch, tmp_path)
-    with pytest.raises(InterpreterError, match="tried nothing, none is known; set the environment variable"):
-        find_interpreter()
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from(sorted(ANSWERS)), min_size=3, max_size=3))
+def test_the_first_python_of_the_trainers_version_is_taken_or_every_candidate_named(answers: list[str]) -> None:
+    """`sys.executable` comes first: in the `caffe train` binary it is the first python3 on PATH, or empty."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        candidates = [Path(folder, "python3"), *(Path(folder, each, "bin", f"python{VERSION}") for each in "ab")]
+        for path, answer in zip(candidates, answers, strict=True):
+            if answer != "none":
+                make_program(path, ANSWERS[answer])
+        patch.setattr(sys, "executable", "" if answers[0] == "none" else str(candidates[0]))
+        patch.setattr(sys, "exec_prefix", str(Path(folder, "a")))
+        patch.setattr(sys, "base_exec_prefix", str(Path(folder, "b")))
+        if "right" in answers:
+            assert find_interpreter() == str(candidates[answers.index("right")])
+            return
+        with pytest.raises(
+            InterpreterError, match=f"no Python {VERSION} found .* BLOBFEED_PYTHON to the path"
+        ) as caught:
+            find_interpreter()
+        tried = [(path, answer) for path, answer in zip(candidates, answers, strict=True) if answer != "none"]
+        named = ", ".join(rf"{path} \({FAULTS[answer]}.*\)" for path, answer in tried)
+        assert re.search(f"tried {named or 'nothing, none is known'};", str(caught.value))
 
 
 def test_a_prefix_that_cannot_be_looked_into_is_passed_over(
@@ -147,8 +124,11 @@ def test_a_frozen_program_is_not_started_again_and_again(monkeypatch: pytest.Mon
         find_interpreter()
 
 
-def test_a_frozen_program_may_name_a_python(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
-    monkeypatch.setattr(sys, "frozen", True, raising=False)
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_python_that_the_user_names_is_taken(
+    monkeypatch: pytest.MonkeyPatch, program: MakeProgram, frozen: bool
+) -> None:
+    monkeypatch.setattr(sys, "frozen", frozen, raising=False)
     monkeypatch.setenv("BLOBFEED_PYTHON", chosen := program("my-python", f"echo {VERSION}"))
     assert find_interpreter() == chosen
 
@@ -182,12 +162,6 @@ def test_such_a_one_is_taken_if_pythonpath_leads_to_the_packages(
 
 
 # ---- BLOBFEED_PYTHON
-
-
-def test_what_the_user_chose_comes_first(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
-    chosen = program("my-python", f"echo {VERSION}")
-    monkeypatch.setenv("BLOBFEED_PYTHON", chosen)
-    assert find_interpreter() == chosen
 
 
 @pytest.mark.parametrize(

@@ -61,43 +61,21 @@ def deep() -> Iterator[Path]:
 # ---- the directory
 
 
-def test_the_directory_is_ours_alone_and_is_removed() -> None:
-    folder = links.choose_socket_directory()
+@pytest.mark.parametrize("umask", [0, 0o022, 0o077])
+def test_each_directory_is_ours_alone_and_can_be_removed_twice(umask: int) -> None:
+    folder, other = links.choose_socket_directory(), links.choose_socket_directory()
+    assert folder != other
     assert not folder.exists()
-    links.make_socket_directory(folder)
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    (folder / "batches").touch()
-    links.remove_socket_directory(folder)
-    assert not folder.exists()
-
-
-def test_its_mode_does_not_depend_on_the_umask() -> None:
-    folder = links.choose_socket_directory()
-    before = os.umask(0)
+    before = os.umask(umask)
     try:
         links.make_socket_directory(folder)
     finally:
         os.umask(before)
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    links.remove_socket_directory(folder)
-
-
-def test_it_lies_where_temporary_files_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    short = Path(tempfile.mkdtemp())
-    monkeypatch.setattr(tempfile, "tempdir", str(short))
-    assert links.choose_socket_directory().parent == short
-    short.rmdir()
-
-
-def test_two_directories_differ() -> None:
-    assert len({links.choose_socket_directory() for _ in range(50)}) == 50
-
-
-def test_removing_it_twice_is_no_error() -> None:
-    folder = links.choose_socket_directory()
-    links.make_socket_directory(folder)
-    links.remove_socket_directory(folder)
-    links.remove_socket_directory(folder)
+    (folder / "batches").touch()
+    for _ in range(2):
+        links.remove_socket_directory(folder)
+        assert not folder.exists()
 
 
 def test_a_directory_that_is_there_already_is_refused_and_not_entered() -> None:
@@ -147,16 +125,15 @@ def test_characters_are_counted_as_the_kernel_counts_them(deep: Path, monkeypatc
     assert links.choose_socket_directory().parent == Path("/tmp")
 
 
-def test_a_temporary_directory_one_character_too_long_is_passed_over(
-    deep: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["one character too long", "not there"])
+def test_a_temporary_directory_that_cannot_be_used_is_passed_over(
+    deep: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    longer = Path(f"{deep}d")
-    longer.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(longer))
-    folder = links.choose_socket_directory()
-    assert folder.parent == Path("/tmp")
-    links.make_socket_directory(folder)
-    links.remove_socket_directory(folder)
+    folder = Path(f"{deep}d") if name == "one character too long" else deep.parent / "there"
+    if name == "one character too long":
+        folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert links.choose_socket_directory().parent == Path("/tmp")
 
 
 def test_the_error_names_all_that_was_tried_and_why(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,13 +145,6 @@ def test_the_error_names_all_that_was_tried_and_why(deep: Path, monkeypatch: pyt
     assert f"{longer} (a socket's path would have 108 characters, at most 107 fit)" in str(caught.value)
     assert "/tmp (not a directory that may be written to)" in str(caught.value)
     assert "set TMPDIR to a writable directory with a short path" in str(caught.value)
-
-
-def test_a_temporary_directory_that_is_not_there_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "there" / "is" / "none"))
-    assert links.choose_socket_directory().parent == Path("/tmp")
 
 
 def test_where_only_dev_shm_can_be_written_to_it_lies_there(monkeypatch: pytest.MonkeyPatch) -> None:
