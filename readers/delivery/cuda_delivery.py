@@ -140,7 +140,8 @@ class CudaDelivery(Delivery):
         oldest = self._oldest()
         if oldest is not None and oldest.upcoming.batch is batch:
             self._given += 1
-        elif not blobs and self.pipeline.is_next(batch):  # it is passed over, and has not been sent
+        elif not blobs and self.pipeline.is_next(batch):  # it is passed over, and has not been sent as a whole
+            self._device.wait_for_copies()  # a part may be on its way: no event follows a sending that was broken off
             with interrupts_deferred():
                 self.pipeline.release(self.pipeline.take())
         if blobs:

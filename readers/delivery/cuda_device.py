@@ -97,7 +97,7 @@ class CudaDevice:
     def unlock(self) -> None:
         """Undo `lock`; waits for the copies that still read from there."""
         try:
-            self._stream.synchronize()
+            self.wait_for_copies()
         finally:
             locked, self._locked = self._locked, None
             if locked is not None:
@@ -172,6 +172,10 @@ class CudaDevice:
         """What the caller's stream queues from now on runs once `event` is done."""
         with self.current():
             torch.accelerator.current_stream(self.device).wait_event(event)
+
+    def wait_for_copies(self) -> None:
+        """Wait until all that was sent has arrived."""
+        self._stream.synchronize()
 
     def wait_for(self, event: torch.Event) -> None:
         """Wait until `event` is done, asleep: `synchronize` alone would spin, on a core that a loader needs.

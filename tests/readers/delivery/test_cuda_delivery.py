@@ -482,6 +482,26 @@ def test_a_batch_that_is_passed_over_twice_by_an_interrupt_keeps_its_slot_until_
     np.testing.assert_array_equal(feed.next()[1], np.arange(12, 16))
 
 
+@pytest.mark.parametrize("page_lock", ["staging", "ring"])
+@pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
+def test_a_batch_that_is_passed_over_after_a_half_sending_keeps_its_memory_until_it_has_arrived(
+    feeding: Any, trouble: type[BaseException], page_lock: str
+) -> None:
+    """The copy of the data had begun, and no event was recorded behind it."""
+    feed = feeding(PlayedDevice(patience=10**9), device_prefetch=1, prefetch_batches=1, page_lock=page_lock)
+    feed.next()
+    feed.device.at = _Trouble("before send", 2, trouble, lasting=False)
+    with contextlib.suppress(trouble):
+        feed.next()
+        feed.next()
+    assert feed.delivery.state_dict()["position"] in (4, 8)
+    feed.device.at = lambda step: None
+    feed.delivery.leave_out()
+    feed.delivery.leave_out()
+    for _ in range(6):
+        feed.next()
+
+
 # ---- the judge: torch's race detector over the trace of the played device
 
 
