@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
-from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
+from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.files import writing
 from ..workers.base.source import Source
@@ -310,10 +310,10 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     _check_target(target)
     import lmdb
 
-    from ..workers.sources.images.source import ImageListSource
+    from ..workers.sources.images.source import open_image_list
 
     begun = time.monotonic()
-    source = ImageListSource(dict(found.declared["image_list"]))
+    source = open_image_list(dict(found.declared["image_list"]))
     labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
     try:
@@ -370,9 +370,8 @@ def _key(index: int) -> bytes:
 
 
 def _record(source: Any, index: int, label: int | None) -> bytes:
-    with source.naming(index):
-        content: bytes = source.content(index)
-        if not content:
-            raise ValueError("the file is empty (0 bytes)")
+    content: bytes = source.record("data", index)
+    if not content:
+        raise SampleError(f"source image_list: {source.where(index)} cannot be read: the file is empty (0 bytes)")
     datum: Any = datum_class()(data=content, encoded=True, label=label)
     return bytes(datum.SerializeToString())

@@ -115,7 +115,7 @@ def _text(path: Path) -> Found:
             f"{path} is a definition of a net or a solver, and no data: name the data that it reads, or draw what a "
             f"net sees by `blobfeed inspect {path} --sheet sheet.png`"
         )
-    first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0].path(0))
+    first = os.fsdecode(parse_image_list(path.read_bytes(), str(path))[0][0])
     for folder, name in itertools.product((Path(), path.parent), (first, first.rsplit(None, 1)[0])):
         if not os.path.isfile(folder / name):  # noqa: PTH113 - Path.is_file raises for a name that is too long
             continue

@@ -58,11 +58,11 @@ KINDS: Mapping[str, Kind] = {
     ),
     "npz": Kind("arrays:open_npz", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
     "image_list": Kind(
-        "images.source:ImageListSource", "images.options:ImageListOptions", library="cv2", gives_bgr=True
+        "images.source:open_image_list", "images.options:ImageListOptions", library="cv2", gives_bgr=True
     ),
-    "windows": Kind("images.windows:WindowSource", "images.windows:WindowOptions", library="cv2", gives_bgr=True),
+    "windows": Kind("images.windows:open_windows", "images.windows:WindowOptions", library="cv2", gives_bgr=True),
     "lmdb": Kind(
-        "lmdb.source:LmdbSource",
+        "lmdb.source:open_lmdb",
         "lmdb.source:LmdbOptions",
         library="lmdb",
         gives_bgr=True,

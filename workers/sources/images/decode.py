@@ -6,6 +6,7 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TypeAlias
 
 import cv2
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from ...base.specs import ArraySpec, RaggedRows, Rows
 from ..files.lru import Scratch
+from ..table import Field
 from .options import PictureOptions, require_like_first
 
 try:
@@ -102,6 +104,13 @@ class ImageDecoder:
         """Put the image in `data` into row `row` of `rows`; raises as `decode_like`."""
         image, size = self.decode_like(spec, data)
         self.put(image, rows.reserve(row, (self._channels, *size)) if isinstance(rows, RaggedRows) else rows[row])
+
+    def field(self, spec: ArraySpec) -> Field[bytes]:
+        """Return the top of pictures that a table decodes from records, which are encoded images."""
+        return Field(spec, partial(self.read, spec), partial(self._seen, spec))
+
+    def _seen(self, spec: ArraySpec, data: bytes) -> NDArray[np.uint8]:
+        return self.planes(*self.decode_like(spec, data))
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
         """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""

@@ -1,29 +1,115 @@
-"""Where images lie, and telling the kernel of those that come next."""
+"""Pictures as whole files and objects: where they lie, and reading them ahead."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from typing import Any, Protocol
 
-from ...base.files import is_url
+import numpy as np
+
+from ...base.files import another_host, is_url, read_whole
+from ...base.keys import blake2b
 from ..files.file import in_memory
+from ..files.identity import of_looks, spread
+from ..files.object_stores import objects_below
+from ..files.remote import WholeObjects
+from ..files.store import Store
 
 _PROBES = 4
 
 
-def under_root(root: bytes, path: bytes, *, always: bool) -> bytes:
-    """`path`, a relative one taken from `root`.
+class Names(Protocol):
+    """Paths by number, as a list has them."""
 
-    `always`: an absolute one too, as Caffe puts root_folder before every path, whether it begins with a slash or not.
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int, /) -> bytes: ...
+
+
+class WholeFiles(Store[int]):
+    """Files and objects that are read as a whole; a place is the number of its path in `names`.
+
+    `root`: relative paths are taken from it; if `prefixed`, absolute ones, too, as Caffe puts root_folder before every
+    path. `any_remote`: some are objects. `are_looked_at`: false if sizes and times are no part of the fingerprint.
     """
-    if is_url_path(path):
-        return path
-    if is_url_path(root):  # no store has the empty parts of a path and the "." that a file system skips
-        scheme, mark, rest = root.partition(b"://")
-        return scheme + mark + os.path.normpath(rest + b"/" + path)
-    return root + b"/" + path if always else os.path.join(root, path)  # noqa: PTH118 - bytes
+
+    def __init__(
+        self,
+        kind: str,
+        names: Names,
+        root: bytes,
+        *,
+        prefixed: bool,
+        any_remote: bool = False,
+        are_looked_at: bool = True,
+    ) -> None:
+        self._kind = kind
+        self._names = names
+        self._root = root
+        self._prefixed = prefixed
+        self._are_looked_at = are_looked_at
+        self._objects = WholeObjects()
+        self.is_remote = any_remote
+
+    def located(self, path: bytes) -> bytes:
+        """Return `path`, as a list has it, below the root."""
+        if is_url_path(path):
+            return path
+        if is_url_path(self._root):  # no store has the empty parts of a path and the "." that a file system skips
+            scheme, mark, rest = self._root.partition(b"://")
+            return scheme + mark + os.path.normpath(rest + b"/" + path)
+        return self._root + b"/" + path if self._prefixed else os.path.join(self._root, path)  # noqa: PTH118 - bytes
+
+    def path(self, number: int) -> bytes:
+        return self.located(self._names[number])
+
+    def read(self, number: int) -> bytes:
+        path = self.path(number)
+        return self._objects.content(os.fsdecode(path)) if self.is_remote and is_url_path(path) else read_whole(path)
+
+    def fetch(self, numbers: Sequence[int]) -> None:
+        paths = map(self.path, numbers if self.is_remote else ())
+        self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
+
+    def will_need(self, numbers: Sequence[int]) -> bool:
+        self.fetch(numbers)
+        paths = dict.fromkeys(map(self.path, numbers))
+        return announce_files([path for path in paths if not (self.is_remote and is_url_path(path))])
+
+    def content(self) -> dict[str, str]:
+        """Covers the sizes and times of at most 1000 files, of none if they are objects or not looked at."""
+        if self.is_remote or not self._are_looked_at:
+            return {}
+        looks = [look_at(self.path(number)) for number in spread(len(self._names))]
+        return of_looks([size for size, *_ in looks], [time for _, time, _ in looks])
+
+    def fingerprint(self) -> str:
+        """Covers each file's size and modification time, or an object's version, if they are looked at.
+
+        Looks at all of them; in object storage by lists of their folders.
+        """
+        digest = blake2b(self._root, digest_size=16)
+        if self._are_looked_at:
+            paths = [self.path(number) for number in range(len(self._names))]
+            looks = (look_at(path)[:2] for path in paths)
+            digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(paths)).tobytes())
+            urls = {os.fsdecode(path) for path in paths if is_url_path(path)} if self.is_remote else set()
+            for folder in sorted({url.rpartition("/")[0] for url in urls}):
+                listed = objects_below(folder, f"source {self._kind}", ", or set check_files: false if none changes")
+                digest.update(repr([found for found in listed if found[0] in urls]).encode())
+        return digest.hexdigest()
+
+    def close(self) -> None:
+        self._objects.forget()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if host := another_host():
+            self._root = os.fsencode(host.path(os.fsdecode(self._root)))
 
 
 def is_url_path(path: bytes) -> bool:
@@ -42,16 +128,19 @@ def look_at(path: bytes) -> tuple[int, int, str]:
     return status.st_size, status.st_mtime_ns, reason
 
 
-def announce_files(paths: Sequence[bytes]) -> None:
-    """Have the kernel start reading the files that it does not hold yet.
+def announce_files(paths: Sequence[bytes]) -> bool:
+    """Have the kernel start reading the files that it does not hold yet; return true if it seems to hold all.
 
     For files in the page cache it costs 17 µs each for nothing, since a file must be opened for it. So a few are probed
     first, and nothing is announced if all of those are there.
     """
     probes = paths[:: max(1, len(paths) // _PROBES)]
-    if not all(in_memory(file, 1, [(0, 1)]) for file in _opened(probes)):
-        for file in _opened(paths):
+    if all(in_memory(file, 1, [(0, 1)]) for file in _opened(probes)):
+        return True
+    for file in _opened(paths):
+        with suppress(OSError):  # a pipe, of which the read that follows says what it is
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_WILLNEED)
+    return False
 
 
 def _opened(paths: Sequence[bytes]) -> Iterator[int]:

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -33,29 +33,33 @@ Bytes = NDArray[np.uint8]
 Labels = NDArray[np.int64] | NDArray[np.float64]
 
 
-class ListedImages(msgspec.Struct, frozen=True):
-    """The images of one list, in its order.
+class Arrays(Protocol):
+    """Arrays by name."""
 
-    `text`: the whole list. `starts`: shape (images,), where each image's line begins in it, behind white space.
-    `label_words`: how many words of each line are no part of its path.
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
+
+
+class ListedImages(msgspec.Struct, frozen=True):
+    """The paths of one list, in its order, as it has them.
+
+    `arrays`: by name. "text": the whole list. "starts": shape (images,), where each image's line begins in it, behind
+    white space. `label_words`: the number of words of each line that are no part of its path.
     """
 
     name: str
-    text: Bytes
-    starts: NDArray[np.unsignedinteger[Any]]
+    arrays: Arrays
     label_words: int
 
     def __len__(self) -> int:
-        return len(self.starts)
+        return len(self.arrays["starts"])
 
-    def path(self, index: int) -> bytes:
-        """As the list has it."""
-        line = _line(self.text, int(self.starts[index])).strip()
+    def __getitem__(self, index: int) -> bytes:
+        line = _line(self.arrays["text"], int(self.arrays["starts"][index])).strip()
         return line.rsplit(None, self.label_words)[0] if self.label_words else line
 
     def line(self, index: int) -> str:
         """`train.txt line 7`, for messages."""
-        return _where(self.name, self.text, int(self.starts[index]))
+        return _where(self.name, self.arrays["text"], int(self.arrays["starts"][index]))
 
 
 def _line(text: Bytes, start: int) -> bytes:
@@ -99,7 +103,7 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
     if not any(map(len, starts)):
         raise SourceError(f"image list {name} lists no images: expected lines of 'path label', got {len(text)} bytes")
     together: NDArray[Any] = np.concatenate(values)
-    return ListedImages(name, whole, np.concatenate(starts), labels), together
+    return ListedImages(name, {"text": whole, "starts": np.concatenate(starts)}, labels), together
 
 
 @dataclass(frozen=True, slots=True)

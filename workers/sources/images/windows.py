@@ -6,25 +6,24 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import cv2
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options, chosen
+from ...base.checks import check_options
 from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
-from ...base.source import Source, Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from ..files.identity import digest, of_looks, spread
-from ..files.naming import Naming
+from ...base.source import Tops
+from ...base.specs import ArraySpec
 from ..files.paths import PackedNames
+from ..table import Field, Memory, Records, Resident, Table
 from .decode import Image, ImageDecoder
-from .file import announce_files, look_at, under_root
+from .file import WholeFiles
 from .options import PictureOptions
 
 _FULL_SIZE = PictureOptions(dct_scaling=False)
@@ -55,116 +54,122 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     mirror: bool = False
 
 
-class WindowSource(Source):
+class WindowTable(Table):
+    """The windows of a list; `background` and `foreground` count them, without the mirrored ones."""
+
+    background: int
+    foreground: int
+
+
+def open_windows(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> WindowTable:
     """`data`, uint8 (3, crop_size, crop_size), BGR; `label`, int64; `area`, int64 (4,).
 
     `area` is the top, left, height and width of the part of `data` that shows the picture: the rest, beyond the
-    picture's border, is 0. The background windows, of label 0, come before the foreground ones; `background` and
-    `foreground` count them. Raises ParameterError, SourceError for a file that is no list of windows.
+    picture's border, is 0. The background windows, of label 0, come before the foreground ones. Raises ParameterError,
+    SourceError for a file that is no list of windows.
     """
+    checked = check_options(options, WindowOptions, "source windows")
+    if 2 * checked.context_pad >= checked.crop_size:
+        raise ParameterError(
+            f"source windows: context_pad is {checked.context_pad} and crop_size {checked.crop_size}: the pad on "
+            "both sides must leave pixels for the window"
+        )
+    path = in_folder(base_dir, checked.path)
+    try:
+        text = read_whole(os.fsencode(path))
+    except OSError as error:
+        raise SourceError(f"window file {path} cannot be read: {error.strerror}; check path") from error
+    paths, images, windows = _parse(text, str(path))
+    front = windows[:, 1] >= np.float32(checked.fg_threshold)
+    back = ~front & (windows[:, 1] < np.float32(checked.bg_threshold))
+    if (windows[front, 0] <= 0).any():
+        raise SourceError(f"window file {path}: a foreground window has a class below 1; 0 is the background")
+    if not (front | back).any():
+        raise SourceError(
+            f"window file {path}: no window has an overlap of fg_threshold {checked.fg_threshold} or more, "
+            f"or less than bg_threshold {checked.bg_threshold}"
+        )
+    order = np.concatenate([np.flatnonzero(back), np.flatnonzero(front)])
+    labels = np.where(front, windows[:, 0], 0)[order].astype(np.int64)
+    arrays = {"images": images[order], "boxes": windows[order, 2:].astype(np.int32)}
+    memory = Memory("windows", {**arrays, "label": np.tile(labels, 2 if checked.mirror else 1)})
+    names, root = PackedNames.of(paths), os.fsencode(in_folder(base_dir, checked.root_folder))
+    files = WholeFiles("windows", names, root, prefixed=bool(checked.root_folder))
+    windowed = _Windows(memory, files, checked, str(path))
+    size = checked.crop_size
+    fields = {
+        "data": Field(ArraySpec((3, size, size), np.dtype(np.uint8)), _put_data),
+        "area": Field(ArraySpec((4,), np.dtype(np.int64)), _put_area),
+    }
+    pictures = Records(
+        files,
+        len(memory["label"]),
+        fields,
+        place=windowed.picture,
+        parse=windowed.cut,
+        path=windowed.path,
+        others=[memory],
+        modules=(f"{__package__}.decode",),
+    )
+    table = WindowTable(
+        "windows",
+        [pictures, Resident("label", memory)],
+        held_in=str(path),
+        where=windowed.where,
+        tops=tops or ("data", "label", "area"),
+        what=f"source windows: {path}",
+        options=(
+            blake2b(text, digest_size=16).hexdigest(),
+            sorted((msgspec.structs.asdict(checked) | {"path": "", "root_folder": ""}).items()),
+        ),
+    )
+    table.background, table.foreground = int(back.sum()), int(front.sum())
+    return table
 
-    kind: str = "windows"
-    modules = (f"{__package__}.decode",)
 
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        self._options = checked = check_options(options, WindowOptions, f"source {self.kind}")
-        if 2 * checked.context_pad >= checked.crop_size:
-            raise ParameterError(
-                f"source windows: context_pad is {checked.context_pad} and crop_size {checked.crop_size}: the pad on "
-                "both sides must leave pixels for the window"
-            )
-        self._path = in_folder(base_dir, checked.path)
-        self._root = os.fsencode(in_folder(base_dir, checked.root_folder))
-        try:
-            text = read_whole(os.fsencode(self._path))
-        except OSError as error:
-            raise SourceError(f"window file {self._path} cannot be read: {error.strerror}; check path") from error
-        paths, images, windows = _parse(text, str(self._path))
-        self._paths = PackedNames.of(paths)
-        front = windows[:, 1] >= np.float32(checked.fg_threshold)
-        back = ~front & (windows[:, 1] < np.float32(checked.bg_threshold))
-        if (windows[front, 0] <= 0).any():
-            raise SourceError(f"window file {self._path}: a foreground window has a class below 1; 0 is the background")
-        self.background, self.foreground = int(back.sum()), int(front.sum())
-        if not self.background + self.foreground:
-            raise SourceError(
-                f"window file {self._path}: no window has an overlap of fg_threshold {checked.fg_threshold} or more, "
-                f"or less than bg_threshold {checked.bg_threshold}"
-            )
-        order = np.concatenate([np.flatnonzero(back), np.flatnonzero(front)])
-        self._images = images[order]
-        self._boxes = windows[order, 2:].astype(np.int32)
-        self._labels = np.where(front, windows[:, 0], 0)[order].astype(np.int64)
-        self._digest = blake2b(text, digest_size=16).hexdigest()
+class _Cut(NamedTuple):
+    """A window as it shall appear, shape (height, width, 3), and its area in the sample."""
+
+    picture: Image
+    area: tuple[int, int, int, int]
+
+
+def _put_data(cut: _Cut, row: int, rows: Any) -> None:
+    data, (top, left, height, width) = rows[row], cut.area
+    data[...] = 0
+    data[:, top : top + height, left : left + width] = cut.picture.transpose(2, 0, 1)
+
+
+def _put_area(cut: _Cut, row: int, rows: Any) -> None:
+    rows[row] = cut.area
+
+
+class _Windows:
+    """The windows of the list, which lie in `memory`; mirrored ones come once more behind all others."""
+
+    def __init__(self, memory: Memory, files: WholeFiles, options: WindowOptions, list_path: str) -> None:
+        self._memory = memory
+        self._files = files
+        self._options = options
+        self._list_path = list_path
+        self._count = len(memory["boxes"])
         self._decoder = ImageDecoder(_FULL_SIZE)
-        size = checked.crop_size
-        whole = np.dtype(np.int64)
-        known = {
-            "data": ArraySpec((3, size, size), np.dtype(np.uint8)),
-            "label": ArraySpec((), whole),
-            "area": ArraySpec((4,), whole),
-        }
-        self._specs = chosen(known, tops, f"source windows: {self._path}")
 
-    def __len__(self) -> int:
-        return len(self._labels) * (2 if self._options.mirror else 1)
+    def picture(self, index: int) -> int:
+        """The number of the window's picture in the list."""
+        return int(self._memory["images"][index % self._count])
 
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        for row, index in enumerate(indices.tolist()):
-            window = index % len(self._labels)
-            if "label" in out:
-                cast("AnyArray", out["label"])[row] = self._labels[window]
-            if "data" in out or "area" in out:
-                with Naming(self, index, str(self._path), self._file):
-                    picture, area = self._cut(window, mirrored=index >= len(self._labels))
-                if "area" in out:
-                    cast("AnyArray", out["area"])[row] = area
-                if "data" in out:
-                    data = cast("NDArray[np.uint8]", out["data"])[row]
-                    data[...] = 0
-                    top, left, height, width = area
-                    data[:, top : top + height, left : left + width] = picture.transpose(2, 0, 1)
+    def path(self, index: int) -> str:
+        return os.fsdecode(self._files.path(self.picture(index)))
 
     def where(self, index: int) -> str:
-        return f"{self._path}: window {self._boxes[index % len(self._labels)].tolist()} of {self._file(index)}"
+        box = self._memory["boxes"][index % self._count].tolist()
+        return f"{self._list_path}: window {box} of {self.path(index)}"
 
-    def will_need(self, indices: IndexArray) -> None:
-        announce_files(list(set(map(self._image_path, indices.tolist()))))
-
-    def _content(self) -> dict[str, str]:
-        looks = [look_at(self._located(self._paths[number])) for number in spread(len(self._paths))]
-        options = {**msgspec.structs.asdict(self._options), "path": "", "root_folder": ""}
-        files = of_looks([size for size, *_ in looks], [time for _, time, _ in looks])
-        return {"list": self._digest, **files, "options": digest(sorted(options.items()))}
-
-    def fingerprint(self) -> str:
-        """Covers each picture's size and modification time; looks at all of them."""
-        looks = [look_at(self._located(self._paths[number]))[:2] for number in range(len(self._paths))]
-        pictures = blake2b(np.array(looks, np.int64).tobytes(), digest_size=16).hexdigest()
-        options = sorted((msgspec.structs.asdict(self._options) | {"root_folder": str(self._root)}).items(), key=str)
-        return f"{self.kind}:{self._path}:{self._digest}:{pictures}:{list(self._specs)}:{options}"
-
-    def close(self) -> None:
-        self._decoder = ImageDecoder(_FULL_SIZE)
-
-    def _image_path(self, index: int) -> bytes:
-        return self._located(self._paths[int(self._images[index % len(self._labels)])])
-
-    def _file(self, index: int) -> str:
-        return os.fsdecode(self._image_path(index))
-
-    def _located(self, path: bytes) -> bytes:
-        return under_root(self._root, path, always=bool(self._options.root_folder))
-
-    def _cut(self, window: int, *, mirrored: bool) -> tuple[Image, tuple[int, int, int, int]]:
-        """The window as it shall appear, shape (height, width, 3), and its area."""
-        image, (height, width) = self._decoder.decode(read_whole(self._image_path(window)))
-        options = self._options
-        box = tuple(self._boxes[window].tolist())
+    def cut(self, data: bytes, index: int) -> _Cut:
+        image, (height, width) = self._decoder.decode(data)
+        options, mirrored = self._options, index >= self._count
+        box = tuple(self._memory["boxes"][index % self._count].tolist())
         if options.context_pad or options.crop_mode == "square":
             box, area = expanded(box, (height, width), options, mirrored=mirrored)
         else:
@@ -173,7 +178,7 @@ class WindowSource(Source):
         if not (0 <= x1 <= x2 < width and 0 <= y1 <= y2 < height) or min(area[2:]) < 1:
             raise ValueError(f"the window {box} does not lie in the picture of {width}×{height}")
         warped = cv2.resize(image[y1 : y2 + 1, x1 : x2 + 1], (area[3], area[2]), interpolation=cv2.INTER_LINEAR)
-        return cast("Image", warped[:, ::-1] if mirrored else warped), area
+        return _Cut(cast("Image", warped[:, ::-1] if mirrored else warped), area)
 
 
 def expanded(

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import weakref
 from pathlib import Path
+from typing import Any
 
 import lmdb
 
 from ...base.errors import ParameterError, SourceError
 from ..files.file import FileStamp
+from ..files.identity import of_stamps
 from ..files.paths import PackedNames
+from ..files.store import Store
 
 _opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
 """By process and file, device and inode, for a file has many paths: LMDB must not be opened twice in one process, and
@@ -28,21 +31,46 @@ def list_keys(path: str) -> tuple[FileStamp, PackedNames]:
         raise SourceError(f"source lmdb: {path!r} cannot be read: {error}") from error
 
 
-class Database:
-    """The database in the file that `stamp` names, open for reading by key."""
+class Database(Store[bytes]):
+    """The database in the file that `stamp` names; a place is a key. Raises SourceError if the file was changed."""
+
+    modules = (__name__,)
 
     def __init__(self, stamp: FileStamp) -> None:
-        environment = _open(stamp.path)
-        stamp.require_unchanged()
-        self._transaction = environment.begin()
-        self._environment = environment  # closed by LMDB when the last source lets go of it
+        self._stamp = stamp
+        self._opened: tuple[lmdb.Environment, lmdb.Transaction] | None = None
 
-    def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = self._transaction.get(key)
-        return value
+    def begin(self) -> None:
+        # A forked copy reads on: nothing is locked, and the map is the file's. To open it once more LMDB refuses.
+        if self._opened is None:
+            environment = _open(self._stamp.path)
+            self._stamp.require_unchanged()
+            # LMDB closes the environment when the last source lets go of it.
+            self._opened = environment, environment.begin()
+
+    def read(self, key: bytes) -> bytes:
+        assert self._opened
+        try:
+            record: Any = self._opened[1].get(key)
+        except lmdb.Error as error:
+            raise ValueError(str(error)) from error
+        if record is None:
+            raise ValueError("the database has no such key")
+        return bytes(record)
+
+    def content(self) -> dict[str, str]:
+        return of_stamps([self._stamp])
+
+    def fingerprint(self) -> str:
+        return str(self._stamp)
 
     def close(self) -> None:
-        self._transaction.abort()
+        if self._opened:
+            self._opened[1].abort()
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_opened": None}
 
 
 def _open(path: str) -> lmdb.Environment:

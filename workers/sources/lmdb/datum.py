@@ -18,8 +18,8 @@ def datum_class() -> Any:
     return message_classes(_DATUM, {})["Datum"]
 
 
-def parsed(record: bytes) -> Any:
-    """The Datum that `record` is; raises ValueError."""
+def parsed(record: bytes, _index: int = 0) -> Any:
+    """Return the Datum that `record` is; raises ValueError."""
     datum = datum_class()()
     try:
         datum.ParseFromString(record)

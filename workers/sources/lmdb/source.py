@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, chosen
+from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.extras import need
 from ...base.files import in_folder
 from ...base.parameters import NotNegative
-from ...base.source import Source, Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.identity import digest, of_stamps
-from ..files.naming import Naming
+from ...base.source import Tops
+from ...base.specs import ArraySpec, RaggedRows, Rows
+from ..files.paths import PackedNames
 from ..images.options import PictureOptions, require_like_first
+from ..table import Field, Records, Table, naming_first
 from .database import Database, list_keys
 from .datum import parsed
 
 if TYPE_CHECKING:
     from ..images.decode import ImageDecoder
-
-_DATA = "data"
-_LABEL = "label"
 
 
 class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -49,147 +45,125 @@ class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     strict: bool = True
 
 
-class LmdbSource(Source):
+def open_lmdb(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """`data`, uint8 (float32 if the records hold float_data), shape (channels, height, width), and `label`, int64, ().
 
     The keys are listed once, in the database's order. Raises SampleError for a first record that is no picture, too.
     """
-
-    kind: str = "lmdb"
-
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        self._options = checked = check_options(options, LmdbOptions, f"source {self.kind}")
-        self._path = str(in_folder(base_dir, checked.path))
-        self._stamp, self._keys = list_keys(self._path)
-        if not len(self._keys):
-            raise SourceError(f"source {self.kind}: {self._path!r} holds no records")
-        database = self._database
-        with self._naming(0):
-            first = self._datum(database, 0)
+    checked = check_options(options, LmdbOptions, "source lmdb")
+    path = str(in_folder(base_dir, checked.path))
+    stamp, keys = list_keys(path)
+    if not len(keys):
+        raise SourceError(f"source lmdb: {path!r} holds no records")
+    place = _Place(path, keys)
+    database = Database(stamp)
+    database.begin()
+    with naming_first("lmdb", path, place.where(0)):
+        first = parsed(database.read(keys[0]))
         if first.encoded:
-            need("cv2", f"source {self.kind}, for the encoded records of {self._path},")
-        self._float = not first.encoded and not first.data
-        self._pictures = PictureOptions(
-            is_color=self._channels_wanted(first) == 3,
-            color=checked.color,
-            strict=checked.strict,
-            max_height=checked.max_height,
-            max_width=checked.max_width,
-            equal_sizes=not (checked.max_height or checked.max_width),
-        )
-        known = {_DATA: self._spec_of(first), _LABEL: ArraySpec((), np.dtype(np.int64))}
-        self._specs = chosen(known, tops, f"source {self.kind}: {self._path}")
-        self.modules = (__name__, "google.protobuf.descriptor_pb2")
-        if first.encoded:
-            self.modules += (f"{__package__.rpartition('.')[0]}.images.decode",)
+            need("cv2", f"source lmdb, for the encoded records of {path},")
+        data = _Data(first, checked)
+    fields = {"data": Field(data.spec, data.put), "label": Field(ArraySpec((), np.dtype(np.int64)), _put_label)}
+    records = Records(
+        database,
+        len(keys),
+        fields,
+        place=place.key,
+        parse=parsed,
+        modules=(*data.modules, "google.protobuf.descriptor_pb2"),
+    )
+    return Table(
+        "lmdb",
+        [records],
+        held_in=path,
+        where=place.where,
+        tops=tops,
+        what=f"source lmdb: {path}",
+        options=sorted((msgspec.structs.asdict(checked) | {"path": ""}).items()),
+    )
 
-    def __len__(self) -> int:
-        return len(self._keys)
 
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return self._specs
+class _Place(msgspec.Struct, frozen=True):
+    """The place of a sample: its key."""
 
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        database = self._database
-        for row, index in enumerate(indices.tolist()):
-            with self._naming(index):
-                datum = self._datum(database, index)
-                if _LABEL in out:
-                    cast("AnyArray", out[_LABEL])[row] = datum.label
-                if _DATA in out:
-                    self._put(datum, row, out[_DATA])
+    path: str
+    keys: PackedNames
+
+    def key(self, index: int) -> bytes:
+        return self.keys[index]
 
     def where(self, index: int) -> str:
-        return f"{self._path} key {self._keys[index].decode(errors='backslashreplace')!r}"
+        return f"{self.path} key {self.keys[index].decode(errors='backslashreplace')!r}"
 
-    def _content(self) -> dict[str, str]:
-        options = {**msgspec.structs.asdict(self._options), "path": ""}
-        return {**of_stamps([self._stamp]), "options": digest(sorted(options.items()))}
 
-    def fingerprint(self) -> str:
-        options = sorted(msgspec.structs.asdict(self._options).items(), key=str)
-        return f"{self.kind}:{self._stamp}:{list(self._specs)}:{options}"
+def _put_label(datum: Any, row: int, rows: Any) -> None:
+    rows[row] = datum.label
 
-    def close(self) -> None:
-        self.__dict__.pop("_decoder", None)
-        if database := self.__dict__.pop("_database", None):
-            database.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_database"}
+class _Data:
+    """The top `data`, like the `first` record; raises ValueError for one that is no picture."""
 
-    @cached_property
-    def _database(self) -> Database:
-        return Database(self._stamp)
-
-    def _datum(self, database: Database, index: int) -> Any:
-        """Raises ValueError."""
-        try:
-            record = database.get(self._keys[index])
-        except Exception as error:  # lmdb has errors of its own
-            raise ValueError(str(error)) from error
-        if record is None:
-            raise ValueError("the database has no such key")
-        return parsed(record)
-
-    def _naming(self, index: int) -> Naming:
-        return Naming(self, index, self._path, self.where)
-
-    # ---- one record
-
-    def _channels_wanted(self, first: Any) -> int:
-        if not first.encoded:
-            return int(first.channels)
-        if self._options.is_color is not None:
-            return 3 if self._options.is_color else 1
-        import cv2
-
-        image = cv2.imdecode(np.frombuffer(first.data, np.uint8), cv2.IMREAD_UNCHANGED) if first.data else None
-        with self._naming(0):
-            if image is None:
-                raise ValueError(
-                    f"OpenCV cannot decode its {len(first.data)} bytes; is_color says how many channels the records "
-                    "get, and strict: false takes what is left of a JPEG"
-                )
-        stored: int = 1 if image.ndim == 2 else image.shape[2]
-        if stored not in (1, 3):
-            raise SourceError(
-                f"source {self.kind}: {self.where(0)} has {stored} channels; is_color: true reads it as BGR "
-                "without the rest"
-            )
-        return stored
-
-    def _spec_of(self, first: Any) -> ArraySpec:
-        dtype = np.dtype(np.float32 if self._float else np.uint8)
+    def __init__(self, first: Any, options: LmdbOptions) -> None:
+        self._is_float = not first.encoded and not first.data
+        pictures = PictureOptions(
+            is_color=_channels_wanted(first, options) == 3,
+            color=options.color,
+            strict=options.strict,
+            max_height=options.max_height,
+            max_width=options.max_width,
+            equal_sizes=not (options.max_height or options.max_width),
+        )
+        self._pictures = pictures
+        self._decoder: ImageDecoder | None = None
+        self.modules: tuple[str, ...] = ()
         shape = first.channels, first.height, first.width
         if first.encoded:
-            with self._naming(0):
-                shape = self._pictures.channels, *self._decoder.decode(first.data)[1]
-        if self._pictures.equal_sizes:
-            return ArraySpec(shape, dtype)
-        return ArraySpec((shape[0], *self._pictures.largest_size), dtype, varies=True)
+            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
+            shape = pictures.channels, *self._opened_decoder().decode(first.data)[1]
+        varies = not pictures.equal_sizes
+        dtype = np.dtype(np.float32 if self._is_float else np.uint8)
+        self.spec = ArraySpec((shape[0], *pictures.largest_size) if varies else shape, dtype, varies)
 
-    def _put(self, datum: Any, row: int, rows: Rows) -> None:
-        spec = self._specs[_DATA]
-        if datum.encoded and not self._float:
-            self._decoder.read(spec, datum.data, row, rows)
+    def _opened_decoder(self) -> ImageDecoder:
+        """The decoder, made for the first encoded record: it needs cv2."""
+        if self._decoder is None:
+            from ..images.decode import ImageDecoder
+
+            self._decoder = ImageDecoder(self._pictures)
+        return self._decoder
+
+    def put(self, datum: Any, row: int, rows: Rows) -> None:
+        if datum.encoded and not self._is_float:
+            self._opened_decoder().read(self.spec, datum.data, row, rows)
             return
         shape = datum.channels, datum.height, datum.width
-        values = np.array(datum.float_data, np.float32) if self._float else np.frombuffer(datum.data, np.uint8)
+        values = np.array(datum.float_data, np.float32) if self._is_float else np.frombuffer(datum.data, np.uint8)
         if values.size != math.prod(shape) or datum.encoded or min(shape) < 1:
             held = f"{len(datum.data)} bytes of data and {len(datum.float_data)} float_data"
-            expected = "float_data" if self._float else "bytes of data, or an encoded picture"
+            expected = "float_data" if self._is_float else "bytes of data, or an encoded picture"
             raise ValueError(
                 f"it says (channels, height, width) {shape} and holds {held}; expected one number for each in "
                 f"{expected}, like the first record"
             )
-        require_like_first(shape, spec)
+        require_like_first(shape, self.spec)
         target = rows.reserve(row, shape) if isinstance(rows, RaggedRows) else rows[row]
         target[...] = values.reshape(shape)
 
-    @cached_property
-    def _decoder(self) -> ImageDecoder:
-        from ..images.decode import ImageDecoder
 
-        return ImageDecoder(self._pictures)
+def _channels_wanted(first: Any, options: LmdbOptions) -> int:
+    if not first.encoded:
+        return int(first.channels)
+    if options.is_color is not None:
+        return 3 if options.is_color else 1
+    import cv2
+
+    image = cv2.imdecode(np.frombuffer(first.data, np.uint8), cv2.IMREAD_UNCHANGED) if first.data else None
+    if image is None:
+        raise ValueError(
+            f"OpenCV cannot decode its {len(first.data)} bytes; is_color says how many channels the records "
+            "get, and strict: false takes what is left of a JPEG"
+        )
+    stored: int = 1 if image.ndim == 2 else image.shape[2]
+    if stored not in (1, 3):
+        raise ValueError(f"it has {stored} channels; is_color: true reads it as BGR without the rest")
+    return stored

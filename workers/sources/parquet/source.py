@@ -143,7 +143,9 @@ class RowGroups(Column):
             try:
                 columns = self._group(group)
                 for top, name in self._columns.items():
-                    values, rows = columns[name], out[top]
+                    if (rows := out.get(top)) is None:
+                        continue
+                    values = columns[name]
                     if (read := values.rows(local)) is not None:
                         rows[positions[wanted]] = read
                         continue

@@ -1,8 +1,20 @@
 """A table of samples: columns over stores. A new kind of source is a function that returns a Table."""
 
 from ..files.store import Store
-from .columns import Column, Field, Lent, RecordError, Records, Resident, put_sample
+from .columns import Column, Field, Lent, RecordError, Records, Resident
 from .memory import Memory
+from .naming import naming_first
 from .table import Table
 
-__all__ = ["Column", "Field", "Lent", "Memory", "RecordError", "Records", "Resident", "Store", "Table", "put_sample"]
+__all__ = [
+    "Column",
+    "Field",
+    "Lent",
+    "Memory",
+    "RecordError",
+    "Records",
+    "Resident",
+    "Store",
+    "Table",
+    "naming_first",
+]

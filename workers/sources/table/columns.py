@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray, RaggedRows, Rows
+from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
 from ..files.store import Place, Store
 from .memory import Memory
 
@@ -35,8 +36,8 @@ class Column(ABC):
     """One top of a table, or several that lie together. All methods take sample indices that the table has checked.
 
     `specs`: the shape and type of each top. `stores`: what the table opens, checks, names in fingerprints and closes.
-    `modules`: what reading imports beside the stores' modules. `options`: whatever else decides what is read, for
-    fingerprints: its `repr` counts. `gathered`, `stores_rows`, `chunk_samples`: as in Source.
+    `modules`: what reading imports beside the stores' modules. `options`: what else decides the values on this machine,
+    for fingerprints; its `repr` counts. `gathered`, `stores_rows`, `chunk_samples`: as in Source.
     """
 
     specs: Mapping[str, ArraySpec]
@@ -57,7 +58,8 @@ class Column(ABC):
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         """Write sample indices[i] into row positions[i] of each of this column's tops in `out`, for all i.
 
-        `indices`, `positions`: shape (rows,) int64; the positions ascend. `out` has rows of other columns as well.
+        `indices`, `positions`: shape (rows,) int64; the positions ascend. `out` has rows of other columns as well, and
+        may lack some of this column's tops, but not all.
         Raises RecordError for a sample that cannot be read, SourceError for a file.
         """
 
@@ -133,32 +135,36 @@ class Field(Generic[_Record]):
 class Records(Column, Generic[Place, _Record]):
     """Samples that are records: a place in a store → its bytes → parsed once → one row of each top.
 
-    `place`: gives the place of sample `index`. `parse`: turns the bytes of sample `index` into a record, which is valid
-    until the next one. `fields`: the tops that are made of a record. `path`, `member`: for SampleError, the path of
-    sample `index`, and a part of it.
+    `fields`: the tops that are made of a record. `place`: gives the place of sample `index`; without it the index is
+    the place. `parse`: turns the bytes of sample `index` into a record, which is valid until the next one; without it
+    the bytes are the record. `path`, `member`: for SampleError, the path of sample `index`, and a part of it. `others`:
+    further stores that hold what `place` and `parse` need.
 
-    An error of `read`, `parse` or `put` becomes a RecordError, and the table makes a SampleError of that.
+    Any error of these functions, or of the store, becomes a RecordError, and the table makes a SampleError of that.
     """
 
     def __init__(
         self,
         store: Store[Place],
         samples: int,
-        place: Callable[[int], Place],
-        parse: Callable[[bytes, int], _Record],
         fields: Mapping[str, Field[_Record]],
         *,
+        place: Callable[[int], Place] | None = None,
+        parse: Callable[[bytes, int], _Record] | None = None,
         path: Callable[[int], str] | None = None,
         member: Callable[[int], str] | None = None,
+        others: Sequence[Store[Any]] = (),
         modules: Sequence[str] = (),
+        options: object = (),
     ) -> None:
-        self.stores = (store,)
+        self.stores = (store, *others)
         self.modules = tuple(modules)
+        self.options = options
         self.specs = {top: field.spec for top, field in fields.items()}
         self._store = store
         self._samples = samples
-        self._place = place
-        self._parse = parse
+        self._place: Callable[[int], Any] = place or int
+        self._parse: Callable[[bytes, int], Any] = parse or _as_it_is
         self._fields = fields
         self._path = path
         self._member = member
@@ -167,12 +173,20 @@ class Records(Column, Generic[Place, _Record]):
         return self._samples
 
     def only(self, tops: Collection[str]) -> Column:
-        fields = {top: field for top, field in self._fields.items() if top in tops}
-        arguments: Any = {"path": self._path, "member": self._member, "modules": self.modules}
-        return Records(self._store, self._samples, self._place, self._parse, fields, **arguments)
+        column = copy(self)
+        column._fields = {top: field for top, field in self._fields.items() if top in tops}
+        column.specs = {top: field.spec for top, field in column._fields.items()}
+        return column
+
+    def record(self, index: int) -> bytes:
+        """Return the bytes of sample `index` as they are stored; raises RecordError."""
+        try:
+            return self._store.read(self._place(index))
+        except Exception as error:
+            raise self._error(index) from error
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
-        puts = [(field.put, out[top]) for top, field in self._fields.items()]
+        puts = [(field.put, out[top]) for top, field in self._fields.items() if top in out]
         read, place, parse = self._store.read, self._place, self._parse
         index = -1
         try:
@@ -208,9 +222,5 @@ class Records(Column, Generic[Place, _Record]):
         return RecordError(index, self._member(index) if self._member else "", self._path(index) if self._path else "")
 
 
-def put_sample(sample: AnyArray, row: int, rows: Rows) -> None:
-    """Copy `sample` into row `row`; raises SampleTooLargeError if it is larger than the rows' maximum."""
-    if isinstance(rows, RaggedRows):
-        rows.put(row, sample)
-    else:
-        rows[row] = sample
+def _as_it_is(record: bytes, _index: int) -> bytes:
+    return record

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from ...base.checks import chosen
-from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.errors import SourceError
 from ...base.keys import text_digest
 from ...base.source import Source, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
@@ -16,7 +16,8 @@ from ..files.file import require_in_range
 from ..files.identity import digest
 from ..files.remote import CONNECTIONS
 from ..files.store import Store
-from .columns import Column, Lent, RecordError
+from .columns import Column, Lent, RecordError, Records
+from .naming import sample_error
 from .read_ahead import Announcements
 
 
@@ -59,7 +60,7 @@ class Table(Source):
         ]
         by_top = {top: column for column in columns for top in column.specs}
         self._specs = {top: by_top[top].specs[top] for top in wanted}
-        self._options = options, [column.options for column in columns]
+        self._options = options
         self._stores = [*dict.fromkeys(store for column in columns for store in column.stores)]
         self._samples = self._common_length({top: len(by_top[top]) for top in wanted}, limit)
         for top, spec in self._specs.items():
@@ -111,8 +112,11 @@ class Table(Source):
                 column.fetch(indices)
         elif self._ahead:  # the first task of a loader was not announced before
             self._announce(indices)
+        reads = self._reads
+        if len(out) < len(self._specs):
+            reads = tuple(column.read for column in self._columns if any(top in out for top in column.specs))
         try:
-            for read in self._reads:
+            for read in reads:
                 read(indices, positions, out)
         except RecordError as error:
             self._raise_named(error)
@@ -159,18 +163,24 @@ class Table(Source):
             in_memory = [will_need(indices) for will_need in self._ahead]
             self._announcements.note_announced(len(indices), in_memory=all(in_memory))
 
-    def _raise_named(self, error: RecordError) -> None:
-        """Raises the SampleError that names the sample; one that is too large, or any other error, stays what it is."""
+    def _raise_named(self, error: RecordError) -> NoReturn:
         cause = error.__cause__
         assert cause is not None
-        where = self.where(error.index) + error.member
-        if isinstance(cause, SampleTooLargeError):
-            raise SampleTooLargeError(f"{where}: {cause} (max_height, max_width)") from None
-        if isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError):
-            text = f"source {self.kind}: {where} cannot be read: {cause}"
-            path = error.path or self.where(error.index)
-            raise SampleError(text, source=self._held_in, index=error.index, path=path) from cause
-        raise cause
+        where = self.where(error.index)
+        path = error.path or where
+        raise sample_error(cause, self.kind, self._held_in, error.index, where + error.member, path) from cause
+
+    def record(self, top: str, index: int) -> bytes:
+        """Return the record that holds `top` of sample `index` as it is stored; raises SampleError.
+
+        Only for a top of a column of records.
+        """
+        column = next(column for column in self._columns if top in column.specs)
+        assert isinstance(column, Records)
+        try:
+            return column.record(index)
+        except RecordError as error:
+            self._raise_named(error)
 
     # ---- what is read
 
@@ -200,7 +210,8 @@ class Table(Source):
     def fingerprint(self) -> str:
         stores = [store.fingerprint() for store in self._stores]
         specs = [(top, str(spec)) for top, spec in self._specs.items()]
-        return f"{self.kind}:{text_digest(repr((stores, specs, self._samples, self._options)))}"
+        decided = self._samples, self._options, [column.options for column in self._columns]
+        return f"{self.kind}:{text_digest(repr((stores, specs, decided)))}"
 
     def close(self) -> None:
         # Setup reads one sample again and again, which says nothing about the rows of the run.

@@ -22,7 +22,7 @@ paths = st.lists(words, min_size=1, max_size=3).map(" ".join).filter(lambda path
 
 
 def paths_of(listed: ListedImages) -> list[str]:
-    return [listed.path(index).decode() for index in range(len(listed))]
+    return [listed[index].decode() for index in range(len(listed))]
 
 
 @given(

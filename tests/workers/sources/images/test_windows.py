@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import open_source
-from blobfeed.workers.sources.images.windows import WindowSource
+from blobfeed.workers.sources.images.windows import WindowTable
 from numpy.typing import NDArray
 
 from tests.support.pictures import encoded, noise
@@ -41,13 +41,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, **options: object) -> WindowSource:
+def opened(folder: Path, **options: object) -> WindowTable:
     source = open_source({"windows": {"path": "windows.txt", **options}}, tops=None, base_dir=folder)
-    assert isinstance(source, WindowSource)
+    assert isinstance(source, WindowTable)
     return source
 
 
-def everything(source: WindowSource) -> Mapping[str, NDArray[np.int64]]:
+def everything(source: WindowTable) -> Mapping[str, NDArray[np.int64]]:
     rows = allocate_rows(source.specs, len(source))
     source.read(np.arange(len(source)), rows)
     source.close()

@@ -1,0 +1,31 @@
+"""The error of a sample that cannot be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ...base.errors import SampleError, SampleTooLargeError, SourceError
+
+
+def sample_error(cause: BaseException, kind: str, held_in: str, index: int, where: str, path: str) -> BaseException:
+    """Return the error that names sample `index`: a SampleError, or SampleTooLargeError; unexpected errors stay.
+
+    `held_in`: the file that the source is; `where`: the place of the sample; `path`: the file that the sample is.
+    """
+    if isinstance(cause, SampleTooLargeError):
+        return SampleTooLargeError(f"{where}: {cause} (max_height, max_width)")
+    if isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError):
+        text = f"source {kind}: {where} cannot be read: {cause}"
+        return SampleError(text, source=held_in, index=index, path=path)
+    return cause
+
+
+@contextmanager
+def naming_first(kind: str, held_in: str, where: str, path: str = "") -> Iterator[None]:
+    """Turns errors of the block, which looks at sample 0 before there is a table, into errors that name it."""
+    try:
+        yield
+    except Exception as error:
+        named = sample_error(error, kind, held_in, 0, where, path or where)
+        raise named from (None if named is error else error)
