@@ -51,14 +51,14 @@ class _DataLayer(PythonLayer):
         return {"batch_size": self.options.batch_size, **self._source_parameters()}
 
     def _source_parameters(self) -> Mapping[str, object]:
-        """What MultiProcessInputLayer is told, beside the batch_size."""
+        """The parameters of MultiProcessInputLayer, but for the batch_size."""
         raise NotImplementedError
 
     def _located(self, name: str) -> str:
         return str(self.context.net.beside(name).absolute())
 
     def _of_images(self) -> dict[str, object]:
-        """What Data and ImageData have in common: the label may be left out, and transform_param."""
+        """The parameters that Data and ImageData share: transform_param, and the label if it has a top."""
         options = self.param.transform_param
         transform = {
             "scale": options.scale,

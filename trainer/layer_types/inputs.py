@@ -1,4 +1,4 @@
-"""The ends of a net: blobs that its user or a filler fills, learnt blobs, and blobs that nobody needs."""
+"""The ends of a net: blobs that its user or a filler fills, learnt blobs, and blobs that no layer reads."""
 
 from __future__ import annotations
 

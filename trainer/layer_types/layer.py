@@ -20,12 +20,12 @@ from .fillers import FILLERS
 from .refusals import REFUSALS
 
 ANY = range(1, 1_000_000)
-"""As many bottoms or tops as the prototxt names, at least one."""
+"""The count of bottoms or tops of types that take any number of them, at least one."""
 
 Tensors = tuple[Tensor, ...]
 
 DataParameters = Callable[[str], Mapping[str, object]]
-"""By the name of a layer that is fed by loaders: parameters that take the place of those in its param_str."""
+"""Takes the name of a layer that is fed by loaders, and returns parameters in place of those in its param_str."""
 
 
 def no_data_parameters(_name: str) -> Mapping[str, object]:
@@ -41,7 +41,7 @@ class Generators:
     dropout: torch.Generator
     """Draws during forward, on the device."""
     data_seed: int
-    """Of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
+    """The seed of the order of samples, of crops and of mirroring, in Caffe's own data layers."""
 
     @property
     def device(self) -> torch.device:
@@ -60,7 +60,7 @@ class Generators:
 
 @dataclass(frozen=True)
 class LayerContext:
-    """What a layer is made from: its position in a prototxt, its phase, and its net's random generators."""
+    """The things that a layer is made from: its position in a prototxt, its phase, and its net's random generators."""
 
     net: Document[NetParameter]
     position: int
@@ -109,9 +109,9 @@ class Layer(nn.Module):
     axes: ClassVar[tuple[str, ...]] = ()
     """The options that are axes of the first bottom, which must have them."""
     in_place: ClassVar[bool] = False
-    """Whether the top may have the name of the bottom."""
+    """True if the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
-    """Whether the first top has weight 1 in the objective if no loss_weight is given."""
+    """True if the first top has weight 1 in the objective without a loss_weight."""
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__()
@@ -177,7 +177,7 @@ class Layer(nn.Module):
         self.add_parameter(weights)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *how: Any) -> None:
-        """As torch does, and take weights with other leading ones: files of before 2015 have four axes for all."""
+        """Load as torch does, and take weights with other leading ones: files of before 2015 have four axes for all."""
         for nth, own in enumerate(self.blobs):
             given = state_dict.get(f"{prefix}{nth}")
             if given is not None and significant(tuple(given.shape)) == significant(tuple(own.shape)):
@@ -211,7 +211,7 @@ class Layer(nn.Module):
             raise self.wrong(f"a filler of type {filler.type!r} cannot fill shape {shape}: {reason}", *field) from error
 
     def add_weights_and_bias(self, shape: Shape) -> None:
-        """Those of a sum of products: weights of `shape`, and a number for each output if the options want one."""
+        """Add the weights of a sum of products, of `shape`, and a number for each output if the options want one."""
         self.add_weights(shape, "weight_filler")
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")

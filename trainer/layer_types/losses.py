@@ -52,7 +52,7 @@ class Judged:
 
 
 def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
-    """Bring both in order; raises NetError if a label names no class, on CUDA later: there it is left out.
+    """Bring both in order; raises NetError if a label names no class, on CUDA later: there it counts for nothing.
 
     Caffe cuts the fraction off a label. So does this, with one warning for each layer; on CUDA without one.
     """

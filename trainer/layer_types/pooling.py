@@ -113,7 +113,7 @@ def pool(
 
 
 def _padding(bottom: Tensor, kernel: Shape, stride: Shape, pad: Shape, counts: Shape) -> Shape:
-    """What functional.pad adds to the left, right, top and bottom, so that `counts` windows are full."""
+    """The pad that functional.pad adds to the left, right, top and bottom, so that `counts` windows are full."""
     (top, below), (left, right) = (
         (before, max((count - 1) * step + edge - size - before, 0))
         for count, step, edge, size, before in zip(counts, stride, kernel, bottom.shape[2:], pad, strict=True)

@@ -1,7 +1,7 @@
 """A net run layer by layer, forward and backward, with the gradient of every blob in its `diff`, as Caffe does it.
 
 Slower than `Net.forward` with torch's own backward, which makes no copy of the gradients of blobs. Here any part of a
-net can be run, and what stands in a blob's `data` or `diff` counts, whoever wrote it.
+net can be run, and whatever stands in a blob's `data` or `diff` counts, also if the user wrote it.
 """
 
 from __future__ import annotations

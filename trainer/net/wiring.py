@@ -1,4 +1,4 @@
-"""Whether the layers of a prototxt make a net: types, numbers of bottoms and tops, and which layer makes which blob."""
+"""The check of a prototxt's layers: types, numbers of bottoms and tops, and which layer makes which blob."""
 
 from __future__ import annotations
 

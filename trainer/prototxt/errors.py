@@ -21,7 +21,7 @@ class PrototxtError(BlobfeedError):
 
 
 def not_supported(what: str, given: str, known: Collection[str]) -> str:
-    """What an error says of a name that is none of `known`."""
+    """The text of an error about a name that is none of `known`."""
     return f"{what} {given!r} is not supported{nearest(given, known)}; the known ones are {', '.join(known)}"
 
 

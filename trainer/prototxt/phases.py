@@ -1,4 +1,4 @@
-"""Which layers of a prototxt are in a net: include and exclude rules against the net's phase, level and stages."""
+"""The choice of a prototxt's layers for a net: include and exclude rules against the net's phase, level and stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .schema import Message, NetParameter, Phase
 
 @dataclass(frozen=True)
 class State:
-    """What include and exclude rules are checked against."""
+    """The state against which include and exclude rules are checked."""
 
     phase: Phase
     level: int = 0

@@ -21,7 +21,7 @@ _TRANSFORM = {
 
 
 class UpgradeError(Exception):
-    """What cannot be upgraded, and the path to it."""
+    """A field that cannot be upgraded, and the path to it."""
 
     def __init__(self, text: str, *where: str | int) -> None:
         super().__init__(text)

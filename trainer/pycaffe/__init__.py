@@ -1,1 +1,1 @@
-"""What scripts written for pycaffe use: nets and solvers with NumPy arrays, io, NetSpec; see blobfeed.caffe."""
+"""The names in scripts written for pycaffe: nets and solvers with NumPy arrays, io, NetSpec; see blobfeed.caffe."""

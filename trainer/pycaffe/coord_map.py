@@ -1,4 +1,4 @@
-"""Where a pixel of one top lies in another, so that nets as FCN's can be written without counting offsets.
+"""The place of a pixel of one top in another, so that nets as FCN's can be written without counting offsets.
 
 A map is (axis, scale, shift): what lies at x on a spatial axis of the one lies at scale · x + shift in the other.
 `axis` is the one of the channels, and None if the layers are the same for all axes; scale and shift are a number for

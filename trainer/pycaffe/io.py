@@ -92,12 +92,12 @@ class Transformer:
         return tuple(order)
 
     def set_raw_scale(self, in_: str, scale: float) -> None:
-        """What the image is multiplied by before the mean is subtracted; 255 for one from load_image."""
+        """Set the factor of the image before the mean is subtracted; 255 for one from load_image."""
         self._shape(in_)
         self.raw_scale[in_] = np.float32(scale)
 
     def set_mean(self, in_: str, mean: ArrayLike) -> None:
-        """What is subtracted: a number for each channel, or an image (channels, height, width)."""
+        """Set the mean that is subtracted: a number for each channel, or an image (channels, height, width)."""
         shape, array = self._shape(in_)[1:], np.asarray(mean, np.float32)
         if array.ndim == 1:
             array = array[:, np.newaxis, np.newaxis]
@@ -107,7 +107,7 @@ class Transformer:
         self.mean[in_] = array
 
     def set_input_scale(self, in_: str, scale: float) -> None:
-        """What the image is multiplied by at last."""
+        """Set the last factor of the image."""
         self._shape(in_)
         self.input_scale[in_] = np.float32(scale)
 

@@ -1,4 +1,4 @@
-"""Where nets that are made from now on compute, and the seed of their random numbers: global, as in pycaffe."""
+"""The device on which later nets compute, and the seed of their random numbers: global, as in pycaffe."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def set_mode_gpu() -> None:
 
 
 def set_device(device_id: int) -> None:
-    """Which CUDA device set_mode_gpu means."""
+    """Choose the CUDA device that set_mode_gpu means."""
     _asked.device_id = device_id
 
 

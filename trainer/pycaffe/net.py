@@ -151,7 +151,7 @@ class Net:
     def _in_batches(
         self, given: dict[str, ArrayLike], *runs: Callable[[dict[str, Any]], dict[str, Array]]
     ) -> list[dict[str, Array]]:
-        """What each of `runs` returns for batches of the arrays, put together."""
+        """Return the results of each of `runs` for batches of the arrays, put together."""
         arrays = {name: np.asarray(array, np.float32) for name, array in given.items()}
         counts = {len(array) for array in arrays.values()}
         if len(counts) != 1:

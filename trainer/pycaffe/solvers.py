@@ -28,7 +28,7 @@ class Solver:
         self.param: Any = document.message
         if not self.param.HasField("snapshot_format"):
             self.param.snapshot_format = SnapshotFormat.BINARYPROTO  # else no files of Caffe's would be written
-        if torch.get_num_threads() >= len(os.sched_getaffinity(0)):  # nobody has asked for fewer
+        if torch.get_num_threads() >= len(os.sched_getaffinity(0)):  # the user has not asked for fewer
             fix_threads(None)
         self._training = Training(document, mode.apply(self.param))
         self._reporter = LineReporter()

@@ -53,7 +53,7 @@ def write_state(path: Path, state: Snapshot) -> None:
 
 
 def is_caffe_state(path: Path) -> bool:
-    """Whether `path` is a .solverstate rather than a snapshot of blobfeed, by its name."""
+    """True if `path` is a .solverstate rather than a snapshot of blobfeed, by its name."""
     return ".solverstate" in path.suffixes
 
 

@@ -14,7 +14,7 @@ _Policy = Callable[[SolverParameter, int], float]
 
 
 def _power(base: float, exponent: float) -> float:
-    """As C's pow, which Caffe calls: infinite where Python's overflows."""
+    """Return the power as C's pow, which Caffe calls: infinite where Python's overflows."""
     try:
         return math.pow(base, exponent)
     except OverflowError:
@@ -51,7 +51,7 @@ def learning_rate(solver: SolverParameter, iteration: int) -> float:
 
 
 def current_step(solver: SolverParameter, iteration: int) -> int:
-    """How often the policy has lowered the rate after `iteration` updates, as Caffe's .solverstate counts it."""
+    """Count how often the policy has lowered the rate after `iteration` updates, as Caffe's .solverstate counts it."""
     last = max(iteration - 1, 0)
     if solver.lr_policy == "step":
         return last // int(solver.stepsize)

@@ -1,4 +1,4 @@
-"""What training tells while it runs, and what it is asked."""
+"""The reports of a training that runs, and the requests to it."""
 
 from __future__ import annotations
 
@@ -70,12 +70,12 @@ class LineReporter:
         print(text, flush=True)
 
     def close(self) -> None:
-        """Nothing more is told."""
+        """End the reports."""
 
 
 @dataclass
 class StopRequest:
-    """What somebody asks of training, which looks after each iteration: to stop, to save a snapshot."""
+    """The requests to a training, which looks at them after each iteration: to stop, to save a snapshot."""
 
     requested: bool = False
     snapshot_wanted: bool = False

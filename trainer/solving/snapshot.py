@@ -39,7 +39,7 @@ class Snapshot:
     solver_type: str = ""
     """The type of the solver that made the history; older files do not say it."""
     fillers: list[Tensor] = field(default_factory=list)
-    """Of the train net and each test net: the state of the generator that DummyData draws from; not in older files."""
+    """The state of the generator that DummyData draws from, for the train net and each test net; not in older files."""
 
 
 def check_writable(prefix: str) -> None:

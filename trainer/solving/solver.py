@@ -34,7 +34,7 @@ Scores = dict[str, float]
 """By output: its mean over the iterations of a test; for each number of an output of several, as `name[0]`."""
 
 _MOST_NUMBERS = 1000
-"""Of an output that is scored: there may be as many classes, but maps and features say nothing in a line."""
+"""The most numbers of a scored output: there may be as many classes, but maps and features say nothing in a line."""
 
 
 class Solver(Closing):
@@ -131,7 +131,7 @@ class Solver(Closing):
         return sum(float(statistics.stall_s) for statistics in self.data_statistics().values())
 
     def data_statistics(self) -> dict[str, Any]:
-        """What the layers of the train net have counted that are fed by loaders, by the layer's name."""
+        """The statistics of the train net's layers that are fed by loaders, by the layer's name."""
         layers = self.train_net.user_layers().items()
         return {name: layer.statistics() for name, layer in layers if hasattr(layer, "statistics")}
 
@@ -249,7 +249,7 @@ class Solver(Closing):
             )
 
     def _history_of_all(self) -> list[Tensor]:
-        """As Caffe keeps it: zeros for weights that are not learnt."""
+        """The history as Caffe keeps it: zeros for weights that are not learnt."""
         histories = iter(self._updates.history)
         every = self.train_net.all_weights() * self._updates.histories
         return [next(histories) if weights.requires_grad else torch.zeros_like(weights) for weights in every]
