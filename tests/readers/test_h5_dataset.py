@@ -93,16 +93,16 @@ def test_workers_read_what_the_parent_would_have_read(archive: Path, start: str)
 def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
     dataset = H5Dataset(archive / "part_2.h5")
     dataset[0]
-    files, stamp = dataset._source._files, dataset._source._stamps[0]
-    inherited = files.get(stamp)
+    files = dataset._source._files
+    inherited = files.open(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        fresh = dataset[1]["labels"]["number"] == 1 and files.get(stamp) is not inherited
+        fresh = dataset[1]["labels"]["number"] == 1 and files.open(0) is not inherited
         os._exit(0 if fresh else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert files.get(stamp) is inherited
+    assert files.open(0) is inherited
     dataset.close()
 
 

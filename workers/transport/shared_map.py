@@ -1,4 +1,4 @@
-"""Maps at chosen addresses, which Python's mmap cannot ask for: huge pages for a memory file, files side by side.
+"""What Python's mmap cannot do, since it cannot ask for an address: huge pages for a memory file, files side by side.
 
 Reading the ring in pages of 4 KiB costs the trainer a fifth to a third of its copy: it misses the address translation
 cache all the time. A memory file gets no huge pages by itself if the system says `shmem_enabled: never`, the usual
@@ -90,8 +90,10 @@ class AddressRange(_Map):
     def map_file(self, at: int, descriptor: int, offset: int, size: int) -> None:
         """Show `size` bytes of the file from `offset` on from byte `at` of the range on; both are whole pages."""
         _checked(libc.mmap(self._address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
-        # Readers announce the rows that they want; what the kernel read ahead beside them would be useless.
-        libc.madvise(self._address + at, size, mmap.MADV_RANDOM)
+
+    def advise(self, at: int, size: int, advice: int) -> None:
+        """Say to the kernel what to expect of a part that begins with a page: mmap.MADV_RANDOM, mmap.MADV_NORMAL."""
+        libc.madvise(self._address + at, size, advice)
 
 
 def _map_aligned(descriptor: int, size: int) -> int:

@@ -16,7 +16,7 @@ import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.rows import StoredRows
+from blobfeed.workers.sources.stored.store import FileStore
 
 from blobfeed import BatchReader
 from tests.support.pipelines import parameters, take_for_ever
@@ -131,13 +131,13 @@ def test_a_change_while_samples_are_read_is_noticed(tmp_path: Path, monkeypatch:
     path = tmp_path / "a.data"
     loader = in_loader(_npy(path))
     rows_of(loader, [0])
-    read = StoredRows.read
+    take = FileStore.take
 
-    def overwritten_then_read(*given: Any) -> None:
+    def overwritten_then_taken(*given: Any) -> None:
         _overwrite(path)
-        read(*given)
+        take(*given)
 
-    monkeypatch.setattr(StoredRows, "read", overwritten_then_read)
+    monkeypatch.setattr(FileStore, "take", overwritten_then_taken)
     with pytest.raises(SourceError, match=r"a\.data: it was changed"):
         rows_of(loader, [5, 3])
 

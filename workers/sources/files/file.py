@@ -1,17 +1,17 @@
-"""The bytes of one file, gathered into rows without a library in between: from a memory map, or by preadv. At the end:
-which of the wanted indices or bytes follow each other, belong together, or are out of range.
+"""A local file as it was examined, and its bytes at offsets. At the end: which of the wanted indices or bytes follow
+each other, belong together, or are out of range.
 
-Rows below half a megabyte come from the map, which is faster (docs/sources_hdf5.md has the figures), and larger ones by
-preadv. For these it costs nothing more, and it has two advantages: a failing disk or a file cut short is an OSError
-there and SIGBUS in a map, and no page cache is counted as the process's memory. On a network file system, which fails
-more often than a disk, rows of any size are read by preadv: SIGBUS would end the trainer without a word, if it reads
-itself. (An array in one piece whose samples are counted by another axis than the first has no rows; it is always
-mapped.) np.take(out=…, mode="clip") copies each row once; mode="raise" would go through a buffer, and
-`rows[...] = view[indices]` through a temporary array.
+Rows below half a megabyte come from a map (stored/store.py), which is faster (docs/sources_hdf5.md has the figures),
+and larger ones by preadv. For these it costs nothing more, and it has two advantages: a failing disk or a file cut
+short is an OSError there and SIGBUS in a map, and no page cache is counted as the process's memory. On a network file
+system, which fails more often than a disk, rows of any size are read by preadv: SIGBUS would end the trainer without a
+word, if it reads itself. (An array in one piece whose samples are counted by another axis than the first has no rows;
+it is always mapped.)
 """
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import re
@@ -138,15 +138,13 @@ def _same_time(one_ns: int, other_ns: int) -> bool:
 
 
 class RawFile:
-    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined.
-
-    Before it reads by one of the ways that may use the map, the caller sees to it that the file is intact.
-    """
+    """An open file whose bytes are read at offsets; raises SourceError if it is not what was examined."""
 
     def __init__(self, stamp: FileStamp) -> None:
         self.stamp = stamp
         self.descriptor = -1
-        self._map: mmap.mmap | None = None
+        self.advise_map: Callable[[int], None] = lambda _: None
+        """Called with what the kernel is to expect of the file's map; the owner of a map sets it."""
         self._scattered = False
         self._announced_to = 0
         try:
@@ -157,8 +155,7 @@ class RawFile:
         stamp.require_unchanged(self.descriptor)
 
     def close(self) -> None:
-        """Close the file; the map goes with the last array that views it."""
-        self._map = None
+        """Close the file; a map of it stays."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
@@ -166,24 +163,12 @@ class RawFile:
     def __del__(self) -> None:
         self.close()
 
-    def mapped(self) -> mmap.mmap:
-        """The whole file as a read-only buffer."""
-        if self._map is None:
-            # Private: some file systems (FUSE with direct_io) have no other, and nobody writes here.
-            self._map = mmap.mmap(self.descriptor, self.stamp.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
-            self._advise_map()
-        return self._map
-
     def expect(self, *, scattered: bool) -> None:
         """Have the kernel read ahead of what is asked for, which is up to 8 MB on some disks, or not a byte more."""
         if scattered != self._scattered:
             self._scattered = scattered
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_RANDOM if scattered else os.POSIX_FADV_NORMAL)
-            self._advise_map()
-
-    def _advise_map(self) -> None:
-        if self._map is not None:
-            self._map.madvise(mmap.MADV_RANDOM if self._scattered else mmap.MADV_NORMAL)
+            self.advise_map(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
 
     def require_intact(self) -> None:
         """Raises SourceError if the file has been cut short: touching the map beyond its end would be SIGBUS.
@@ -216,25 +201,12 @@ class RawFile:
                 )
             filled += got
 
-    def copy_into(self, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` with the bytes from `offset` on, by whichever way is faster for so many."""
-        if self.stamp.maps(len(buffer)):
-            buffer[:] = memoryview(self.mapped())[offset : offset + len(buffer)]
-        else:
-            self.read_into(offset, buffer)
-
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at offsets[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous."""
         row_bytes, target = rows.shape[1], rows.data.cast("B")
-        if not self.stamp.maps(row_bytes):
-            for first, stop in stretches(offsets, positions, row_bytes):
-                to = int(positions[first]) * row_bytes
-                self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
-            return
-        # Slices of memoryviews cost half of what rows[i] = … costs in NumPy, and need no regular distance of the rows.
-        source = memoryview(self.mapped())
-        for start, to in zip(offsets.tolist(), (positions * row_bytes).tolist(), strict=True):
-            target[to : to + row_bytes] = source[start : start + row_bytes]
+        for first, stop in stretches(offsets, positions, row_bytes):
+            to = int(positions[first]) * row_bytes
+            self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
 
     def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
         """Nothing is to be fetched of a file on disk."""
@@ -290,6 +262,11 @@ def in_memory(descriptor: int, size: int, ranges: Iterable[tuple[int, int]]) -> 
         # else will be met by the read that follows. AttributeError: this Python is as transport/linux.py says.
         return False
     return True
+
+
+def as_bytes(rows: AnyArray) -> Bytes:
+    """The rows, C-contiguous, as bytes, shape (rows, bytes of a row)."""
+    return np.ndarray((len(rows), math.prod(rows.shape[1:]) * rows.itemsize), np.uint8, rows)
 
 
 def require_in_range(indices: IndexArray, samples: int) -> None:

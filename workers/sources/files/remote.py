@@ -97,9 +97,6 @@ class RemoteFile:
     def close(self) -> None:
         self._ranges.clear()
 
-    def mapped(self) -> memoryview:
-        raise NotImplementedError(f"{self.stamp.path} is in object storage, and was to be mapped")
-
     def require_intact(self) -> None:
         """A call of `read` begins: what was announced and never asked for is forgotten."""
         self._call += 1
@@ -111,8 +108,6 @@ class RemoteFile:
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         buffer[:] = self._take([(offset, len(buffer))])[0]
-
-    copy_into = read_into
 
     def gather_at(self, offsets: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         row_bytes, target = rows.shape[1], rows.data.cast("B")

@@ -18,7 +18,7 @@ from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
-from ..stored.source import OpenFiles, StoredSource, cache_bytes
+from ..stored.source import StoredSource, cache_bytes
 
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -77,9 +77,13 @@ class HDF5Source(StoredSource):
             _examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths
         ]
         columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
-        kept_bytes = cache_bytes(checked.chunk_cache_bytes, columns, "source hdf5")
-        opened = OpenFiles(checked.locking, checked.open_files, kept_bytes)
-        super().__init__(columns, opened, limit=checked.limit)
+        super().__init__(
+            columns,
+            limit=checked.limit,
+            locking=checked.locking,
+            open_files=checked.open_files,
+            chunk_cache_bytes=cache_bytes(checked.chunk_cache_bytes, columns, "source hdf5"),
+        )
 
 
 class _Arrays(msgspec.Struct):

@@ -16,12 +16,13 @@ from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Tops
 from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..files.file import FileStamp, Locking, locate_part, split_by_part, stretches
+from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
 from ..files.identity import digest, of_stamps
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.source import LIBRARY_MODULE, FilesSource, OpenFile, OpenFiles, Reading
+from ..stored.source import LIBRARY_MODULE, FilesSource
+from ..stored.store import FileStore
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
@@ -83,72 +84,75 @@ class HDF5SamplesSource(FilesSource):
         self._samples, self._specs = len(self._index), {top: specs[top] for top in order}
         if any(data.needs_library for data in self._data.values()):
             self.modules = (LIBRARY_MODULE,)
-        super().__init__(OpenFiles(checked.locking, checked.open_files), stamps)
+        others = [stamp for stamps in self._index.others for stamp in stamps]
+        super().__init__(FileStore([*stamps, *others], checked.locking, checked.open_files))
+        self._numbers = np.array([self._files.number(stamp) for stamp in stamps])
 
-    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
+    def _read(self, indices: IndexArray, out: NamedRows) -> None:
         for top, values in self._index.labels.items():
-            rows = out[top]
-            assert not isinstance(rows, RaggedRows)
-            values.take(indices, axis=0, out=rows, mode="clip")
-        for stamp, positions in self._by_file(indices):
-            for top, data in self._data.items():
-                self._read_data(reading, stamp, data, indices[positions], positions, out[top])
+            labels = out[top]
+            assert not isinstance(labels, RaggedRows)
+            values.take(indices, axis=0, out=labels, mode="clip")
+        starts = self._file_starts(indices)
+        for top, data in self._data.items():
+            rows, offsets = out[top], data.offsets[indices]
+            positions = np.flatnonzero(offsets >= 0)
+            addresses = (starts + offsets)[positions]
+            if isinstance(rows, RaggedRows):
+                assert data.shapes is not None
+                shapes = data.shapes[indices[positions]].tolist()
+                for address, position, shape in zip(addresses.tolist(), positions.tolist(), shapes, strict=True):
+                    sample = rows.reserve(position, shape)
+                    if sample.size:
+                        self._files.copy_into(address, sample.reshape(-1).view(np.uint8).data)
+                    if not data.dtype.isnative:
+                        sample.byteswap(inplace=True)
+            else:
+                self._files.gather(addresses, positions, as_bytes(rows))
+                if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
+                    for start, stop in stretches(positions, positions, 1):
+                        rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)
+            for position in np.flatnonzero(offsets < 0).tolist():
+                self._read_by_library(data, int(indices[position]), position, rows)
 
-    def _pieces(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray, IndexArray | int]]:
-        for stamp, positions in self._by_file(indices):
-            for data in self._data.values():
-                samples = indices[positions]
-                direct = samples[data.offsets[samples] >= 0]
-                if len(direct):  # the library reads the others
-                    yield stamp, data.offsets[direct], data.sizes(direct)
+    def _file_starts(self, indices: IndexArray) -> IndexArray:
+        """Begin to use the files of these samples; returns the address at which the file of each starts."""
+        parts = np.searchsorted(self._index.starts, indices, side="right") - 1
+        numbers = self._numbers[parts]
+        self._files.use(np.flatnonzero(np.bincount(numbers)).tolist())
+        starts: IndexArray = self._files.starts[numbers]
+        return starts
 
-    def _by_file(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray]]:
-        """The files that hold these samples, each with the positions in `indices` of those it holds (ascending)."""
-        for number, _, positions in split_by_part(self._index.starts, indices):
-            yield self._stamps[number], positions
+    def _places(self, indices: IndexArray) -> Iterator[tuple[IndexArray, IndexArray | int]]:
+        starts = self._file_starts(indices)
+        for data in self._data.values():
+            direct = data.offsets[indices] >= 0  # the library reads the others
+            samples = indices[direct]
+            yield starts[direct] + data.offsets[samples], data.sizes(samples)
 
-    def _read_data(
-        self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
-    ) -> None:
-        file = reading.get(stamp)
-        offsets = data.offsets[indices]
-        direct = offsets >= 0
-        if not direct.all():
-            self._read_by_library(reading, stamp, data, indices[~direct], positions[~direct], rows)
-            indices, offsets, positions = indices[direct], offsets[direct], positions[direct]
-        if isinstance(rows, RaggedRows):
-            _read_ragged(file, data, indices, offsets, positions, rows)
-        elif len(offsets):
-            file.raw.gather_at(offsets, positions, rows.reshape(len(rows), -1).view(np.uint8))
-            if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
-                for start, stop in stretches(positions, positions, 1):
-                    rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)
-
-    def _read_by_library(
-        self, reading: Reading, stamp: Stamp, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Rows
-    ) -> None:
+    def _read_by_library(self, data: IndexedData, index: int, position: int, rows: Rows) -> None:
         from ..stored.library_rows import find_dataset, read_whole
 
-        for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
-            name = self._index.name(index)
-            file = reading.get(stamp, self._index.others[-1 - data.offsets[index]])
-            try:
-                dataset = find_dataset(file.library, f"{name}/{data.path}" if data.path else name)
-                sample = read_whole(dataset, self.where(index))
-                data.require_as_scanned(index, sample)
-                if isinstance(rows, RaggedRows):
-                    rows.put(position, sample)
-                else:
-                    rows[position] = sample
-            except Exception as error:
-                reading.require_unchanged()  # it may be why
-                if isinstance(error, BlobfeedError):
-                    raise
-                raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
+        name, number = self._index.name(index), locate_part(self._index.starts, index)[0]
+        self._files.watch(map(self._files.number, self._index.others[-1 - data.offsets[index]]))
+        try:
+            file = self._files.open(int(self._numbers[number])).library
+            dataset = find_dataset(file, f"{name}/{data.path}" if data.path else name)
+            sample = read_whole(dataset, self.where(index))
+            data.require_as_scanned(index, sample)
+            if isinstance(rows, RaggedRows):
+                rows.put(position, sample)
+            else:
+                rows[position] = sample
+        except Exception as error:
+            self._files.require_unchanged()  # it may be why
+            if isinstance(error, BlobfeedError):
+                raise
+            raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
     @property
     def stores_rows(self) -> bool:
-        return not self._is_remote and not any(data.needs_library for data in self._data.values())
+        return not self._files.is_remote and not any(data.needs_library for data in self._data.values())
 
     def where(self, index: int) -> str:
         number, _ = locate_part(self._index.starts, index)
@@ -210,16 +214,3 @@ def _if_unchanged(index: SamplesIndex) -> SamplesIndex | None:
     except OSError:
         return None  # a scan says what is missing
     return replace(index, others=now) if repr(now) == repr(index.others) else None
-
-
-def _read_ragged(
-    file: OpenFile, data: IndexedData, indices: IndexArray, offsets: IndexArray, positions: IndexArray, rows: RaggedRows
-) -> None:
-    assert data.shapes is not None
-    shapes = data.shapes[indices].tolist()
-    for offset, position, shape in zip(offsets.tolist(), positions.tolist(), shapes, strict=True):
-        sample = rows.reserve(position, shape)
-        if sample.size:
-            file.raw.copy_into(offset, sample.reshape(-1).view(np.uint8).data)
-        if not data.dtype.isnative:
-            sample.byteswap(inplace=True)

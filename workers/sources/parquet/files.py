@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -19,7 +20,7 @@ from ..files.identity import of_stamps
 from ..files.kept import kept
 from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
 from ..files.store import Store
-from ..stored.source import OpenFiles, Reading
+from ..stored.store import FileStore
 from .values import Values
 
 Raw = RawFile | RemoteFile
@@ -41,9 +42,8 @@ class GroupFiles(Store[int]):
         self.paths = paths
         self._stamps = [_stamp(path) for path in paths]
         self.is_remote = any(isinstance(stamp, RemoteStamp) for stamp in self._stamps)
-        self._opened = OpenFiles()
-        self.begin()
-        self._parts = [_examined(self._opened.get(stamp).raw) for stamp in self._stamps]
+        self._opened = FileStore(self._stamps)
+        self._parts = [_examined(self._raw(stamp)) for stamp in self._stamps]
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
             raise SourceError(f"source parquet: no samples: {', '.join(paths) or 'an empty list'} has no rows")
@@ -94,15 +94,19 @@ class GroupFiles(Store[int]):
     # ---- the store
 
     def begin(self) -> None:
-        self._opened.begin()
-        self._reading = Reading(self._opened)
+        self._opened.begin_task()
 
     def file_of(self, group: int) -> Raw:
         """The open file of a row group; raises SourceError for one that was cut short."""
-        return self._reading.get(self._stamps[self._groups[group][0]]).raw
+        stamp = self._stamps[self._groups[group][0]]
+        self._opened.use([self._opened.number(stamp)])
+        return self._raw(stamp)
+
+    def _raw(self, stamp: Stamp) -> Raw:
+        return self._opened.open(self._opened.number(stamp)).raw
 
     def finish(self) -> None:
-        self._reading.require_unchanged()
+        self._opened.require_unchanged()
 
     def fetch(self, places: Sequence[int]) -> None:
         for raw, offsets, sizes in self._pieces(places):
@@ -115,7 +119,7 @@ class GroupFiles(Store[int]):
     def _pieces(self, groups: Sequence[int]) -> Iterator[tuple[Raw, IndexArray, IndexArray]]:
         for file, number in (self._groups[group] for group in groups):
             offsets, sizes = self._places[file][number].T
-            yield self._opened.get(self._stamps[file]).raw, offsets, sizes
+            yield self._raw(self._stamps[file]), offsets, sizes
 
     def content(self) -> dict[str, str]:
         return of_stamps(self._stamps)
@@ -125,10 +129,6 @@ class GroupFiles(Store[int]):
 
     def close(self) -> None:
         self._opened.close()
-        self.begin()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_reading"}
 
 
 def _stamp(path: str) -> Stamp:
@@ -213,7 +213,8 @@ class ArrowGroups:
 
 
 def _messages(raw: Raw) -> tuple[pa.Schema, list[pa.Message]]:
-    data = pa.py_buffer(memoryview(raw.mapped()))
+    mapped = mmap.mmap(raw.descriptor, raw.stamp.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+    data = pa.py_buffer(memoryview(mapped))
     start = len(_ARROW_FILE) if data.slice(0, len(_ARROW_FILE)).to_pybytes() == _ARROW_FILE else 0
     first, *messages = pa.ipc.MessageReader.open_stream(data.slice(start))
     if any(message.type != "record batch" for message in messages):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import chosen
 from ...base.errors import ParameterError, SourceError
-from ...base.specs import ArraySpec
+from ...base.specs import ArraySpec, IndexArray
 from ..files.file import locate_part
 from ..files.remote import Stamp
 
@@ -183,16 +184,15 @@ class StoredArray:
         )
 
     @property
-    def rows_are_mapped(self) -> bool:
-        """Whether each sample is one stretch of the file's map, in the form in which it is delivered."""
-        layout = self.layout
+    def delivers_rows(self) -> bool:
+        """Whether each sample is one stretch of bytes, in the form in which it is delivered."""
+        order = self.arrangement.order
         return (
             self.lies_in_rows
-            and isinstance(layout, Chunked)
-            and self.file.maps(self.sample_bytes)
-            and not self.others
-            and self.arrangement == FIRST_AXIS
-            and int(layout.offsets.min(initial=0)) >= 0
+            and isinstance(self.layout, Chunked)
+            and self.dtype.isnative
+            and order in (None, tuple(range(len(self.shape) - 1)))
+            and int(self.layout.offsets.min(initial=0)) >= 0
         )
 
     @property
@@ -234,6 +234,9 @@ class Column:
     Raises SourceError, begun by `what`, if their samples differ in shape or type.
     """
 
+    one_piece = -1
+    """The address of the first sample, if all of them lie behind each other."""
+
     def __init__(self, arrays: Sequence[StoredArray], what: str) -> None:
         self.arrays = tuple(arrays)
         self.starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
@@ -245,6 +248,35 @@ class Column:
                     f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
                     "same type"
                 )
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of a sample if all are delivered as they are stored, each one stretch; else 0."""
+        sizes = {array.sample_bytes if array.delivers_rows else 0 for array in self.arrays}
+        return sizes.pop() if len(sizes) == 1 else 0
+
+    def place(self, starts: IndexArray) -> None:
+        """Take the address at which each part's file starts, shape (parts,), before `addresses` is called."""
+        if self.row_bytes:
+            chunks = [array.layout for array in self.arrays if isinstance(array.layout, Chunked)]
+            self._first_chunk = np.cumsum([0, *(len(layout.offsets) for layout in chunks)], dtype=np.int64)[:-1]
+            self._per_chunk = np.array([max(1, layout.chunk[0]) for layout in chunks], np.int64)
+            offsets = [start + layout.offsets for start, layout in zip(starts.tolist(), chunks, strict=True)]
+            self._chunks = np.concatenate(offsets)
+            if len(self._chunks) == 1:
+                self.one_piece = int(self._chunks[0])
+
+    def addresses(self, parts: IndexArray, local: IndexArray) -> IndexArray:
+        """The address of sample local[i] of part parts[i], for all i, of samples that lie in rows."""
+        addresses: IndexArray
+        if self.one_piece >= 0:
+            addresses = local * self.row_bytes + self.one_piece
+        elif len(self._chunks) == len(self.arrays):  # each part is one piece
+            addresses = self._chunks[parts] + local * self.row_bytes
+        else:
+            chunk, within = np.divmod(local, self._per_chunk[parts])
+            addresses = self._chunks[self._first_chunk[parts] + chunk] + within * self.row_bytes
+        return addresses
 
     def __len__(self) -> int:
         return int(self.starts[-1])

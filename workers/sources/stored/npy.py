@@ -20,7 +20,7 @@ from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
-from .source import OpenFiles, StoredSource
+from .source import StoredSource
 
 
 class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -63,7 +63,7 @@ class NpySource(StoredSource):
         for top, paths in wanted.items():
             files = expand_paths(paths, base_dir, "source npy")
             columns[top] = Column([_examine(path, top, dims.get(top)) for path in files], "source npy")
-        super().__init__(columns, OpenFiles(most_files=checked.open_files), limit=checked.limit)
+        super().__init__(columns, limit=checked.limit, open_files=checked.open_files)
 
 
 def _paths(top: str, value: object) -> list[str]:

@@ -6,13 +6,12 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, ConvertedRows, IndexArray
+from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes, RawFile, by_group, copy_runs
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
@@ -97,7 +96,8 @@ def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: Any
 class StoredRows(ChunkedRows):
     """Of an array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
-    `layout` is the array's; decoded chunks are kept in `cache`. `library` opens the file through the HDF5 library.
+    `layout` is the array's; decoded chunks are kept in `cache`. `mapped` gives all bytes of the file, `library` opens
+    it through the HDF5 library.
     """
 
     def __init__(
@@ -106,32 +106,19 @@ class StoredRows(ChunkedRows):
         array: StoredArray,
         layout: Chunked,
         cache: ChunkCache,
+        mapped: Callable[[], Bytes],
         library: Callable[[], h5py.File],
     ) -> None:
         super().__init__(array, layout.chunk, cache)
         self._file = file
+        self._whole_file = mapped
         self._library = library
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._lies_in_rows = array.lies_in_rows
         self._maps = file.stamp.maps(self._row_bytes)
 
-    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray | ConvertedRows) -> None:
-        if isinstance(rows, ConvertedRows):
-            offsets = self._offsets(indices)
-            assert offsets is not None
-            rows.take(np.frombuffer(self._file.mapped(), np.uint8), offsets, positions)
-            return
-        if self._lies_in_rows and rows.flags.c_contiguous and rows.dtype == self._dtype:
-            as_bytes = rows.reshape(len(rows), -1).view(np.uint8)
-            first, last = int(positions[0]), int(positions[-1])
-            if self._in_one_piece and self._maps and last - first + 1 == len(positions):
-                self._byte_rows.take(indices, axis=0, out=as_bytes[first : last + 1], mode="clip")
-                return
-            offsets = self._offsets(indices)
-            if offsets is not None:
-                self._file.gather_at(offsets, positions, as_bytes)
-                return
+    def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         if self._array.file.on_network:
             if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
                 self._convert(offsets, positions, rows)
@@ -142,24 +129,14 @@ class StoredRows(ChunkedRows):
             return
         super().read(indices, positions, rows)
 
-    @cached_property
-    def _byte_rows(self) -> Bytes:
-        offset = int(self._layout.offsets[0])
-        return np.ndarray((self._per_chunk, self._row_bytes), np.uint8, self._file.mapped(), offset)
-
     def _offsets(self, indices: IndexArray) -> IndexArray | None:
         """Where in the file these samples begin, if rows lie whole; None if one of their chunks was never written."""
         if self._in_one_piece:
             return indices * self._row_bytes + int(self._layout.offsets[0])
         chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
-        if not self._is_whole and int(chunks.min()) < 0:
+        if int(chunks.min()) < 0:
             return None
         return chunks + indices % self._per_chunk * self._row_bytes
-
-    @cached_property
-    def _is_whole(self) -> bool:
-        """Whether all of its chunks were written."""
-        return int(self._layout.offsets.min()) >= 0
 
     def _convert(self, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Rows in the other byte order, or for memory that is not in one piece."""
@@ -191,7 +168,7 @@ class StoredRows(ChunkedRows):
         return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
 
     def _mapped(self, offset: int) -> AnyArray:
-        return np.ndarray(self._layout.chunk, self._dtype, self._file.mapped(), offset)
+        return np.ndarray(self._layout.chunk, self._dtype, self._whole_file(), offset)
 
     def _decoded(self, number: int, offset: int) -> AnyArray:
         layout = self._layout

@@ -26,7 +26,8 @@ from ..files.naming import Naming
 from ..files.paths import expand_paths
 from ..files.remote import Stamp, stamp_of
 from ..images.options import PictureOptions, check_sizes
-from ..stored.source import FilesSource, OpenFiles, Reading
+from ..stored.source import FilesSource
+from ..stored.store import FileStore
 from .fields import Decode, decoder_of, put_array, spec_of
 from .index import TarIndex, make_index
 
@@ -91,21 +92,24 @@ class TarSource(FilesSource):
         if not self._samples:
             raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
         self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
-        super().__init__(OpenFiles(), self._stamps)
+        super().__init__(FileStore(self._stamps))
         if any(field.decode is None for field in self._fields.values()):
             need("cv2", f"{_WHAT}, for its pictures,")
             check_sizes(self._options, _WHAT)
             self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
         self._specs = {top: self._spec(field) for top, field in self._fields.items()}
 
-    def _pieces(self, indices: IndexArray) -> Iterator[tuple[Stamp, IndexArray, IndexArray]]:
-        for number, _, positions in split_by_part(self._starts, indices):
-            for field in self._fields.values():
-                yield self._stamps[number], field.offsets[indices[positions]], field.sizes[indices[positions]]
+    def _places(self, indices: IndexArray) -> Iterator[tuple[IndexArray, IndexArray]]:
+        parts = np.searchsorted(self._starts, indices, side="right") - 1
+        files = np.array([self._files.number(stamp) for stamp in self._stamps])
+        for field in self._fields.values():
+            yield self._files.starts[files[parts]] + field.offsets[indices], field.sizes[indices]
 
-    def _read(self, indices: IndexArray, out: NamedRows, reading: Reading) -> None:
+    def _read(self, indices: IndexArray, out: NamedRows) -> None:
         for number, _, positions in split_by_part(self._starts, indices):
-            raw = reading.get(self._stamps[number]).raw
+            file = self._files.number(self._stamps[number])
+            self._files.use([file])
+            raw = self._files.open(file).raw
             for position in positions.tolist():
                 index = int(indices[position])
                 members: dict[tuple[int, int], bytes] = {}  # of several tops that are keys of one JSON, read once
@@ -176,7 +180,8 @@ class TarSource(FilesSource):
 
     def _spec(self, field: _Field) -> ArraySpec:
         stamp = self._stamps[locate_part(self._starts, 0)[0]]
-        data = self._files.get(stamp).raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
+        raw = self._files.open(self._files.number(stamp)).raw
+        data = raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
         with self._naming(0, field.member(0)):
             if field.decode is None:
                 return self._options.spec(lambda: self._decoder.decode(data)[1])

@@ -22,7 +22,7 @@ from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
 from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
-from ..stored.source import OpenFiles, StoredSource, cache_bytes
+from ..stored.source import StoredSource, cache_bytes
 from .examine import examine_array
 
 _WHAT = "source zarr"
@@ -74,8 +74,8 @@ class ZarrSource(StoredSource):
                 arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
                 arrays[top] = replace(arrays[top], arrangement=arrangement)
         columns = {top: Column([arrays[top] for arrays in found], _WHAT) for top in found[0]}
-        opened = OpenFiles(chunk_cache_bytes=cache_bytes(checked.chunk_cache_bytes, columns, _WHAT))
-        super().__init__(columns, opened, limit=checked.limit)
+        kept_bytes = cache_bytes(checked.chunk_cache_bytes, columns, _WHAT)
+        super().__init__(columns, limit=checked.limit, chunk_cache_bytes=kept_bytes)
 
     def _content(self) -> dict[str, str]:
         """Covers the metadata, and of local arrays the chunks and shards, at most 1000 of each array."""

@@ -135,5 +135,5 @@ def test_a_limit_to_the_address_space_leaves_the_way_through_each_file(
     def refused(*given: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("blobfeed.workers.sources.stored.joined.AddressRange", refused)
+    monkeypatch.setattr("blobfeed.workers.sources.stored.store.AddressRange", refused)
     assert_delivers(_write(tmp_path, "hdf5"), _stored("hdf5"), patterns(SAMPLES))

@@ -1,0 +1,323 @@
+"""The bytes of a source's files, as one process has them open. Each byte has an address: the files lie in a row.
+
+A task is then an array of addresses, whether its rows lie in one file or in a thousand: going through the files one
+after the other, Python takes 13 µs for each. Local files are mapped side by side in the same order, each as a whole, so
+that one call gathers rows of all of them.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import resource
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import repeat
+from operator import attrgetter, lt, ne
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...base.errors import SourceError
+from ...base.specs import IndexArray
+from ...transport.shared_map import AddressRange
+from ..files.file import Bytes, FileStamp, Locking, RawFile, split_by_part
+from ..files.lru import ChunkCache
+from ..files.remote import RemoteFile, RemoteStamp, Stamp
+from ..table.read_ahead import Announcements
+from .layout import Chunked, ChunkObjects, StoredArray
+from .rows import ChunkedRows, StoredRows
+
+if TYPE_CHECKING:
+    from .hdf5_library import h5py
+    from .library_rows import LibraryRows
+
+_PAGE = mmap.PAGESIZE
+_FEW_FILES = 16
+_MANY_DESCRIPTORS = 1 << 14
+_MOST_MAPS = 1 << 14  # a process may have 65,530 by default
+_MOST_BYTES = 1 << 44  # of 2⁴⁷ that there are
+_FANCY_BELOW_BYTES = 2048
+_CHANGED_NS = attrgetter("st_ctime_ns")
+_NOTHING: Bytes = np.empty(0, np.uint8)
+
+
+class FileStore:
+    """The files of a source. File k has the addresses from starts[k] on, and a page behind it belongs to none.
+
+    `most_files`: how many to keep open; None for as many as a quarter of the descriptors that the process may have
+    allows. `chunk_cache_bytes`: decoded chunks to keep. Each process opens files of its own: a pickled or forked copy
+    begins with none.
+    """
+
+    def __init__(
+        self,
+        stamps: Iterable[Stamp],
+        locking: Locking = None,
+        most_files: int | None = None,
+        chunk_cache_bytes: int = 0,
+    ) -> None:
+        self.stamps = tuple({stamp.path: stamp for stamp in stamps}.values())
+        self._options = locking, most_files, chunk_cache_bytes
+        self._numbers = {stamp.path: number for number, stamp in enumerate(self.stamps)}
+        self._sizes = [stamp.size for stamp in self.stamps]
+        self._changed_ns = [stamp.ctime_ns if isinstance(stamp, FileStamp) else 0 for stamp in self.stamps]
+        self.starts = np.cumsum([0, *((-(-size // _PAGE) + 1) * _PAGE for size in self._sizes)], dtype=np.int64)
+        self.is_remote = any(isinstance(stamp, RemoteStamp) for stamp in self.stamps)
+        self._process = 0
+
+    def __reduce__(self) -> tuple[type[FileStore], tuple[object, ...]]:
+        return FileStore, (self.stamps, *self._options)
+
+    def number(self, stamp: Stamp) -> int:
+        """Return the number of the file at this path."""
+        return self._numbers[stamp.path]
+
+    def begin(self) -> None:
+        """Call before anything is read: in a forked copy nothing is open."""
+        if os.getpid() == self._process:
+            return
+        self._process = os.getpid()
+        self._locking, most_files, chunk_cache_bytes = self._options
+        self.announcements = Announcements()
+        self._chunks = ChunkCache(chunk_cache_bytes)
+        allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
+        self._most = most_files or max(_FEW_FILES, allowed)
+        self._opened: dict[int, OpenFile] = {}  # the last used one at the end
+        self._used: dict[int, None] = {}
+        self._stay_open = not self.is_remote and len(self.stamps) <= self._most
+        self._descriptors = [-1] * len(self.stamps)
+        self._range, self._mapped = self._reserve(), np.zeros(len(self.stamps), np.bool_)
+        self._memory = self._range.array() if self._range else _NOTHING
+
+    def _reserve(self) -> AddressRange | None:
+        """Addresses for the maps of all files; None if some are not to be mapped, or there are too many."""
+        size = int(self.starts[-1])
+        if len(self.stamps) <= _MOST_MAPS and size <= _MOST_BYTES and not any(each.on_network for each in self.stamps):
+            with suppress(OSError):  # there is a limit to the address space
+                return AddressRange(size)
+        return None
+
+    def open(self, number: int) -> OpenFile:
+        """Return the file, opened now if it is not open; it may be closed again when another one is asked for."""
+        self.begin()
+        file = self._opened.pop(number, None)
+        if file is None:
+            file = self._open(number)
+        self._opened[number] = file
+        if len(self._opened) > self._most:
+            self._close(next(iter(self._opened)))
+        return file
+
+    def _open(self, number: int) -> OpenFile:
+        stamp, memory = self.stamps[number], None
+        if isinstance(stamp, RemoteStamp):
+            return OpenFile(stamp, RemoteFile(stamp), self._locking, self._chunks)
+        raw = RawFile(stamp)
+        self._descriptors[number] = raw.descriptor
+        if self._range is not None:
+            start, size = int(self.starts[number]), stamp.size
+            if size and not self._mapped[number]:
+                try:
+                    self._range.map_file(start, raw.descriptor, 0, size)
+                except OSError as error:
+                    raise SourceError(f"{stamp.path}: it cannot be mapped: {error.strerror}") from error
+                self._mapped[number] = True
+            raw.advise_map = partial(self._range.advise, start, size)
+            raw.expect(scattered=len(self.stamps) > 1)
+            memory = self._memory[start : start + size]
+        return OpenFile(stamp, raw, self._locking, self._chunks, memory)
+
+    def _close(self, number: int) -> None:
+        self._descriptors[number] = -1
+        self._opened.pop(number).close()
+
+    def close(self) -> None:
+        """Close all files. The next one that is opened begins anew: setup reads a sample again and again, and that says
+        nothing about the rows of the run.
+        """
+        if os.getpid() == self._process:
+            for number in list(self._opened):
+                self._close(number)
+        self._process = 0
+        self._range, self._memory = None, _NOTHING
+
+    # ---- a task: before it files must not be cut short, since touching a map would be SIGBUS; after it they must not
+    # have been changed at all. Only then is it certain that what was read is what was examined.
+
+    def begin_task(self) -> None:
+        self.begin()
+        self._used.clear()
+
+    def use(self, numbers: Iterable[int]) -> None:
+        """Open these files, if they are to be read; raises SourceError if one was cut short."""
+        self.begin()
+        new = [number for number in numbers if number not in self._used]
+        self._used.update(dict.fromkeys(new))
+        if self._stay_open and new:
+            # For 1,000 files with as little Python for each of them as can be, which took a third of the time.
+            descriptors = [self._descriptors[number] for number in new]
+            if min(descriptors) < 0:
+                descriptors = [self.open(number).raw.descriptor for number in new]
+            sizes = map(os.lseek, descriptors, repeat(0), repeat(os.SEEK_END))
+            if not any(map(lt, sizes, [self._sizes[number] for number in new])):
+                return
+        for number in new:
+            self.open(number).raw.require_intact()
+
+    def watch(self, numbers: Iterable[int]) -> None:
+        """Note files that are read by a library, through another file."""
+        self._used.update(dict.fromkeys(numbers))
+
+    def require_unchanged(self) -> None:
+        """Raises SourceError if a file that the task used was changed since it was examined."""
+        used = list(self._used)
+        if self._stay_open:
+            times = map(_CHANGED_NS, map(os.fstat, [self._descriptors[number] for number in used]))
+            # Whatever changes in an open file, the time of its inode's last change does too.
+            try:
+                if not any(map(ne, times, [self._changed_ns[number] for number in used])):
+                    return
+            except OSError:
+                pass  # a file that is only watched has no descriptor: each is looked at below
+        for number in used:
+            descriptor = self._descriptors[number]
+            self.stamps[number].require_unchanged(descriptor if descriptor >= 0 else None)
+
+    # ---- bytes at addresses
+
+    def memory(self, row_bytes: int) -> Bytes | None:
+        """Return all bytes, at their addresses, if rows of this size are taken from maps; those of used files exist."""
+        self.begin()
+        return self._memory if self._range is not None and self.stamps[0].maps(row_bytes) else None
+
+    def take(self, first: int, rows_there: int, indices: IndexArray, rows: Bytes) -> None:
+        """Put row indices[i] of `rows_there` rows that lie behind each other from address `first` on into rows[i].
+
+        It takes half the time of `gather`. The file must be in use.
+        """
+        row_bytes = rows.shape[1]
+        if (memory := self.memory(row_bytes)) is None:
+            self.gather(first + indices * row_bytes, np.arange(len(indices)), rows)
+        else:
+            # "raise" would go through a buffer.
+            stored = memory[first : first + rows_there * row_bytes].reshape(rows_there, row_bytes)
+            stored.take(indices, axis=0, out=rows, mode="clip")
+
+    def gather(self, addresses: IndexArray, positions: IndexArray, rows: Bytes) -> None:
+        """Put the bytes at addresses[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous.
+
+        The files must be in use.
+        """
+        row_bytes, memory = rows.shape[1], self.memory(rows.shape[1])
+        if memory is None:
+            for number, offsets, members in split_by_part(self.starts, addresses):
+                self.open(number).raw.gather_at(offsets, positions[members], rows)
+        elif row_bytes < _FANCY_BELOW_BYTES:
+            # An array with an item at every address, each as long as a row: 10 ns a row, a tenth of the loop below. For
+            # large rows it is slower, since they go through an array in between.
+            item = np.dtype((np.void, row_bytes))
+            items = np.ndarray((len(memory) - row_bytes + 1,), item, memory.data, strides=(1,))
+            targets = rows.view(item)[:, 0]
+            if len(positions) == len(targets):
+                targets[:] = items[addresses]
+            else:
+                targets[positions] = items[addresses]
+        else:
+            # Slices of memoryviews cost half of what rows[i] = … costs in NumPy.
+            source, target = memory.data, rows.data.cast("B")
+            for start, to in zip(addresses.tolist(), (positions * row_bytes).tolist(), strict=True):
+                target[to : to + row_bytes] = source[start : start + row_bytes]
+
+    def copy_into(self, address: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `address` on; the file must be in use."""
+        if (memory := self.memory(len(buffer))) is not None:
+            buffer[:] = memory.data[address : address + len(buffer)]
+        else:
+            number = int(np.searchsorted(self.starts, address, side="right")) - 1
+            self.open(number).raw.read_into(address - int(self.starts[number]), buffer)
+
+    def fetch(self, addresses: IndexArray, sizes: IndexArray | int) -> None:
+        """Start fetching these bytes of objects, which are read next."""
+        self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.fetch(offsets, sizes))
+
+    def will_need(self, addresses: IndexArray, sizes: IndexArray | int) -> bool:
+        """Have these bytes read ahead; returns True if all of them were in memory already."""
+        return all(self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.will_need(offsets, sizes)))
+
+    def _of_each(
+        self,
+        addresses: IndexArray,
+        sizes: IndexArray | int,
+        call: Callable[[RawFile | RemoteFile, IndexArray, IndexArray | int], bool | None],
+    ) -> list[bool | None]:
+        return [
+            call(self.open(number).raw, offsets, sizes if isinstance(sizes, int) else sizes[members])
+            for number, offsets, members in split_by_part(self.starts, addresses)
+        ]
+
+    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+        """Return what reads samples of `array` that do not lie in rows."""
+        return self.open(self.number(array.file)).reader(array)
+
+
+class OpenFile:
+    """One file that is open for its bytes, through the HDF5 library, or both, as its arrays' layouts demand.
+
+    `memory`: the whole file, if it is mapped already.
+    """
+
+    def __init__(
+        self,
+        stamp: Stamp,
+        raw: RawFile | RemoteFile,
+        locking: Locking,
+        chunks: ChunkCache,
+        memory: Bytes | None = None,
+    ) -> None:
+        self.raw = raw
+        self._stamp = stamp
+        self._locking = locking
+        self._chunks = chunks
+        self._memory = memory
+        self._readers: dict[tuple[str, int], ChunkedRows | LibraryRows] = {}
+
+    def mapped(self) -> Bytes:
+        """Return the whole file as read-only memory."""
+        if self._memory is None:
+            # Private: some file systems (FUSE with direct_io) have no other, and nobody writes here.
+            how = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ}
+            self._memory = np.frombuffer(mmap.mmap(self.raw.descriptor, self._stamp.size, **how), np.uint8)
+        return self._memory
+
+    @cached_property
+    def library(self) -> h5py.File:
+        """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
+        from .library_rows import open_file
+
+        return open_file(self._stamp, self._locking)
+
+    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+        """Return what reads samples of `array` that do not lie in rows; it is kept."""
+        key = (array.name, array.arrangement.sample_axis)
+        if key not in self._readers:
+            self._readers[key] = self._make_reader(array)
+        return self._readers[key]
+
+    def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+        if isinstance(array.layout, Chunked):
+            return StoredRows(self.raw, array, array.layout, self._chunks, self.mapped, lambda: self.library)
+        if isinstance(array.layout, ChunkObjects):
+            from .object_rows import ObjectRows
+
+            return ObjectRows(array, array.layout, self._chunks)
+        from .library_rows import LibraryRows
+
+        return LibraryRows(self.library, array, array.layout, self._chunks)
+
+    def close(self) -> None:
+        self._readers.clear()
+        self.raw.close()
+        if "library" in self.__dict__:
+            self.__dict__.pop("library").close()
