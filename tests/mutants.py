@@ -74,6 +74,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
+    "workers/plan/ordered_plan.py": ("workers/plan",),
     "workers/plan/plan.py": (
         "workers/plan",
         "workers/scheduling/test_assembly.py",
@@ -123,8 +124,8 @@ _ALIKE: dict[str, str] = {
     r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
-    r"workers/plan/plan\.py: def announcement\(.*": (
-        "an abstract method's default is nobody's; IndexedPlan's line reads the same, and test_schedule.py tests it"
+    r"workers/plan/schedule\.py: def announcement\(.*": (
+        "an abstract method's default is nobody's; OrderedPlan's line reads the same, and test_plan.py tests it"
     ),
 }
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import SequentialOrder
 from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.plan import IndexedPlan, Plan
+from blobfeed.workers.plan.ordered_plan import OrderedPlan
+from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.plan.stream_plan import StreamPlan
 from blobfeed.workers.transport.packed import Packed
 
@@ -69,7 +69,7 @@ class Variant:
             return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
         samples = self.batches * self.rows
         order = SmallOrder(samples, has_windows=self.affinity)
-        return SmallIndexedPlan(order=order, rounds=Batches(samples, parameters), **common)
+        return SmallOrderedPlan(order=order, **common)
 
 
 _KNOWN: dict[int, Plan] = {}
@@ -90,7 +90,7 @@ class _Constant:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallIndexedPlan(_Constant, IndexedPlan):
+class SmallOrderedPlan(_Constant, OrderedPlan):
     variant: Variant
 
 

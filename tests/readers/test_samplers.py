@@ -849,7 +849,9 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
         feed = reader._feed.pipeline._feed
         assert isinstance(feed, ProcessFeed)
         assert feed.shared.weights is not None
-        assert len(reader._feed.pipeline._plan.log.changes) < 20  # type: ignore[attr-defined]
+        sampling = reader._feed.pipeline.plan.sampling
+        assert sampling is not None
+        assert len(sampling.log.changes) < 20
 
 
 def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpys() -> None:

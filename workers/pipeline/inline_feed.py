@@ -31,8 +31,7 @@ from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
-from ..plan.plan import IndexedPlan, Plan
-from ..plan.sampled_plan import SampledPlan
+from ..plan.plan import Plan
 from ..processes.process import interrupts_deferred
 from ..scheduling.assembly import Assembly
 from ..sources import is_in_memory, is_our_own
@@ -76,12 +75,10 @@ class InlineFeed:
 
         Raises RingAllocationError.
         """
-        if isinstance(plan, IndexedPlan):  # of a cold file 64 small batches take 0.1 s, and the first one 2 ms
+        if plan.order is not None:  # of a cold file 64 small batches take 0.1 s, and the first one 2 ms
             alone = straight and plan.batch_bytes >= _ALONE_BYTES
             plan = replace(plan, starts_small=True, batches_per_slot=1 if alone else plan.batches_per_slot)
-        self._straight = (
-            straight and isinstance(plan, IndexedPlan) and plan.batches_per_slot == 1 and not plan.postprocesses
-        )
+        self._straight = straight and plan.order is not None and plan.batches_per_slot == 1 and not plan.postprocesses
         self._plan = plan
         self._begun = time.monotonic_ns()
         self._waited_ns = self._stalls = 0
@@ -98,7 +95,7 @@ class InlineFeed:
         self._drawn: SharedFile | None = None
         self._weights: SharedFile | None = None
         files = -1, -1
-        if isinstance(plan, SampledPlan):
+        if plan.sampling is not None:
             self._drawn = SharedFile.create("blobfeed-drawn")
             self._weights = SharedFile.create("blobfeed-weights")
             self._assembly.schedule.use_file(self._drawn)
@@ -277,7 +274,7 @@ def _slots(plan: Plan) -> list[dict[str, Rows]]:
 
 def reads_only(plan: Plan) -> bool:
     """Whether rows are only copied from where they are stored: nothing is decoded, and no user code runs."""
-    if not isinstance(plan, IndexedPlan) or plan.postprocesses:
+    if plan.order is None or plan.postprocesses:
         return False
     decoded = plan.decoded.value
     return bool(decoded.rows.changes_nothing and decoded.source.stores_rows)
@@ -293,7 +290,7 @@ def head_start(plan: Plan) -> int:
 
     It makes none if user code would run. As many as take about as long as the start, a few at most.
     """
-    if not isinstance(plan, IndexedPlan) or plan.postprocesses:
+    if plan.order is None or plan.postprocesses:
         return 0
     decoded = plan.decoded.value
     if decoded.rows.hooks != Hooks() or not is_our_own(decoded.source):

@@ -24,7 +24,8 @@ from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
-from ..plan.plan import IndexedPlan, Plan, Progress, State
+from ..plan.ordered_plan import OrderedPlan
+from ..plan.plan import Plan, Progress, State
 from ..processes.process import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
@@ -255,7 +256,7 @@ class Pipeline(Closing):
         What is held then stays as it is and is not to be released: the next groups are numbered anew. Raises what the
         start of processes raises.
         """
-        assert isinstance(self._plan, IndexedPlan)
+        assert isinstance(self._plan, OrderedPlan)
         taken = self._at.progress.taken
         with interrupts_deferred():
             if taken and self._starting is None:

@@ -11,16 +11,14 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.source import Source
 from ..base.specs import IndexArray
-from ..order.batches import Batches, rand_skip_of
+from ..order.batches import rand_skip_of
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import draw_epoch
-from ..transport.messages import Announce, Draw, Drawn
-from .plan import IndexedPlan, Plan
-from .sampled_plan import SampledPlan
-
-Rows = tuple[int, IndexArray, IndexArray]
-"""A batch's number, and of each of its rows the index and the epoch."""
+from ..transport.messages import Draw, Drawn
+from .batch import Batch
+from .ordered_plan import OrderedPlan
+from .plan import Plan
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -41,77 +39,64 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
     if wanted and wanted[0] < 0:
         raise ParameterError(f"batch {wanted[0]}: batches are counted from 0")
     source = plan.source
-    if not isinstance(source, Source):
+    if not isinstance(source, Source) or not isinstance(plan, OrderedPlan):
         raise ParameterError("a stream's samples have no indices, so its batches cannot be located")
     with globals_kept():
-        rows = list(_of_order(plan, wanted) if isinstance(plan, IndexedPlan) else _of_sampler(plan, wanted))
+        batches = dict(_found(plan, wanted))
     return {
         number: [
             Place(epoch, index, source.where(index))
-            for index, epoch in zip(indices.tolist(), epochs.tolist(), strict=True)
+            for index, epoch in zip(batch.indices.tolist(), batch.epochs.tolist(), strict=True)
         ]
-        for number, indices, epochs in rows
+        for number, batch in batches.items()
     }
 
 
-def _of_order(plan: IndexedPlan, wanted: Sequence[int]) -> Iterator[Rows]:
-    given = plan.parameters
-    start = Batches(plan.samples, given, rand_skip_of(given.seed, given.rand_skip))
-    for number in wanted:
-        rounds, within = plan.rounds, number - plan.first_number
-        if within < 0:
-            if start.round_start(plan.first_number) != plan.rounds.start:
-                raise _unknown_past(number, plan)
-            rounds, within = start, number
-        if rounds.total is not None and within >= rounds.total:
-            raise _no_batch(number, plan)
-        at = rounds.batch(within)
-        yield number, *plan.order.with_epochs(at.start, at.rows)
-
-
-def _of_sampler(plan: Plan, wanted: Sequence[int]) -> Iterator[Rows]:
-    assert isinstance(plan, SampledPlan)
+def _found(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     past = [number for number in wanted if number < plan.first_number]
     if past:
-        start = replace(plan, epoch=0, position=0, first_number=0)
+        given, samples = plan.parameters, 1 if plan.order is None else plan.order.samples
+        start = plan.moved(*divmod(rand_skip_of(given.seed, given.rand_skip), samples), 0)
         # The state has only those weights that count from its epoch on.
-        if plan.log.changes or _begin_of(start, plan.first_number) != (plan.epoch, plan.position):
+        has_other_weights = plan.sampling is not None and plan.sampling.log.changes
+        if has_other_weights or _begin_of(start, plan.first_number) != (plan.epoch, plan.position):
             raise _unknown_past(past[0], plan)
-        yield from _drawn(start, past)
-    yield from _drawn(plan, wanted[len(past) :])
+        yield from _some(start, past)
+    yield from _some(plan, wanted[len(past) :])
 
 
-def _drawn(plan: SampledPlan, wanted: Sequence[int]) -> Iterator[Rows]:
-    if not wanted:
-        return
-    for number, batch in _walk(plan, wanted[0], wanted[-1]):
-        if number in wanted:
-            epochs, rows = zip(*((run.epoch, run.rows) for run in batch.runs), strict=True)
-            yield number, np.frombuffer(batch.indices, np.int64), np.repeat(np.array(epochs, np.int64), rows)
+def _some(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+    """Yield batches by number: one by one if the order is computed, else along the way, which draws each epoch once."""
+    if plan.order is not None:
+        for number in wanted:
+            yield from _walk(plan, number, number)
+    elif wanted:
+        yield from ((number, batch) for number, batch in _walk(plan, wanted[0], wanted[-1]) if number in wanted)
 
 
-def _begin_of(plan: SampledPlan, number: int) -> tuple[int, int]:
-    """The epoch and the item where batch `number` begins."""
+def _begin_of(plan: OrderedPlan, number: int) -> tuple[int, int]:
+    """Return the epoch and the item at which batch `number` begins."""
     if plan.batches is not None:
         return divmod(plan.batches.round_start(number - plan.first_number), plan.batches.samples)
     if number == plan.first_number:
         return plan.epoch, plan.position
     *_, (_, batch) = _walk(plan, plan.first_number, number - 1)
-    return batch.ends[0]
+    assert batch.end is not None
+    return batch.end
 
 
-def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, Announce]]:
-    """Batches `first` … `last`, drawn here, epoch after epoch; where epochs are equally long none before `first` is."""
+def _walk(plan: OrderedPlan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
+    """Yield batches `first` … `last`, drawn here. If all epochs are as long, none before `first` is drawn."""
     if plan.batches is not None:
         if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
             raise _no_batch(last, plan)
-        epoch, position = _begin_of(plan, first)
-        plan = replace(plan, epoch=epoch, position=position, first_number=first)
-    schedule = replace(plan, batches_per_slot=1).schedule()
-    memory = _Memory()
+        plan = plan.moved(*_begin_of(plan, first), first)
+    plan = replace(plan, batches_per_slot=1, specs={}, slot_specs={})  # only the samples are wanted
+    schedule, memory = plan.schedule(), _Memory()
     schedule.use_file(memory)
     for number in range(plan.first_number, last + 1):
-        while not schedule.has(number):
+        group = number - plan.first_number
+        while not schedule.has(group):
             if schedule.complaint:
                 raise ParameterError(f"batch {number}: {schedule.complaint}")
             if schedule.finished:
@@ -119,9 +104,10 @@ def _walk(plan: SampledPlan, first: int, last: int) -> Iterator[tuple[int, Annou
             if (asked := schedule.wanted()) is None:
                 raise ParameterError("the sampler's epochs cannot be drawn here")
             schedule.note_drawn(asked, _drawn_into(memory, plan, asked))
-        announce = schedule.announcement(number, 0, ())
+        announce = schedule.announcement(group, 0, ())
         if announce is not None and number >= first:
-            yield number, announce
+            (batch,) = plan.unpack(announce, {})
+            yield number, batch
 
 
 class _Memory(dict[int, IndexArray]):
@@ -135,19 +121,21 @@ class _Memory(dict[int, IndexArray]):
         del self[offset]
 
 
-def _drawn_into(memory: _Memory, plan: SampledPlan, asked: Draw) -> Drawn:
-    if not asked.weights and plan.log.changes and min(change.version for change in plan.log.changes) > 1:
+def _drawn_into(memory: _Memory, plan: OrderedPlan, asked: Draw) -> Drawn:
+    by = plan.sampling
+    assert by is not None
+    if not asked.weights and by.log.changes and min(change.version for change in by.log.changes) > 1:
         raise ParameterError(
             f"the weights that epoch {asked.epoch} was drawn by have been given up since newer ones count: look at its "
             "batches before that"
         )
     drawn = draw_epoch(
-        plan.sampler.value,
+        by.sampler.value,
         asked.epoch,
         seed=plan.parameters.seed,
-        samples=plan.source_samples,
+        samples=by.samples,
         batch_size=plan.parameters.batch_size,
-        weights=plan.log.weights.get(asked.weights),
+        weights=by.log.weights.get(asked.weights),
     )
     sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
     memory[asked.offset] = np.concatenate([draws_of(drawn.indices), sizes])

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ..base.checks import chosen, shown
@@ -43,8 +42,9 @@ from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
 from ..transport.packed import Packed, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
-from .plan import IndexedPlan, Plan, max_loaders
-from .sampled_plan import SampledPlan
+from .ordered_plan import OrderedPlan
+from .plan import Plan, max_loaders
+from .sampling import Sampling
 from .stream_plan import StreamPlan
 from .trial import on_trial
 
@@ -95,19 +95,12 @@ def _made_plan(
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
-        if sampler is None:
-            return _indexed_plan(parameters, hooks, source, transform, base_dir, None)
-        if parameters.num_loaders == 0 and parameters.remote_loaders is not None:
+        if sampler is not None and parameters.num_loaders == 0 and parameters.remote_loaders is not None:
             raise ParameterError(
                 f"num_loaders is 0 beside remote_loaders, and {sampler.about.name} draws epochs in a loader of this "
                 "host, whose memory holds them: give num_loaders: 1"
             )
-        # The sampler replaces the source's own order, so parameters of that order are set to harmless values.
-        plain = msgspec.structs.replace(
-            parameters, shuffle=False, last_batch="wrap", epochs=None, rank=None, world_size=None
-        )
-        plan = _indexed_plan(plain, hooks, source, transform, base_dir, sampler)
-        return SampledPlan.of(replace(plan, parameters=parameters), sampler, len(source))
+        return _ordered_plan(parameters, hooks, source, transform, base_dir, sampler)
 
 
 def _check_specs(source: Source | StreamSource) -> None:
@@ -234,30 +227,23 @@ def _common(
 # ---- by index
 
 
-def _indexed_plan(
+def _ordered_plan(
     parameters: Parameters,
     hooks: Hooks,
     plain: Source,
     transform: CropMirror | None,
     base_dir: Path,
     sampler: Sampler | None,
-) -> IndexedPlan:
-    order = _order(parameters, plain)
+) -> OrderedPlan:
+    order = _order(parameters, plain) if sampler is None else None
     source, cached_samples = plain, 0
     if parameters.cache is not None:
         from ..sources.cache.source import CachedSource  # few runs have one
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
-    batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
-    if batches.total == 0:
-        raise ParameterError(
-            f"parameter 'rand_skip' is {parameters.rand_skip}, of which the seed takes {batches.start}: they leave no "
-            f"batch of epochs={parameters.epochs} with {order.samples} samples each; use a smaller rand_skip, or more "
-            "epochs"
-        )
+    epoch, position = (0, 0) if order is None else _begin(order, parameters)
     trial_hooks = trial_copy(hooks)
-    epoch = batches.start // order.samples
 
     def tried(index: int) -> tuple[int, SampleDecoder, float]:
         rows = RowMaker(trial_hooks, source.specs, partial(read_one, source, index), parameters, transform)
@@ -267,7 +253,10 @@ def _indexed_plan(
         return index, timed, _seconds_per_row(timed, index, epoch)
 
     with closing(source):
-        first = int(order.indices(batches.start, 1)[0]) if sampler is None else sampler.first
+        if sampler is not None:
+            first = sampler.first
+        elif order is not None:
+            first = int(order.indices(epoch * order.samples + position, 1)[0])
         may_be_bad = first is None or parameters.on_error == "replace"
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows, postprocessor = timed.rows, None
@@ -275,15 +264,28 @@ def _indexed_plan(
             row = _made(timed, index, epoch, 1)
             postprocessor, per_row = _postprocessor(trial_hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
-    plan = IndexedPlan(
+    return OrderedPlan(
         **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
         tried=index,
         order=order,
-        rounds=batches,
-    )
-    return replace(plan, batches_per_slot=plan.batches_in_slot(seconds))
+        sampling=None if sampler is None else Sampling.by(sampler, len(plain)),
+        epoch=epoch,
+        position=position,
+    ).sized()
+
+
+def _begin(order: EpochOrder, parameters: Parameters) -> tuple[int, int]:
+    """Return the epoch and the position of the first round; raises ParameterError if there is none."""
+    batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
+    if batches.total == 0:
+        raise ParameterError(
+            f"parameter 'rand_skip' is {parameters.rand_skip}, of which the seed takes {batches.start}: they leave no "
+            f"batch of epochs={parameters.epochs} with {order.samples} samples each; use a smaller rand_skip, or more "
+            "epochs"
+        )
+    return divmod(batches.round_start(0), order.samples)
 
 
 def _order(parameters: Parameters, source: Source) -> EpochOrder:

@@ -4,8 +4,8 @@
     assembler   chooses the next rows: `schedule`
     loaders     make them: `worker`
 
-`IndexedPlan` reads by index, the usual way. Plans for samplers and streams have files of their own. `parameters` is the
-only place of `batch_size`, `seed` and other parameters; no component stores a copy.
+OrderedPlan and StreamPlan have files of their own. `parameters` is the only place of `batch_size`, `seed` and other
+parameters; no component stores a copy.
 """
 
 from __future__ import annotations
@@ -15,22 +15,20 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, Self
 
-import msgspec
-
 from ..base.errors import ParameterError
-from ..base.parameters import Parameters, without_source
+from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
 from ..loading.stream_worker import StreamDecoder
 from ..loading.transform import CROPS
-from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace
-from ..order.batches import Batches, batches_per_slot
+from ..loading.worker import SampleDecoder, Worker, Workplace
+from ..order.batches import Batches
 from ..order.epoch_order import EpochOrder
-from ..order.rounds import Rounds, by_batch
+from ..order.rounds import by_batch
 from ..order.weights_log import NewWeights
 from ..sources.stream import StreamSource
 from ..transport.control_groups import processors_granted
@@ -39,12 +37,10 @@ from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
 from .batch import Batch
-from .schedule import OrderedSchedule, Schedule
+from .sampling import Sampling
+from .schedule import Schedule
 
 State = dict[str, int | str]
-
-_STATE_VERSION = 3
-"""The version of an IndexedPlan's state."""
 
 _AHEAD = 4
 """The slots that `prefetch_batches: auto` fills ahead of the trainer, besides the one that it reads. With only two, the
@@ -74,7 +70,8 @@ class Plan(ABC):
     `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `tried`: the sample that setup has made. `auto_slots`: the slots of `prefetch_batches: auto`.
+    maximum. `tried`: the sample that setup has made. `auto_slots`: the slots of `prefetch_batches: auto`. `order`: the
+    order, if it is computed. `sampling`: the sampler, if one draws it. A stream has neither.
     """
 
     parameters: Parameters
@@ -89,6 +86,10 @@ class Plan(ABC):
     batches_per_slot: int = 1
     tried: int = 0
     auto_slots: int = _AHEAD + 1
+    order: EpochOrder | None = None
+    sampling: Sampling | None = None
+    starts_small: bool = False
+    """The first slot gets one batch, whatever the others get."""
 
     ends: ClassVar[str] = "the stream has ended in all of its epochs"
     """The message of EndOfData behind the last batch, if the number of batches is not known."""
@@ -107,18 +108,13 @@ class Plan(ABC):
     def total_batches(self) -> int | None:
         return None if self.batches is None else self.batches.total
 
-    @property
-    def computed_order(self) -> EpochOrder | None:
-        """The order, if it computes its samples; None for a sampler and a stream."""
-        return None
-
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
         """Return the batches of an announced group, as views on its slot's rows."""
         size, replaced, done = self.parameters.batch_size, dict(announce.replaced), 0
         number, group, order, delivered = (
             self.first_batch(announce.group),
             announce.group,
-            self.computed_order,
+            self.order,
             self.delivered,
         )
         batches = []
@@ -208,7 +204,12 @@ class Plan(ABC):
 
     def first_batch(self, group: int) -> int:
         """The number of the first batch of `group`; of a stream, whose groups may be empty, the highest it can have."""
-        return self.first_number + group * self.batches_per_slot
+        missing = self.batches_per_slot - 1 if self.starts_small else 0
+        return self.first_number + max(0, group * self.batches_per_slot - missing)
+
+    @property
+    def batch_bytes(self) -> int:
+        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
 
     @property
     def description(self) -> About:
@@ -227,89 +228,6 @@ class Plan(ABC):
         """Return the most batches in the ring if up to `in_slot` share a slot; the same for copies and views."""
         ahead = self.parameters.prefetch_batches
         return (_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexedPlan(Plan):
-    """A plan over an order that is computed. `rounds`: this rank's batches."""
-
-    order: EpochOrder
-    rounds: Batches
-    starts_small: bool = False
-    """The first slot gets one batch, whatever the others get."""
-
-    def first_batch(self, group: int) -> int:
-        missing = self.batches_per_slot - 1 if self.starts_small else 0
-        return self.first_number + max(0, group * self.batches_per_slot - missing)
-
-    @property
-    def samples(self) -> int:
-        return self.order.samples
-
-    @property
-    def batches(self) -> Batches:
-        return self.rounds
-
-    # ---- for the trainer
-
-    @property
-    def computed_order(self) -> EpochOrder:
-        return self.order
-
-    def begin(self) -> IndexedProgress:
-        return IndexedProgress(self)
-
-    def resumed(self, state: Mapping[str, object]) -> IndexedPlan:
-        fixed = "samples", "seed", "shuffle", "order"
-        checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
-        rounds = Batches(self.samples, self.parameters, int(checked["position"]))
-        return replace(self, rounds=rounds, first_number=int(checked["batches"]))
-
-    def from_batch(self, taken: int) -> IndexedPlan:
-        """Return this plan without its first `taken` batches."""
-        return self.resumed(IndexedProgress(self, taken).state())
-
-    @property
-    def batch_bytes(self) -> int:
-        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
-
-    def batches_in_slot(self, seconds_per_row: float) -> int:
-        """Return the number of batches that should share a slot if a row takes `seconds_per_row`."""
-        size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
-        return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
-
-    # ---- for the others
-
-    def schedule(self) -> Schedule:
-        begin = divmod(self.rounds.start, self.order.samples)
-        rounds, most = Rounds(self.order, without_source(self.parameters), *begin), self.batches_per_slot
-        return OrderedSchedule(self.order, rounds, most, 1 if self.starts_small else most)
-
-    def worker(self, place: Workplace) -> IndexedWorker:
-        return IndexedWorker(self.decoded.value, self.order, self.parameters, place)
-
-
-class IndexedProgress(msgspec.Struct, frozen=True):
-    """Counts batches; the plan determines their samples."""
-
-    plan: IndexedPlan
-    taken: int = 0
-
-    def after(self, batch: Batch) -> IndexedProgress:
-        return IndexedProgress(self.plan, self.taken + 1)
-
-    def state(self) -> State:
-        return {
-            "version": _STATE_VERSION,
-            "batches": self.plan.first_number + self.taken,
-            "position": self.plan.rounds.round_start(self.taken),
-            "samples": self.plan.samples,
-            "seed": self.plan.parameters.seed,
-            "shuffle": str(self.plan.parameters.shuffle),
-            "order": self.plan.order.declared,
-            "data": self.plan.data,
-            "world_size": self.plan.parameters.world_size or 1,
-        }
 
 
 def usable_cores() -> int:

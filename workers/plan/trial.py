@@ -20,8 +20,7 @@ from ..order.samplers import DrawnEpoch, draw_epoch
 from ..transport.error_channel import summary_of
 from ..transport.messages import Run
 from .batch import Batch
-from .plan import IndexedPlan, Plan
-from .sampled_plan import SampledPlan
+from .plan import Plan
 
 _Made = TypeVar("_Made")
 
@@ -65,9 +64,9 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
 
 def _first_batch(plan: Plan, epoch: int) -> tuple[int, ...]:
     """Return the number of the epoch's first batch in workers."""
-    if isinstance(plan, SampledPlan):
-        return epoch, 0
-    return (epoch * plan.order.samples,) if isinstance(plan, IndexedPlan) else (epoch, 0, 0)
+    if plan.order is not None:
+        return (epoch * plan.order.samples,)
+    return (epoch, 0) if plan.sampling is not None else (epoch, 0, 0)
 
 
 def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
@@ -75,13 +74,11 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
     Raises ParameterError for a stream, and the exceptions of a sampler.
     """
-    if isinstance(plan, SampledPlan):
-        given = plan.parameters
+    if plan.sampling is not None:
+        given, by = plan.parameters, plan.sampling
         with globals_kept():
-            return draw_epoch(
-                plan.sampler.value, epoch, seed=given.seed, samples=plan.source_samples, batch_size=given.batch_size
-            )
-    if isinstance(plan, IndexedPlan):
+            return draw_epoch(by.sampler.value, epoch, seed=given.seed, samples=by.samples, batch_size=given.batch_size)
+    if plan.order is not None:
         return DrawnEpoch(plan.order.indices(epoch * plan.order.samples, plan.order.samples))
     raise ParameterError("the samples of a stream have no indices, so no sampler says which come")
 

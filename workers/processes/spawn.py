@@ -15,7 +15,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..plan.plan import Plan
-from ..plan.sampled_plan import SampledPlan
 from ..transport import links
 from ..transport.linux import pidfd_open, pidfd_send_signal
 from ..transport.ring import Ring
@@ -52,7 +51,7 @@ class Shared:
             self._childrens.callback(os.close, trainer)
             pidfd_send_signal(trainer, 0)  # a kernel that refuses this fails here, before there is a process to kill
             self.weights, of_sampler = None, {}
-            if isinstance(plan, SampledPlan):
+            if plan.sampling is not None:
                 drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
                 self.weights = stack.enter_context(closing(SharedFile.create("blobfeed-weights")))
                 of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}
@@ -69,7 +68,7 @@ class Shared:
                 theirs.fileno(),
                 **of_sampler,
                 source=plan.source.descriptors,
-                sampler=plan.sampler.value.descriptors if isinstance(plan, SampledPlan) else (),
+                sampler=() if plan.sampling is None else plan.sampling.sampler.value.descriptors,
                 trace=-1 if trace is None else trace.descriptor,
             )
             self._closing = stack.pop_all()

@@ -12,13 +12,13 @@ import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
 from blobfeed.workers.base.specs import ArraySpec
-from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
 from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.plan import IndexedPlan, Progress, max_loaders, usable_cores
+from blobfeed.workers.plan.ordered_plan import OrderedPlan
+from blobfeed.workers.plan.plan import Progress, max_loaders, usable_cores
 from blobfeed.workers.plan.stream_plan import StreamPlan
 from blobfeed.workers.transport.messages import Announce, Run
 from blobfeed.workers.transport.packed import Packed
@@ -27,15 +27,15 @@ pytestmark = pytest.mark.pure
 
 SPECS = {"data": ArraySpec((2,), np.dtype(np.float32))}
 SAMPLES = 10
+ORDER = make_order(SAMPLES, shuffle=True, seed=5)
 DECODED: Packed[Any] = Packed(SimpleNamespace(identity='{"source": "hdf5"}'))
 
 
-def indexed(batches_per_slot: int = 2, **values: Any) -> IndexedPlan:
+def indexed(batches_per_slot: int = 2, **values: Any) -> OrderedPlan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
-    order = make_order(SAMPLES, shuffle=True, seed=5)
-    return IndexedPlan(
-        parameters=parameters, order=order, rounds=Batches(SAMPLES, parameters), batches_per_slot=batches_per_slot,
+    return OrderedPlan(
+        parameters=parameters, order=ORDER, batches_per_slot=batches_per_slot,
         decoded=DECODED, specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -49,14 +49,14 @@ def stream(shards: int = 2, **values: Any) -> StreamPlan:
     )  # fmt: skip
 
 
-def announced(plan: IndexedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
+def announced(plan: OrderedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
     """The announcement of `group`, behind those before it."""
     schedule = plan.schedule()
     assert all(schedule.has(each) for each in range(group + 1))
     return schedule.announcement(group, 0, replaced, good_rows)
 
 
-def unpacked(plan: IndexedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
+def unpacked(plan: OrderedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
     announce = announced(plan, group, replaced, good_rows)
     return [] if announce is None else plan.unpack(announce, rows())
 
@@ -80,8 +80,8 @@ def test_a_groups_batches_are_views_on_their_rows_and_know_where_they_stand() ->
     assert np.shares_memory(first.tops["data"], slot["data"])
     np.testing.assert_array_equal(first.tops["data"], slot["data"][:2])
     np.testing.assert_array_equal(second.tops["data"], slot["data"][4:8])
-    np.testing.assert_array_equal(first.indices, plan.order.indices(8, 2))
-    np.testing.assert_array_equal(second.indices, plan.order.indices(10, 4))
+    np.testing.assert_array_equal(first.indices, ORDER.indices(8, 2))
+    np.testing.assert_array_equal(second.indices, ORDER.indices(10, 4))
     assert first.group == second.group == 1
 
 
@@ -104,7 +104,7 @@ def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
 def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named() -> None:
     order = MixedOrder([3, 97], [1, 1], shuffle=False, seed=0)
     plan = indexed(batches_per_slot=1)
-    plan = replace(plan, order=order, rounds=Batches(100, plan.parameters))
+    plan = replace(plan, order=order)
     (batch,) = unpacked(plan, 3)
     assert batch.epoch == 0
     assert batch.indices.tolist() == [0, 9, 1, 10]
@@ -126,7 +126,7 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
 # ---- going on
 
 
-def after(plan: IndexedPlan | StreamPlan, batches: list[Batch]) -> dict[str, Any]:
+def after(plan: OrderedPlan | StreamPlan, batches: list[Batch]) -> dict[str, Any]:
     """The state behind `batches`."""
     progress: Progress = plan.begin()
     for batch in batches:
@@ -177,7 +177,7 @@ def test_a_streams_state_counts_what_each_shard_has_given() -> None:
 
 
 @pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
-def test_a_state_that_is_another_ones_is_refused(plan: IndexedPlan | StreamPlan) -> None:
+def test_a_state_that_is_another_ones_is_refused(plan: OrderedPlan | StreamPlan) -> None:
     state = plan.begin().state()
     assert plan.resumed(state) is not None
     for wrong, message in (
@@ -195,7 +195,7 @@ def test_a_state_that_is_another_ones_is_refused(plan: IndexedPlan | StreamPlan)
 
 
 @pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
-def test_a_state_of_an_earlier_version_is_refused_by_its_version(plan: IndexedPlan | StreamPlan) -> None:
+def test_a_state_of_an_earlier_version_is_refused_by_its_version(plan: OrderedPlan | StreamPlan) -> None:
     state = plan.begin().state()
     earlier = {"version": 1, "batches": 3, "position": 12, "samples": SAMPLES, "seed": 5, "shuffle": "True"}
     for wrong in (earlier, {**state, "version": 1}):

@@ -22,7 +22,7 @@ from blobfeed.workers.transport.messages import (
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
-from tests.interleavings.variants import SLOTS, SmallIndexedPlan, Variant
+from tests.interleavings.variants import SLOTS, SmallOrderedPlan, Variant
 
 
 def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Assembly:
@@ -210,7 +210,7 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
 
 def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
     plan = Variant("test", rows=2, batches=2, postprocess=True).plan()
-    assert isinstance(plan, SmallIndexedPlan)
+    assert isinstance(plan, SmallOrderedPlan)
     for bad, batches in ((1, 3), ()), ((2, 3), (2,)):
         made = Assembly(replace(plan, batches_per_slot=2))
         for loader in 1, 2:
