@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from types import FrameType
-from typing import Any
 
 from .errors import PipelineStalled
 
@@ -30,85 +28,16 @@ _SIGNALS = range(signal.SIGRTMAX, signal.SIGRTMIN, -1)
 _ENDLESS_S = 1e9
 """Thirty years. A timer knows no infinity."""
 
-_AGAIN_S = 1.0
+_AGAIN_S = 1
 """The period of further signals: a hook may catch the exception and continue, so it is raised again."""
 
 _DEBUGGERS = ("bdb", "pydevd")
 """The modules of debuggers that wait for the user: of pdb and ipdb, and of VS Code and PyCharm."""
 
+_restart: Callable[[], None] | None = None
+"""Starts the current deadline anew, if there is one."""
 
-class _Event(ctypes.Structure):
-    """`struct sigevent` of Linux, 64 bytes."""
-
-    _fields_ = (
-        ("value", ctypes.c_void_p),
-        ("signo", ctypes.c_int),
-        ("notify", ctypes.c_int),
-        ("thread_id", ctypes.c_int),
-        ("padding", ctypes.c_byte * 44),
-    )
-
-
-class _Times(ctypes.Structure):
-    """`struct itimerspec`: again after, first after; seconds and nanoseconds each."""
-
-    _fields_ = (("again_s", ctypes.c_long), ("again_ns", ctypes.c_long), ("s", ctypes.c_long), ("ns", ctypes.c_long))
-
-
-class _Deadline:
-    """A running timer, started by `restart`; raises OSError if the system has no timer left."""
-
-    def __init__(self, seconds: float, number: int) -> None:
-        self.doing = ""
-        self._seconds = seconds
-        self._number = number
-        self._timer = ctypes.c_void_p()
-        event = _Event(signo=number, notify=_SIGEV_THREAD_ID, thread_id=threading.get_native_id())
-        self._call("timer_create", time.CLOCK_MONOTONIC, ctypes.byref(event), ctypes.byref(self._timer))
-        signal.signal(number, self._raise)
-
-    def restart(self) -> None:
-        seconds = min(max(self._seconds, 1e-3), _ENDLESS_S)
-        when = _Times(int(_AGAIN_S), 0, int(seconds), int(seconds % 1 * 1e9))
-        self._call("timer_settime", self._timer, 0, ctypes.byref(when), None)
-
-    def end(self) -> None:
-        self._call("timer_delete", self._timer)
-        signal.signal(self._number, signal.SIG_DFL)
-
-    def _raise(self, number: int, frame: FrameType | None) -> None:
-        if _running is not self:  # the signal came a moment before the end, and its handler runs now
-            return
-        if _is_in_debugger(frame):  # the user is at its prompt, for as long as it takes
-            self.restart()
-            return
-        raise PipelineStalled(
-            f"setup hung for timeout_s={self._seconds:g} s{self.doing and ', '}{self.doing}; the traceback says "
-            "where it was; raise timeout_s if that may take so long"
-        )
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        if _function(name)(*arguments):
-            number = ctypes.get_errno()
-            raise OSError(number, f"{name}: {os.strerror(number)}")
-
-
-def _is_in_debugger(frame: FrameType | None) -> bool:
-    """Return true inside a debugger's code. A trace function is no sign of one: coverage sets one, too."""
-    while frame is not None and frame.f_globals.get("__name__") not in _DEBUGGERS:
-        frame = frame.f_back
-    return frame is not None
-
-
-_running: _Deadline | None = None
-
-
-@cache
-def _function(name: str) -> Callable[..., int]:
-    for library in (None, "librt.so.1"):  # where it was before glibc 2.34
-        with contextlib.suppress(AttributeError, OSError):
-            return ctypes.CDLL(library, use_errno=True)[name]
-    raise OSError(f"no library has {name}")
+_doing = ""
 
 
 @contextlib.contextmanager
@@ -118,26 +47,57 @@ def deadline(seconds: float) -> Iterator[None]:
     The block runs without a deadline in a thread that is not the main one, and if the system has no timer or signal
     left. Inside another deadline only the outer one applies.
     """
-    global _running  # noqa: PLW0603 - there is one main thread
-    number = next((number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL), None)
-    running = None
-    if _running is None and number is not None and threading.current_thread() is threading.main_thread():
-        with contextlib.suppress(OSError):
-            running = _Deadline(seconds, number)
-    if running is None:
+    global _restart, _doing  # noqa: PLW0603 - there is one main thread
+    number = next((number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL), 0)
+    if _restart or not number or threading.current_thread() is not threading.main_thread():
         yield
         return
+    timer, event = ctypes.c_void_p(), struct.pack("Piii44x", 0, number, _SIGEV_THREAD_ID, threading.get_native_id())
     try:
-        _running = running
-        running.restart()
+        system = ctypes.CDLL("librt.so.1")  # where timers were before glibc 2.34; it finds them in libc since then
+        failed = system.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(timer))
+    except (OSError, AttributeError):
+        failed = True
+    if failed:
+        yield
+        return
+
+    def restart() -> None:
+        left = min(max(seconds, 1e-3), _ENDLESS_S)
+        system.timer_settime(timer, 0, struct.pack("4l", _AGAIN_S, 0, int(left), int(left % 1 * 1e9)), None)
+
+    def expired(_number: int, frame: FrameType | None) -> None:
+        if _restart is not restart:  # the signal came a moment before the end, and its handler runs now
+            return
+        if _is_in_debugger(frame):  # the user is at its prompt, for as long as it takes
+            restart()
+        else:
+            raise PipelineStalled(
+                f"setup hung for timeout_s={seconds:g} s{_doing and ', '}{_doing}; the traceback says where it was; "
+                "raise timeout_s if that may take so long"
+            )
+
+    try:
+        signal.signal(number, expired)
+        _restart, _doing = restart, ""
+        restart()
         yield
     finally:
-        _running = None
-        running.end()
+        _restart = None
+        system.timer_delete(timer)
+        signal.signal(number, signal.SIG_DFL)
 
 
 def moving(doing: str = "") -> None:
     """Restart the current deadline, if there is one; `doing`: the step that begins, such as "opening x.h5"."""
-    if _running is not None:
-        _running.doing = doing
-        _running.restart()
+    global _doing  # noqa: PLW0603 - see above
+    if _restart is not None:
+        _doing = doing
+        _restart()
+
+
+def _is_in_debugger(frame: FrameType | None) -> bool:
+    """Return true inside a debugger's code. A trace function is no sign of one: coverage sets one, too."""
+    while frame is not None and frame.f_globals.get("__name__") not in _DEBUGGERS:
+        frame = frame.f_back
+    return frame is not None
