@@ -1,4 +1,4 @@
-"""Learning-rate policies against the formulas in Caffe's solver documentation."""
+"""Learning-rate policies where no golden run shows them: at the ends of their range, and with fields missing."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
 from blobfeed.trainer.solving.lr_policy import check_policy, learning_rate
-from hypothesis import given
-from hypothesis import strategies as st
 
 BASE, GAMMA, POWER, LAST = 0.5, 0.75, 2.0, 1000
 
@@ -21,25 +19,6 @@ def solver(policy: str, **fields: object) -> SolverParameter:
         lr_policy=policy, base_lr=BASE, gamma=GAMMA, power=POWER, max_iter=LAST, **fields
     )
     return message
-
-
-@pytest.mark.parametrize(
-    ("policy", "formula"),
-    [
-        ("fixed", lambda i: BASE),
-        ("step", lambda i: BASE * GAMMA ** (i // 7)),
-        ("exp", lambda i: BASE * GAMMA**i),
-        ("inv", lambda i: BASE * (1 + GAMMA * i) ** -POWER),
-        ("multistep", lambda i: BASE * GAMMA ** sum(i >= value for value in (10, 20, 500))),
-        ("poly", lambda i: BASE * (1 - i / LAST) ** POWER),
-        ("sigmoid", lambda i: BASE / (1 + math.exp(-GAMMA * (i - 7)))),
-    ],
-)
-@given(iteration=st.integers(0, LAST))
-def test_rate_follows_the_formula(policy: str, formula: object, iteration: int) -> None:
-    assert callable(formula)
-    message = solver(policy, stepsize=7, stepvalue=[10, 20, 500])
-    assert learning_rate(message, iteration) == pytest.approx(formula(iteration), rel=1e-12)
 
 
 def test_the_rate_is_0_where_the_formula_has_no_number() -> None:
