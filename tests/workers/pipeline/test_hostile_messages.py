@@ -109,7 +109,7 @@ def captured(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     def opening(self: Opener[Any], frame: bytes) -> Any:
         message = opened(self, frame)
         if message is not None:
-            frames.append(frame)
+            frames.append(bytes(frame))
         return message
 
     monkeypatch.setattr(Sealer, "seal", sealing)
