@@ -12,11 +12,12 @@ from msgspec import inspect as types
 
 from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ExtraMissing, ParameterError
-from ..workers.base.parameters import Cache, Pad, Parameters, RemoteLoaders, Transform
+from ..workers.base.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
 from ..workers.sources import KINDS, options_of
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "transform": Transform,
+    "random_resized_crop": RandomResizedCrop,
     "pad": Pad,
     "cache": Cache,
     "remote_loaders": RemoteLoaders,

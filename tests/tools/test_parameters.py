@@ -13,9 +13,9 @@ from blobfeed.workers.base.errors import ParameterError
     ("name", "heads"),
     [
         ("crop_size", ["transform", "source: {windows: …}"]),
-        ("scale", ["transform"]),
+        ("scale", ["transform", "random_resized_crop"]),
         ("mean_value", ["transform"]),
-        ("new_height", ["source: {image_list: …}", "source: {tar: …}"]),
+        ("new_height", ["source: {image_list: …}", "source: {tar: …}", "source: {parquet: …}"]),
         ("label_dtype", ["source: {image_list: …}"]),
         ("to_multiple_of", ["pad"]),
     ],

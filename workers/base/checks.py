@@ -55,7 +55,16 @@ def nearest(word: str, known: Iterable[str], likeness: float = 0.6) -> str:
 _CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     **{
         name: ("transform", f"it belongs in transform: transform={{{name!r}: …}}")
-        for name in ("crop_size", "mirror", "scale", "mean_value", "mean_file", "force_color", "force_gray")
+        for name in (
+            "crop_size",
+            "random_resized_crop",
+            "mirror",
+            "scale",
+            "mean_value",
+            "mean_file",
+            "force_color",
+            "force_gray",
+        )
     },
     "drop_last": ("last_batch", "here it is last_batch='drop'"),
     "num_workers": ("num_loaders", "here it is num_loaders"),

@@ -20,12 +20,26 @@ NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
+Range = Annotated[tuple[Annotated[float, msgspec.Meta(gt=0)], ...], msgspec.Meta(min_length=2, max_length=2)]
 LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
 
 _MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
 """Beyond these the positions of samples would not fit into 64 bits."""
+
+
+class RandomResizedCrop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The crop of a random part of each picture, resized to one size, as torchvision's RandomResizedCrop.
+
+    size: height and width of the result; one number for both.
+    scale: the least and the largest area of the part, as fractions of the picture's.
+    ratio: the least and the largest width of the part, divided by its height.
+    """
+
+    size: Positive | Size
+    scale: Range = (0.08, 1.0)
+    ratio: Range = (3 / 4, 4 / 3)
 
 
 class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -36,6 +50,8 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean_file: instead, a mean image: .npy, or the .binaryproto of Caffe's compute_image_mean.
     crop_size: height and width of the part cut out of each picture, at a random place in training, else in the centre;
         one number for both; 0 for the whole picture.
+    random_resized_crop: instead: in training a part of random size, shape and place, else 7/8 of the shorter side in
+        the centre, resized; {size: 224, scale: [0.08, 1], ratio: [0.75, 1.33]}, or the size alone.
     mirror: mirror half of the pictures from left to right in training.
     force_color: make three channels of one.
     force_gray: make one channel of three.
@@ -45,6 +61,7 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean_value: tuple[float, ...] = ()
     mean_file: str = ""
     crop_size: NotNegative | Size = 0
+    random_resized_crop: RandomResizedCrop | None = None
     mirror: bool = False
     force_color: bool = False
     force_gray: bool = False
@@ -301,7 +318,9 @@ def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
             changed[name] = [changed[name]]
     transform = changed.get("transform")
     if isinstance(transform, Mapping) and isinstance(transform.get("mean_value"), int | float | np.number):
-        changed["transform"] = {**transform, "mean_value": [transform["mean_value"]]}
+        changed["transform"] = transform = {**transform, "mean_value": [transform["mean_value"]]}
+    if isinstance(transform, Mapping) and isinstance(size := transform.get("random_resized_crop"), int | list | tuple):
+        changed["transform"] = {**transform, "random_resized_crop": {"size": size}}
     return changed
 
 
@@ -347,5 +366,22 @@ def _wrong_with_others(given: Parameters) -> Iterator[str]:
             f"'transform.mean_file' is {transform.mean_file!r} and 'transform.mean_value' is {transform.mean_value}: "
             "give one of them"
         )
+    if (part := transform.random_resized_crop) is not None:
+        for name, (least, most) in (("scale", part.scale), ("ratio", part.ratio)):
+            if not least <= most < (math.inf if name == "ratio" else 1 + 1e-9):
+                yield (
+                    f"parameter 'transform.random_resized_crop.{name}' is {[least, most]}: expected the least and the "
+                    f"largest one{', a part of the picture' if name == 'scale' else ''}"
+                )
+        if transform.crop_size:
+            yield (
+                f"'transform.crop_size' is {transform.crop_size} and 'transform.random_resized_crop' {part.size}: give "
+                "one of them"
+            )
+        if transform.mean_file:
+            yield (
+                f"'transform.mean_file' is {transform.mean_file!r}, and 'transform.random_resized_crop' leaves no "
+                "pixel in its place: use 'transform.mean_value'"
+            )
     if transform.force_color and transform.force_gray:
         yield "'transform.force_color' and 'transform.force_gray' are both true: give one"

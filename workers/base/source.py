@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
@@ -15,6 +15,10 @@ from .specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, alloc
 
 Tops = Sequence[str] | None
 """The names of the arrays to read from a source, in order; None for all, or for data and label."""
+
+
+SufficientSize = Callable[[int, tuple[int, int]], tuple[int, int]]
+"""Takes a row and the (height, width) of its picture; returns the smallest (height, width) that a copy may have."""
 
 
 class CacheCounts(NamedTuple):
@@ -96,6 +100,10 @@ class Source(ABC):
         memory. An iterator decodes each sample on demand, and each is valid until the next one.
         """
         return None
+
+    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Iterable[Mapping[str, AnyArray]] | None:
+        """Return views as `lend`, of pictures whose crop will be resized: smaller copies take less time to decode."""
+        return self.lend(indices)
 
     @property
     def stores_rows(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -11,6 +11,7 @@ from ..base.checks import chosen
 from ..base.errors import ParameterError, SampleShapeError, SampleTooLargeError
 from ..base.hooks import DecodeHook, Hooks, Sample, by_name, check_decode
 from ..base.parameters import Parameters
+from ..base.source import SufficientSize
 from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import SampleRng, seed_generators
 from .transform import CROPS, NOTE_SPEC, CropMirror
@@ -64,6 +65,13 @@ class RowMaker:
         self.specs = specs
         self.slot_specs = {**specs, CROPS: NOTE_SPEC} if transform is not None and transform.is_noted else specs
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
+
+    def sufficient_sizes(self, epochs: Sequence[int], numbers: Sequence[int]) -> SufficientSize | None:
+        """Return the function that a source asks while it lends these samples; None if it must give whole pictures."""
+        transform = self._transform
+        if transform is None or not transform.resizes:
+            return None
+        return lambda row, size: transform.sufficient_size(size, self._rng.generator(epochs[row], numbers[row]))
 
     def put(self, sample: Sample, out: NamedRows, row: int) -> None:
         """Make `row` of every top from `sample`; raises the exceptions of the hook, and SampleShapeError."""

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.errors import ParameterError, SampleShapeError
-from ..base.parameters import Transform
+from ..base.parameters import RandomResizedCrop, Transform
 from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows, channels_first_hint
+from .resized_crop import RESIZABLE, central_part, random_part, resized, sufficient_size
 
 CROPS = "(crops)"
 """The name of a slot's array with a note of each row's crop, besides the tops: CropMirror.note, of NOTE_SPEC."""
@@ -30,11 +31,15 @@ _TAKEN_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 
 
 class Crop(msgspec.Struct, frozen=True):
-    """The crop of an image, in pixels, and whether it is mirrored from left to right."""
+    """The crop of an image, in pixels, and whether it is mirrored from left to right.
+
+    `size`: its height and width, if it is resized to those of the top.
+    """
 
     top: int
     left: int
     mirrored: bool
+    size: tuple[int, int] | None = None
 
 
 class CropMirror:
@@ -45,7 +50,8 @@ class CropMirror:
     """
 
     def __init__(self, options: Transform, *, train: bool) -> None:
-        size = options.crop_size
+        self._resized = options.random_resized_crop
+        size = self._resized.size if self._resized else options.crop_size
         self._height, self._width = (size, size) if isinstance(size, int) else size
         self._train = train
         self._mirror = options.mirror and train
@@ -70,7 +76,13 @@ class CropMirror:
         if not self.takes(channels):
             name = "force_color" if self._channels == 3 else "force_gray"
             raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
-        if self._height > height or self._width > width:
+        if self._resized:
+            if spec.dtype not in RESIZABLE:
+                raise ParameterError(
+                    f"transform: random_resized_crop needs images of {', '.join(sorted(map(str, RESIZABLE)))}, but the "
+                    f"top holds {spec}"
+                )
+        elif self._height > height or self._width > width:
             raise ParameterError(
                 f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}; "
                 f"or give the source shorter_side: {max(self._height, self._width)}, which resizes pictures"
@@ -88,6 +100,8 @@ class CropMirror:
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
         """Choose the crop of an image of `shape`; raises SampleShapeError if the image is smaller than the crop."""
+        if self._resized:
+            return self._drawn_part(shape[1], shape[2], self._resized, rng)
         _, height, width = self.output_shape(shape)
         spare_height, spare_width = shape[1] - height, shape[2] - width
         if spare_height < 0 or spare_width < 0:
@@ -100,6 +114,25 @@ class CropMirror:
         # Always three draws, so that the option mirror does not change where a sample is cropped.
         down, right, mirror = rng.random(3).tolist()
         return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
+
+    def _drawn_part(self, height: int, width: int, options: RandomResizedCrop, rng: np.random.Generator) -> Crop:
+        mirrored = False
+        if self._train:
+            mirrored = rng.random() < 0.5 and self._mirror  # drawn with the option and without
+            top, left, *size = random_part(height, width, options, rng)
+        else:
+            top, left, *size = central_part(height, width, (self._height, self._width))
+        return Crop(top, left, mirrored, (size[0], size[1]))
+
+    @property
+    def resizes(self) -> bool:
+        """True if crops are resized, so that a smaller copy of a large picture may have all the pixels of the top."""
+        return self._resized is not None
+
+    def sufficient_size(self, size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int]:
+        """Return the (height, width) of the smallest copy of a picture of `size` whose crop need not be enlarged."""
+        part = self.draw((0, *size), rng).size or size
+        return sufficient_size(size, part, (self._height, self._width))
 
     def _crop_in_words(self) -> str:
         return str(self._height) if self._height == self._width else f"[{self._height}, {self._width}]"
@@ -121,8 +154,10 @@ class CropMirror:
 
     def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
         """Copy the part `crop` of `sample` into `out`."""
-        height, width = out.shape[1:]
+        height, width = crop.size or out.shape[1:]
         part = sample[:, crop.top : crop.top + height, crop.left : crop.left + width]
+        if part.shape[1:] != out.shape[1:]:
+            part = resized(part, out.shape[1:])
         if len(out) < len(part):
             _weigh(part[:, :, ::-1] if crop.mirrored else part, out[0])
         elif crop.mirrored:

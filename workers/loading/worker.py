@@ -27,7 +27,7 @@ import numpy as np
 from ..base.hooks import Sample
 from ..base.keys import text_digest
 from ..base.parameters import Parameters
-from ..base.source import Source
+from ..base.source import Source, SufficientSize
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..order.drawn_order import DrawnOrder
 from ..order.epoch_order import EpochOrder
@@ -190,16 +190,21 @@ class SampleDecoder:
             _read(self.source, indices, out)
             return
         each = indices.tolist(), epochs.tolist(), (indices if numbers is None else numbers).tolist()
-        for row, (arrays, *sample) in enumerate(zip(self._raw_samples(indices, begins), *each, strict=True)):
+        reduced = self.rows.sufficient_sizes(*each[1:])
+        for row, (arrays, *sample) in enumerate(zip(self._raw_samples(indices, begins, reduced), *each, strict=True)):
             begins(Activity.DECODING, sample[0], 1)
             self.rows.put(Sample(arrays, *sample), out, row)
 
-    def _raw_samples(self, indices: IndexArray, begins: Begins) -> Iterator[Mapping[str, AnyArray]]:
+    def _raw_samples(
+        self, indices: IndexArray, begins: Begins, sufficient: SufficientSize | None
+    ) -> Iterator[Mapping[str, AnyArray]]:
         """Yield the raw samples, each valid until the next one."""
         # A decode hook may write to its sample, so it always receives a copy.
         if may_lend := self.rows.hooks.decode is None:
             begins(Activity.READING, int(indices[0]), len(indices))
-            if (views := self.source.lend(indices)) is not None:
+            source = self.source
+            views = source.lend(indices) if sufficient is None else source.lend_reduced(indices, sufficient)
+            if views is not None:
                 yield from views if isinstance(views, Sequence) else _said_each(views, indices.tolist(), begins)
                 return
         if not self._scratch:

@@ -6,6 +6,7 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -25,6 +26,8 @@ except ImportError:  # OpenCV decodes JPEG too, with one allocation more for eac
 
 Image: TypeAlias = NDArray[np.uint8]
 """One decoded image: shape (height, width, 3), channels in OpenCV's order BGR, or (height, width) if it is gray."""
+
+Sufficient: TypeAlias = Callable[[tuple[int, int]], tuple[int, int]]
 
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
@@ -61,6 +64,7 @@ class ImageDecoder:
 
     def __init__(self, options: PictureOptions) -> None:
         self._size_of = options.size_of
+        self._resizes = bool(options.new_height or options.shorter_side)
         self._is_color = options.is_color
         self._channels = options.channels
         self._exif = options.exif
@@ -75,9 +79,10 @@ class ImageDecoder:
         self._decoded = Scratch()
         self._kept = Scratch()
 
-    def decode(self, data: bytes) -> tuple[Image, tuple[int, int]]:
+    def decode(self, data: bytes, sufficient: Sufficient | None = None) -> tuple[Image, tuple[int, int]]:
         """The image in `data`, upright, and the (height, width) that `put` will give it.
 
+        `sufficient`: by the picture's (height, width), the smallest size that a JPEG may be decoded at.
         The image is valid until the next call. Raises ValueError saying what is wrong with the bytes.
         """
         if not data:
@@ -86,7 +91,7 @@ class ImageDecoder:
         if simplejpeg is None or not data.startswith(_JPEG) or (may_turn and not self._strict):
             return self._decode_by_opencv(data)
         try:
-            decoded = self._decode_by_turbo(data, strict=self._strict)
+            decoded = self._decode_by_turbo(data, strict=self._strict, sufficient=sufficient)
         except ValueError as error:
             if self._strict and self._is_only_damaged(data):
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
@@ -94,9 +99,11 @@ class ImageDecoder:
         # OpenCV overlooks damage, which simplejpeg has found none of.
         return self._decode_by_opencv(data) if may_turn else decoded
 
-    def decode_like(self, spec: ArraySpec, data: bytes) -> tuple[Image, tuple[int, int]]:
+    def decode_like(
+        self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None
+    ) -> tuple[Image, tuple[int, int]]:
         """As `decode`; raises ValueError, SampleTooLargeError for an image that is not as `spec` says."""
-        image, size = self.decode(data)
+        image, size = self.decode(data, sufficient)
         require_like_first((self._channels, *size), spec)
         return image, size
 
@@ -109,8 +116,11 @@ class ImageDecoder:
         """Return the top of pictures that a table decodes from records, which are encoded images."""
         return Field(spec, partial(self.read, spec), partial(self._seen, spec))
 
-    def _seen(self, spec: ArraySpec, data: bytes) -> NDArray[np.uint8]:
-        return self.planes(*self.decode_like(spec, data))
+    def _seen(self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None) -> NDArray[np.uint8]:
+        if sufficient is None or self._resizes:
+            return self.planes(*self.decode_like(spec, data))
+        image, _ = self.decode_like(spec, data, sufficient)
+        return self.planes(image, (image.shape[0], image.shape[1]))
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
         """Put `image` into `row`, shape (channels, height, width), C-contiguous, resized to that height and width."""
@@ -142,10 +152,13 @@ class ImageDecoder:
             return False
         return True
 
-    def _decode_by_turbo(self, data: bytes, *, strict: bool) -> tuple[Image, tuple[int, int]]:
+    def _decode_by_turbo(
+        self, data: bytes, *, strict: bool, sufficient: Sufficient | None = None
+    ) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         target = self._size_of(height, width)
-        by = reduction((height, width), target) if self._dct_scaling else 1
+        least = sufficient((height, width)) if sufficient else target
+        by = reduction((height, width), least) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
         image = simplejpeg.decode_jpeg(
             data,

@@ -6,15 +6,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ...base.source import SufficientSize
 from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
 from ..files.store import Place, Store
 from .memory import Memory
 
 _Record = TypeVar("_Record")
+
+Sufficient = Callable[[tuple[int, int]], tuple[int, int]]
+View = Callable[[_Record, Sufficient | None], AnyArray]
 
 OutRows = Mapping[str, Any]
 """Rows by name. Those of a top that the column's `gathered` names may also be ConvertedRows."""
@@ -74,8 +79,8 @@ class Column(ABC):
         """Start reading ahead, without waiting; return true if all of it was in memory already."""
         return True
 
-    def lend(self, indices: IndexArray) -> Lent:
-        """Return views of these samples, as Source.lend does; None if they must be read."""
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
+        """Return views of these samples, as Source.lend and lend_reduced do; None if they must be read."""
         return None
 
     def close(self) -> None:  # noqa: B027 - stores are closed by the table
@@ -114,7 +119,7 @@ class Resident(Column):
             # "raise" would go through a buffer.
             values.take(indices, axis=0, out=rows[first : first + len(positions)], mode="clip")
 
-    def lend(self, indices: IndexArray) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
         values, spec = self._memory[self._name], self.specs[self._top]
         return [{self._top: values[index].astype(spec.dtype, copy=False)} for index in indices.tolist()]
 
@@ -123,13 +128,14 @@ class Resident(Column):
 class Field(Generic[_Record]):
     """One top of a record.
 
-    `put(record, row, rows)` writes it into row `row`, or raises ValueError or SampleTooLargeError. `view(record)`, if
-    the column is to lend samples, returns it as an array of the spec's type, in any memory.
+    `put(record, row, rows)` writes it into row `row`, or raises ValueError or SampleTooLargeError. `view(record,
+    sufficient)`, if the column is to lend samples, returns it as an array of the spec's type, in any memory. A picture
+    may be a smaller copy, but not below `sufficient((height, width))`, unless that is None.
     """
 
     spec: ArraySpec
     put: Callable[[_Record, int, Any], None]
-    view: Callable[[_Record], AnyArray] | None = None
+    view: View[_Record] | None = None
 
 
 class Records(Column, Generic[Place, _Record]):
@@ -197,17 +203,18 @@ class Records(Column, Generic[Place, _Record]):
         except Exception as error:
             raise self._error(index) from error
 
-    def lend(self, indices: IndexArray) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
         views = {top: field.view for top, field in self._fields.items()}
-        return None if None in views.values() else self._lent(indices, views)  # type: ignore[arg-type]
+        return None if None in views.values() else self._lent(indices, views, sufficient)  # type: ignore[arg-type]
 
     def _lent(
-        self, indices: IndexArray, views: Mapping[str, Callable[[Any], AnyArray]]
+        self, indices: IndexArray, views: Mapping[str, View[Any]], sufficient: SufficientSize | None
     ) -> Iterator[Mapping[str, AnyArray]]:
-        for index in indices.tolist():
+        for row, index in enumerate(indices.tolist()):
+            of_row = None if sufficient is None else partial(sufficient, row)
             try:
                 record = self._parse(self._store.read(self._place(index)), index)
-                sample = {top: view(record) for top, view in views.items()}
+                sample = {top: view(record, of_row) for top, view in views.items()}
             except Exception as error:
                 raise self._error(index) from error
             yield sample

@@ -10,7 +10,7 @@ import numpy as np
 from ...base.checks import chosen
 from ...base.errors import SourceError
 from ...base.keys import text_digest
-from ...base.source import Source, Tops
+from ...base.source import Source, SufficientSize, Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from ..files.file import require_in_range
 from ..files.identity import digest
@@ -125,13 +125,16 @@ class Table(Source):
         for finish in self._finishes:
             finish()
 
-    def lend(self, indices: IndexArray) -> Lent:
+    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Lent:
+        return self.lend(indices, sufficient)
+
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
         require_in_range(indices, self._samples)
         for begin in self._begins:
             begin()
         lent: list[Any] = []
         for column in self._columns:
-            if (views := column.lend(indices)) is None:
+            if (views := column.lend(indices, sufficient)) is None:
                 return None
             lent.append(views)
         if self._is_remote:
