@@ -87,7 +87,12 @@ class FileStamp:
 
     def maps(self, row_bytes: int) -> bool:
         """Whether rows of this size are taken from the file's map."""
-        return row_bytes < _MAP_BELOW_BYTES and not self.on_network
+        return are_small(row_bytes) and not self.on_network
+
+
+def are_small(row_bytes: int) -> bool:
+    """Whether rows of this size are rather taken from a map than read."""
+    return row_bytes < _MAP_BELOW_BYTES
 
 
 @cache

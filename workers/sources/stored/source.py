@@ -178,6 +178,7 @@ class StoredSource(FilesSource):
     @cached_property
     def gathered(self) -> Collection[str]:
         columns = {top: column for top, column in self._columns.items() if self._specs[top].dtype == np.uint8}
+        self._files.begin()
         return {
             top
             for top, column in columns.items()

@@ -13,8 +13,6 @@ import resource
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import cached_property, partial
-from itertools import repeat
-from operator import attrgetter, lt, ne
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,7 +20,7 @@ import numpy as np
 from ...base.errors import SourceError
 from ...base.specs import IndexArray
 from ...transport.shared_map import AddressRange
-from ..files.file import Bytes, FileStamp, Locking, RawFile, split_by_part
+from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, split_by_part
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile, RemoteStamp, Stamp
 from ..table.read_ahead import Announcements
@@ -39,7 +37,6 @@ _MANY_DESCRIPTORS = 1 << 14
 _MOST_MAPS = 1 << 14  # a process may have 65,530 by default
 _MOST_BYTES = 1 << 44  # of 2⁴⁷ that there are
 _FANCY_BELOW_BYTES = 2048
-_CHANGED_NS = attrgetter("st_ctime_ns")
 _NOTHING: Bytes = np.empty(0, np.uint8)
 
 
@@ -85,7 +82,7 @@ class FileStore:
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self._most = most_files or max(_FEW_FILES, allowed)
         self._opened: dict[int, OpenFile] = {}  # the last used one at the end
-        self._used: dict[int, None] = {}
+        self._used: dict[int, int] = {}
         self._stay_open = not self.is_remote and len(self.stamps) <= self._most
         self._descriptors = [-1] * len(self.stamps)
         self._range, self._mapped = self._reserve(), np.zeros(len(self.stamps), np.bool_)
@@ -153,35 +150,36 @@ class FileStore:
     def use(self, numbers: Iterable[int]) -> None:
         """Open these files, if they are to be read; raises SourceError if one was cut short."""
         self.begin()
-        new = [number for number in numbers if number not in self._used]
-        self._used.update(dict.fromkeys(new))
+        new = [number for number in numbers if number not in self._used] if self._used else list(numbers)
+        self._used.update(zip(new, new, strict=True))
         if self._stay_open and new:
             # For 1,000 files with as little Python for each of them as can be, which took a third of the time.
             descriptors = [self._descriptors[number] for number in new]
-            if min(descriptors) < 0:
+            if -1 in descriptors:
                 descriptors = [self.open(number).raw.descriptor for number in new]
-            sizes = map(os.lseek, descriptors, repeat(0), repeat(os.SEEK_END))
-            if not any(map(lt, sizes, [self._sizes[number] for number in new])):
+            for number, descriptor in zip(new, descriptors, strict=True):
+                if os.lseek(descriptor, 0, os.SEEK_END) < self._sizes[number]:
+                    break
+            else:
                 return
         for number in new:
             self.open(number).raw.require_intact()
 
     def watch(self, numbers: Iterable[int]) -> None:
         """Note files that are read by a library, through another file."""
-        self._used.update(dict.fromkeys(numbers))
+        self._used.update((number, number) for number in numbers)
 
     def require_unchanged(self) -> None:
         """Raises SourceError if a file that the task used was changed since it was examined."""
-        used = list(self._used)
         if self._stay_open:
-            times = map(_CHANGED_NS, map(os.fstat, [self._descriptors[number] for number in used]))
-            # Whatever changes in an open file, the time of its inode's last change does too.
-            try:
-                if not any(map(ne, times, [self._changed_ns[number] for number in used])):
+            with suppress(OSError):  # a file that is only watched has no descriptor: each is looked at below
+                for number in self._used:
+                    # Whatever changes in an open file, the time of its inode's last change does too.
+                    if os.fstat(self._descriptors[number]).st_ctime_ns != self._changed_ns[number]:
+                        break
+                else:
                     return
-            except OSError:
-                pass  # a file that is only watched has no descriptor: each is looked at below
-        for number in used:
+        for number in self._used:
             descriptor = self._descriptors[number]
             self.stamps[number].require_unchanged(descriptor if descriptor >= 0 else None)
 
@@ -189,8 +187,7 @@ class FileStore:
 
     def memory(self, row_bytes: int) -> Bytes | None:
         """Return all bytes, at their addresses, if rows of this size are taken from maps; those of used files exist."""
-        self.begin()
-        return self._memory if self._range is not None and self.stamps[0].maps(row_bytes) else None
+        return self._memory if self._range is not None and are_small(row_bytes) else None
 
     def take(self, first: int, rows_there: int, indices: IndexArray, rows: Bytes) -> None:
         """Put row indices[i] of `rows_there` rows that lie behind each other from address `first` on into rows[i].
