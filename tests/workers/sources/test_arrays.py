@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -65,12 +66,12 @@ def test_the_loaders_share_one_copy_which_is_given_back(tmp_path: Path) -> None:
         return {entry.stat().st_ino for entry in links if "blobfeed-arrays" in _link(entry)}
 
     large = np.zeros((64, 1 << 20), np.uint8)
-    with BatchReader({"arrays": {"data": large}}, batch_size=8, num_loaders=2, epochs=1) as reader:
-        packed = reader._feed.pipeline.plan.decoded.__getstate__()
-        assert len(packed["_bytes"]) < 100_000  # type: ignore[arg-type]
+    source = open_source({"arrays": {"data": large}}, tops=None, base_dir=tmp_path)
+    assert len(pickle.dumps(source)) < 100_000
+    with BatchReader(source, batch_size=8, num_loaders=2, epochs=1) as reader:
         assert len(memory_files()) == 1
         assert sum(len(batch["data"]) for batch in reader) == 64
-    del reader
+    del reader, source
     assert not memory_files()
 
 
