@@ -10,7 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import FetchOrderError, ParameterError, PipelineClosed
+from blobfeed.workers.base.errors import FetchOrderError, ParameterError
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
@@ -195,19 +195,6 @@ def test_a_state_counts_what_was_got_and_not_what_was_asked_for(path: str) -> No
         resumed.load_state_dict(state)
         rest = [labels for _, labels in epoch(resumed)]
     assert [labels.tolist() for labels in rest] == [labels.tolist() for labels in whole[1:]]
-
-
-@pytest.mark.parametrize("fetches", [0, 1])
-def test_a_closed_reader_says_so(path: str, fetches: int) -> None:
-    reader = AsyncReader(hdf5_path=path)
-    for _ in range(fetches):
-        reader.fetch_data()
-    reader.close()
-    reader.close()
-    with pytest.raises(PipelineClosed, match="closed"):
-        reader.get_next_batch()
-    with pytest.raises(PipelineClosed, match="closed"):
-        reader.fetch_data()
 
 
 def test_a_missing_path_is_an_error() -> None:

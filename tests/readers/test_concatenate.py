@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError, SampleError, UnequalShapesError
+from blobfeed.workers.base.errors import SampleError, UnequalShapesError
 from blobfeed.workers.base.specs import AnyArray
 
 COUNTS = np.array([2, 0, 3, 1, 4, 1, 0, 0, 2, 5])
@@ -124,20 +124,3 @@ def test_other_axes_must_agree() -> None:
         pytest.raises(UnequalShapesError, match=r"samples 0 and 1 .* \(2, 4\) and \(2, 5\): only the first axis"),
     ):
         list(reader)
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"concatenate": "boxs"},
-            "concatenate names 'boxs' .did you mean 'boxes'.., but the tops are im_info, index, boxes",
-        ),
-        ({"concatenate": "index"}, r"concatenate names 'index', whose samples are \(\) int64: expected"),
-        ({"concatenate": [], "max_rows": 3}, "'max_rows' is 3, and 'concatenate' names no top"),
-        ({"max_rows": 0}, "'max_rows' is 0: expected a whole number >= 1"),
-    ],
-)
-def test_what_cannot_be_concatenated_is_named(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        BatchReader(SOURCE, decode=decode, **{**GIVEN, **values})

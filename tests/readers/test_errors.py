@@ -13,7 +13,7 @@ from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.workers.base.hooks import Sample
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, StreamSource
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pictures import encoded, picture
 from tests.support.reader_data import write_hdf5
@@ -34,6 +34,7 @@ def _files(folder: Path) -> None:
     (folder / "pictures" / "a.png").write_bytes(encoded(picture(6, 8), ".png"))
     (folder / "pictures.txt").write_text("pictures/a.png 1\n")
     (folder / "empty").mkdir()
+    (folder / "empty.npy").touch()
 
 
 def read(source: Any = TRAIN, **parameters: Any) -> Scenario:
@@ -67,6 +68,10 @@ def layer(tops: Any = ("data", "label"), **parameters: Any) -> Scenario:
 
 def needs_no_generator(sample: Sample) -> Sample:
     return sample
+
+
+def in_order(epoch: int, samples: int, rng: np.random.Generator) -> range:
+    return range(samples)
 
 
 def grows(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
@@ -117,8 +122,39 @@ READERS = {
     ),
     "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
     "a misspelt balance of a file": read(sampler={"balance": "lable"}),
+    "concatenate, a misspelt top": read(ARRAYS, concatenate="dat", max_rows=3),
+    "concatenate, a number for each sample": read(ARRAYS, concatenate="label", max_rows=3),
+    "concatenate, nothing": read(ARRAYS, concatenate=[], max_rows=3),
+    "concatenate, no rows": read(ARRAYS, concatenate="data", max_rows=0),
+    "a sampler over a mix": read(
+        None, mix=[{"arrays": {"data": np.zeros((n, 2))}, "weight": 0.5} for n in (2, 98)], sampler={"draws": 100}
+    ),
+    "a sampler over a stream": read(StreamSource([1] * 9), sampler=in_order),
     "more rows than max_rows": read(ARRAYS, batch_size=1, decode=grows, max_rows=3, concatenate=["data"]),
     "larger than max_shapes": read(ARRAYS, batch_size=1, decode=grows, max_shapes={"data": (3, 4)}),
+}
+
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "and shuffle": {"sampler": in_order, "shuffle": True},
+    "and rand_skip": {"sampler": in_order, "rand_skip": 3},
+    "and batch_sampler": {"sampler": in_order, "batch_sampler": in_order},
+    "a number": {"sampler": 3},
+    "an iterator": {"sampler": iter([3])},
+    "a mapping for batches": {"batch_sampler": {"draws": 3}},
+    "no batches": {"batch_sampler": []},
+    "no samples": {"sampler": frozenset()},
+    "a misspelt way": {"sampler": {"weight": [1]}},
+    "no way": {"sampler": {}},
+    "two ways": {"sampler": {"weights": [1] * 8, "balance": "label"}},
+    "two weights": {"sampler": {"weights": [1, 2]}},
+    "weights in no file": {"sampler": {"weights": "none.npy"}},
+    "weights of an unknown user": {"sampler": {"weights": "~nobody-here/w.npy"}},
+    "weights in an empty file": {"sampler": {"weights": "empty.npy"}},
+    "indices in an empty file": {"sampler": {"indices": "empty.npy"}},
+    "an index beyond the samples": {"sampler": {"indices": [1, 8]}},
+    "fractions": {"sampler": [0.5]},
+    "an unknown field": {"sampler": {"balance": "class"}},
+    "a field of pictures": {"sampler": {"balance": "data"}},
 }
 
 FETCHED: dict[str, dict[str, Any]] = {
@@ -158,7 +194,12 @@ def _use(made: Any) -> None:
 
 ERRORS = Catalogue(
     Path(__file__).with_name("errors.txt"),
-    READERS | {f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()} | LAYERS,
+    {
+        **READERS,
+        **{f"sampler, {name}": read(ARRAYS, **given) for name, given in SAMPLERS.items()},
+        **{f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()},
+        **LAYERS,
+    },
     _use,
 )
 

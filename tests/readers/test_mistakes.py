@@ -55,12 +55,6 @@ def test_a_name_that_a_batch_or_a_sample_lacks_is_named_beside_those_that_it_has
         BatchReader(ARRAYS, batch_size=4, postprocess=lambda batch: {"new": batch["lable"]})
 
 
-def test_a_crop_larger_than_a_picture_names_shorter_side_once() -> None:
-    with pytest.raises(ParameterError, match=r"crop_size is 5.*source shorter_side: 5, which resizes") as caught:
-        BatchReader({"arrays": {"data": np.zeros((2, 3, 4, 6))}}, batch_size=1, transform={"crop_size": 5})
-    assert str(caught.value).count("shorter_side") == 1
-
-
 # ---- how much stands before the message
 
 

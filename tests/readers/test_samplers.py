@@ -26,7 +26,6 @@ from blobfeed.workers.loading.worker import Workplace
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.transport.messages import Draw
 from blobfeed.workers.transport.shared_file import SharedFile
 from blobfeed.workers.transport.status_board import Activity, Unwatched
@@ -292,55 +291,6 @@ def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
         )
         pids = [state.pid for state in pipeline.activities()]
     wait_until(lambda: all(map(is_gone, pids)), "the loaders have ended with the pipeline")
-
-
-@pytest.mark.parametrize(
-    ("values", "text"),
-    [
-        ({"sampler": varying, "shuffle": True}, "shuffle is True, and a sampler gives the order"),
-        ({"sampler": varying, "rand_skip": 3}, "rand_skip is 3"),
-        ({"sampler": varying, "batch_sampler": bucketed}, "several things say .*: sampler, batch_sampler; keep one"),
-        ({"sampler": 3}, "sampler is 3: expected"),
-        ({"sampler": iter([3])}, "can be iterated over only once: give the function that makes it"),
-        ({"batch_sampler": {"draws": 3}}, "batch_sampler is"),
-        ({"batch_sampler": []}, "batch_sampler is .*, which has no batches: expected at least one"),
-        ({"sampler": frozenset()}, "sampler is frozenset.*, which has no samples: expected at least one"),
-        ({"sampler": {"weight": [1]}}, "unknown parameter 'weight' .did you mean 'weights'"),
-        ({"sampler": {}}, "expected one of"),
-        ({"sampler": {"weights": [1] * 60, "balance": "label"}}, "expected one of"),
-        ({"sampler": {"weights": [1, 2]}}, r"sampler.weights: got the shape \(2,\)"),
-        ({"sampler": {"weights": "none.npy"}}, "sampler.weights is 'none.npy': .*none.npy cannot be read"),
-        ({"sampler": {"weights": "~nobody-here/w.npy"}}, "sampler.weights is '~nobody-here/w.npy': .* cannot be read"),
-        ({"sampler": {"indices": [1, 60]}}, "sampler.indices: the index at position 1 is 60: expected 0 to 59"),
-        ({"sampler": [0.5]}, "sampler has the shape .* and the type float64: expected a list of whole numbers"),
-        (
-            {"sampler": {"balance": "class"}},
-            "sampler.balance is 'class': expected a field of the source, .*label",
-        ),
-        ({"sampler": {"balance": "data"}}, "expected one number, or one name, for each sample"),
-    ],
-)
-def test_what_a_sampler_cannot_be_is_told_in_setup(values: dict[str, Any], text: str) -> None:
-    with pytest.raises(ParameterError, match=text):
-        BatchReader(source(), batch_size=4, **values)
-
-
-@pytest.mark.parametrize("what", ["weights", "indices"])
-def test_an_empty_file_is_told_in_setup(tmp_path: Path, what: str) -> None:
-    (tmp_path / "empty.npy").touch()
-    with pytest.raises(ParameterError, match=rf"sampler\.{what} is 'empty\.npy': .*/empty\.npy cannot be read"):
-        BatchReader(source(), batch_size=4, sampler={what: "empty.npy"}, base_dir=tmp_path)
-
-
-def test_a_mix_has_weights_that_no_sampler_takes() -> None:
-    parts: list[Any] = [{"arrays": {"data": np.zeros((samples, 2))}, "weight": 0.5} for samples in (2, 98)]
-    with pytest.raises(ParameterError, match=r"mix has 2 sources.* weights of mix would not count: use .*concat"):
-        BatchReader(mix=parts, batch_size=4, sampler={"draws": 100})
-
-
-def test_a_stream_has_no_indices() -> None:
-    with pytest.raises(ParameterError, match="sampler needs samples that have indices, and a stream's have none"):
-        BatchReader(StreamSource(numbers, shards=1), batch_size=4, sampler=varying)
 
 
 def numbers(shard: int, num_shards: int) -> Iterator[Any]:

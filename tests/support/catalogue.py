@@ -78,6 +78,9 @@ def _words(error: BlobfeedError, folder: Path) -> str:
             message = message.replace(str(cause), f"<{type(cause).__name__}>")
         cause = cause.__cause__ or cause.__context__
     message = re.sub("0x[0-9a-f]{6,}", "0x…", message)
+    # Names of parameters and kinds: another one changes no line.
+    message = re.sub(r"(nearest known ones are \w+)(?:, \w+)+", r"\1, …", message)
+    message = re.sub(r"((?:\w+, ){3})(?:\w+, ){8,}\w+", r"\1…", message)
     return message.replace(str(folder), "…").replace("\n", "\\n")
 
 
