@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -117,7 +118,7 @@ def test_a_checksum_is_that_of_the_library_for_many_blocks_and_extreme_words(dat
 
 @pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16", "S5", "u8"])
 def test_gzip_is_undone_without_the_library(dtype: str, tmp_path: Path) -> None:
-    arrays = {}
+    arrays: dict[str, Any] = {}
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for shape in ((), (1,), (7,), (3, 4, 5)):
             halved = tuple((extent + 1) // 2 for extent in shape)
