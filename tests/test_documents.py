@@ -21,6 +21,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
+from .support.pictures import encoded, picture, write_list
 from .support.waiting import readable
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,6 +102,9 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.save(folder / f"{name.replace('x', 'y')}.npy", np.arange(200) % 10)
     np.save(folder / "colours.npy", np.arange(256, dtype=np.float32))
     (folder / "train.txt").write_text("".join(f"line {number}\n" for number in range(300)))
+    write_list(folder, {f"{number}.jpg": encoded(picture(300, 400)) for number in range(12)}).rename(
+        folder / "photos.txt"
+    )
     for name in ("trajectories", "logs"):
         (folder / name).mkdir()
     for number in range(2):

@@ -169,7 +169,7 @@ def _histogram(facts: RunFacts) -> str:
     low, high = max(float(facts.sample_ms.min()), 1e-4), max(float(facts.sample_ms.max()), 2e-4)
     edges = np.geomspace(low, high * 1.001, 41)
     counts, _ = np.histogram(facts.sample_ms, edges, weights=facts.sample_counts)
-    figure = _figure(xaxis={"title": "ms", "type": "log"}, yaxis={"title": "samples"})
+    figure = _figure(xaxis={"title": "ms", "type": "log", "dtick": "D2"}, yaxis={"title": "samples"})
     figure.add_bar(x=np.sqrt(edges[1:] * edges[:-1]), y=counts, width=np.diff(edges))
     return _chart(figure)
 
@@ -184,9 +184,15 @@ def _loss_chart(losses: Mapping[str, tuple[Series, Series]]) -> str:
 # ---- tables
 
 
-def _table(rows: Iterable[Sequence[str]]) -> str:
+def _table(rows: Iterable[Sequence[str]], heads: Sequence[str] = ()) -> str:
     lines = ("</td><td>".join(row) for row in rows)
-    return "<table>" + "".join(f"<tr><td>{line}</td></tr>" for line in lines) + "</table>"
+    head = "".join(f"<th>{each}</th>" for each in heads)
+    return (
+        "<table>"
+        + (f"<tr>{head}</tr>" if heads else "")
+        + "".join(f"<tr><td>{line}</td></tr>" for line in lines)
+        + "</table>"
+    )
 
 
 def _slowest(facts: RunFacts, found: Found | None) -> str:
@@ -196,7 +202,8 @@ def _slowest(facts: RunFacts, found: Found | None) -> str:
         picture, where = _look_at(found, sample) if found is not None else ("", "")
         times = f"{ms / max(median, 1e-9):.0f} × median"
         rows.append((picture, str(sample), f"{ms:,.1f} ms", times, html.escape(where)))
-    return _table(rows) + ("" if found else '<p class="faint">--source DATA shows them, and where they lie.</p>')
+    heads = ("", "sample", "time", "beside others", "where it lies" if found else "")
+    return _table(rows, heads) + ("" if found else '<p class="faint">--source DATA shows them, and where they lie.</p>')
 
 
 def _look_at(found: Found, sample: int) -> tuple[str, str]:

@@ -240,6 +240,7 @@ def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
     assert "<b>75.0%</b><span>of the samples were in the cache" in text
     assert "3 damaged samples in the cache" in text
     assert "train.h5:data[4711]" in text
+    assert "<th>sample</th><th>time</th><th>beside others</th><th>where it lies</th>" in text
     assert 'alt="sample 4711" src="data:image/png;base64,' in text
     markup = re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
     assert re.findall(r"""(?:src|href)=["'](?!data:)""", markup) == []
