@@ -15,6 +15,7 @@ import obstore.exceptions
 import pytest
 from blobfeed.workers.base.errors import ExtraMissing, SourceError
 from blobfeed.workers.sources.files.object_stores import locate
+from blobfeed.workers.sources.files.remote import WholeObjects
 
 from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, Fault, RangeServer, google_bucket
@@ -100,31 +101,32 @@ def test_a_store_that_is_down_gets_one_attempt_for_each_further_row(served: Rang
     assert len(served.requests) == 1
 
 
-def test_what_failed_beside_another_is_asked_for_again(server: RangeServer, tmp_path: Path) -> None:
-    server.objects.update({f"{number}.png": b"%d" % number for number in range(4)})
-    (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(4)))
-    source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
-    source._objects._home = -1
+def pictures(server: RangeServer, count: int) -> tuple[WholeObjects, list[str]]:
+    """So many objects, read as by a process that has not examined them, and their URLs."""
+    server.objects.update({f"{number}.png": b"%d" % number for number in range(count)})
+    return WholeObjects(home=-1), [server.url(f"{number}.png") for number in range(count)]
+
+
+def test_what_failed_beside_another_is_asked_for_again(server: RangeServer) -> None:
+    objects, urls = pictures(server, 4)
     server.fault = lambda _path, _number: "expired"
-    source.will_need(np.arange(4))
+    objects.fetch(urls)
     with pytest.raises(SourceError, match="access was refused"):
-        source.content(0)
+        objects.content(urls[0])
     wait_until(lambda: len(server.requests) == 8, "each is asked for, and once more with new credentials")
     server.fault = lambda _path, _number: None
-    assert [source.content(number) for number in range(4)] == [b"0", b"1", b"2", b"3"]
+    assert [objects.content(url) for url in urls] == [b"0", b"1", b"2", b"3"]
 
 
-def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server: RangeServer, tmp_path: Path) -> None:
-    server.objects.update({f"{number}.png": b"%d" % number for number in range(200)})
-    (tmp_path / "list.txt").write_text("".join(f"{server.url(f'{number}.png')} {number}\n" for number in range(200)))
-    source: Any = opened("image_list", tmp_path, path="list.txt", max_height=8, max_width=8)
-    source._objects._home = -1
+def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server: RangeServer) -> None:
+    objects, urls = pictures(server, 200)
     for first in range(0, 200, 20):
-        source.will_need(np.arange(first, first + 20))
+        objects.fetch(urls[first : first + 20])
     wait_until(lambda: len(server.requests) == 200, "each is asked for")
-    assert len(source._objects._under_way) < 100
-    assert source.content(199) == b"199"
+    assert objects.content(urls[199]) == b"199"
     assert len(server.requests) == 200
+    assert objects.content(urls[0]) == b"0"
+    assert len(server.requests) == 201, "the first one was forgotten"
 
 
 @pytest.mark.parametrize("knows_if_match", [True, False])
