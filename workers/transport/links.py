@@ -18,6 +18,7 @@ microsecond a message.
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import shutil
 import signal
@@ -180,8 +181,9 @@ class Receiver:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
-        # As much as the socket lets through. The system provides pages only when they are written to.
-        self._memory = memoryview(bytearray(MAX_FRAME_BYTES))
+        # As much as the socket lets through. The system provides a map's pages only when they are written to, while a
+        # bytearray is zeroed, and so has all of them.
+        self._memory = memoryview(mmap.mmap(-1, MAX_FRAME_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def frame(self) -> memoryview | None:
         """Return the frame that arrived last, the same one until `discard`, or None if none is waiting."""

@@ -251,6 +251,16 @@ def test_an_oversized_frame_is_refused_and_others_go_on(
     assert not receiver.poll(50)
 
 
+def test_a_receiver_takes_no_pages_before_a_frame_comes(folder: Path, open_link: Open) -> None:
+    def own_pages() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    before = own_pages()
+    receivers = [links.Receiver(open_link(zmq.PULL)) for _ in range(3)]
+    assert own_pages() - before < (16 << 20) // 4096
+    assert [receiver.frame() for receiver in receivers] == [None] * 3
+
+
 class _Interrupted(Exception):
     pass
 
