@@ -1,4 +1,4 @@
-"""What Python's mmap cannot do, since it cannot ask for an address: huge pages for a memory file, files side by side.
+"""Maps of memory that Python's mmap cannot make, since it asks for no address: huge pages, files side by side.
 
 Reading the ring in pages of 4 KiB costs the trainer a fifth to a third of its copy: it misses the address translation
 cache all the time. A memory file gets no huge pages by itself if the system says `shmem_enabled: never`, the usual

@@ -359,7 +359,7 @@ LITTLE_ADDRESS_SPACE = """
 ROOM = 300 << 20
 used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
-large = pipeline(source=Numbers(items=1 << 20), batch_size=100)
+large = pipeline(source=Numbers(items=1 << 20), batch_size=100, prefetch_batches=4)
 try:
     large.start()
 except RingAllocationError as error:
