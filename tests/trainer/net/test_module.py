@@ -110,6 +110,7 @@ def test_tops_with_a_loss_weight_are_given_too_and_the_objective_is_their_weight
 
 
 def test_a_gradient_reaches_the_inputs(tmp_path: Path) -> None:
+    torch.manual_seed(0)  # with some weights each ReLU gives zero for these inputs
     inputs = batch()
     inputs["data"].requires_grad_()
     torch.autograd.backward(Net(write(tmp_path), "TEST")(**inputs)["loss"])
