@@ -8,37 +8,25 @@ from ..base.errors import SourceError
 from ..base.parameters import Parameters
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
-from ..order.samplers import AboutSampler, Sampler, Weights, draw_epoch
-from ..order.weights_log import WeightsLog
+from ..order.samplers import Weights
 from ..transport.error_channel import describe, sendable, summary_of
 from ..transport.messages import Draw, Drawn
-from ..transport.packed import Packed
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity
+from .sampling import Sampling
 from .worker import Workplace
 
 _MOST_CHARACTERS = 2000
 
 
 class SamplerRunner:
-    """Draws epochs of a source of `samples` samples. `log`: the weights that were set before the run began.
+    """Draws epochs by `sampling`, whose log has the weights that were set before the run began.
 
     The sampler is unpickled at the first draw. A loader that never draws does not import its modules.
     """
 
-    def __init__(
-        self,
-        sampler: Packed[Sampler],
-        about: AboutSampler,
-        samples: int,
-        log: WeightsLog,
-        parameters: Parameters,
-        place: Workplace,
-    ) -> None:
-        self._sampler = sampler
-        self._about = about
-        self._samples = samples
-        self._log = log
+    def __init__(self, sampling: Sampling, parameters: Parameters, place: Workplace) -> None:
+        self._sampling = sampling
         self._parameters = parameters
         self._place = place
         self._drawn = SharedFile(place.drawn)
@@ -53,18 +41,11 @@ class SamplerRunner:
         except SourceError as error:
             return Drawn(failure=sendable(str(error), _MOST_CHARACTERS))
         except Exception as error:
-            text = f"{self._about.name}, epoch {task.epoch}: it raised {summary_of(error)}"
+            text = f"{self._sampling.about.name}, epoch {task.epoch}: it raised {summary_of(error)}"
             return Drawn(failure=text, cause=self._place.send_error(error), traceback=describe(error))
 
     def _draw(self, task: Draw) -> Drawn:
-        epoch = draw_epoch(
-            self._sampler.value,
-            task.epoch,
-            seed=self._parameters.seed,
-            samples=self._samples,
-            batch_size=self._parameters.batch_size,
-            weights=self._weights_of(task.weights),
-        )
+        epoch = self._sampling.draw(task.epoch, self._parameters, self._weights_of(task.weights))
         end = self._drawn.write(task.offset, draws_of(epoch.indices))
         if epoch.sizes is not None:
             self._drawn.write(end, epoch.sizes)
@@ -73,9 +54,10 @@ class SamplerRunner:
     def _weights_of(self, version: int) -> Weights | None:
         if version == 0:
             return None
-        if version in self._log.weights:
-            return self._log.weights[version]
-        weights = self._weights.read(8 * self._samples * version, self._samples, np.float64)
+        if (known := self._sampling.log.weights.get(version)) is not None:
+            return known
+        samples = self._sampling.samples
+        weights = self._weights.read(8 * samples * version, samples, np.float64)
         if not weights.any():  # freed since the request: newer weights apply, and the answer will be ignored
-            raise SourceError(f"{self._about.name}: the weights of version {version} count no more")
+            raise SourceError(f"{self._sampling.about.name}: the weights of version {version} count no more")
         return weights

@@ -14,7 +14,6 @@ from ..base.specs import IndexArray
 from ..order.batches import rand_skip_of
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
-from ..order.samplers import draw_epoch
 from ..transport.messages import Draw, Drawn
 from .batch import Batch
 from .ordered_plan import OrderedPlan
@@ -129,14 +128,7 @@ def _drawn_into(memory: _Memory, plan: OrderedPlan, asked: Draw) -> Drawn:
             f"the weights that epoch {asked.epoch} was drawn by have been given up since newer ones count: look at its "
             "batches before that"
         )
-    drawn = draw_epoch(
-        by.sampler.value,
-        asked.epoch,
-        seed=plan.parameters.seed,
-        samples=by.samples,
-        batch_size=plan.parameters.batch_size,
-        weights=by.log.weights.get(asked.weights),
-    )
+    drawn = by.draw(asked.epoch, plan.parameters, by.log.weights.get(asked.weights))
     sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
     memory[asked.offset] = np.concatenate([draws_of(drawn.indices), sizes])
     return Drawn(len(drawn.indices), len(sizes))

@@ -25,6 +25,7 @@ from ..base.source import Source
 from ..base.specs import ArraySpec, NamedRows, allocate_rows
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
+from ..loading.sampling import Sampling
 from ..loading.stream_worker import StreamDecoder, copy_row, shard_items
 from ..loading.transform import CropMirror
 from ..loading.worker import SampleDecoder, read_one
@@ -44,7 +45,6 @@ from ..transport.packed import Packed, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
 from .ordered_plan import OrderedPlan
 from .plan import Plan, max_loaders
-from .sampling import Sampling
 from .stream_plan import StreamPlan
 from .trial import on_trial
 

@@ -143,8 +143,8 @@ class OrderedPlan(Plan):
         order, given = self._ordered(), self.parameters
         if self.sampling is None or isinstance(order, EpochOrder):
             return IndexedWorker(self.decoded.value, order, given, place)
-        order.file, by = SharedFile(place.drawn), self.sampling
-        draw = SamplerRunner(by.sampler, by.about, by.samples, by.log, given, place).answer
+        order.file = SharedFile(place.drawn)
+        draw = SamplerRunner(self.sampling, given, place).answer
         return IndexedWorker(self.decoded.value, order, given, place, draw)
 
 

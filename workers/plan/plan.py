@@ -23,6 +23,7 @@ from ..base.errors import ParameterError
 from ..base.parameters import Parameters
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
+from ..loading.sampling import Sampling
 from ..loading.stream_worker import StreamDecoder
 from ..loading.transform import CROPS
 from ..loading.worker import SampleDecoder, Worker, Workplace
@@ -37,7 +38,6 @@ from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
 from ..transport.status_board import About
 from .batch import Batch
-from .sampling import Sampling
 from .schedule import Schedule
 
 State = dict[str, int | str]

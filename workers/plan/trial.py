@@ -16,7 +16,7 @@ from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import StreamDecoder, shard_items
 from ..loading.worker import SampleDecoder, location_of
 from ..order.sample_rng import globals_kept
-from ..order.samplers import DrawnEpoch, draw_epoch
+from ..order.samplers import DrawnEpoch
 from ..transport.error_channel import summary_of
 from ..transport.messages import Run
 from .batch import Batch
@@ -75,9 +75,8 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
     Raises ParameterError for a stream, and the exceptions of a sampler.
     """
     if plan.sampling is not None:
-        given, by = plan.parameters, plan.sampling
         with globals_kept():
-            return draw_epoch(by.sampler.value, epoch, seed=given.seed, samples=by.samples, batch_size=given.batch_size)
+            return plan.sampling.draw(epoch, plan.parameters)
     if plan.order is not None:
         return DrawnEpoch(plan.order.indices(epoch * plan.order.samples, plan.order.samples))
     raise ParameterError("the samples of a stream have no indices, so no sampler says which come")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..base.errors import ParameterError
+from ..base.parameters import Parameters
 from ..order.draws import MOST_SAMPLES
-from ..order.samplers import AboutSampler, Sampler
+from ..order.samplers import AboutSampler, DrawnEpoch, Sampler, Weights, draw_epoch
 from ..order.weights_log import WeightsLog
 from ..transport.packed import Packed
 
@@ -35,3 +36,10 @@ class Sampling:
         # Only the loader that draws imports its modules: often that is torch, which the others do not need.
         packed = Packed(sampler, parts={sampler.about.name: sampler})
         return cls(sampler=packed, about=sampler.about, samples=samples)
+
+    def draw(self, epoch: int, parameters: Parameters, weights: Weights | None = None) -> DrawnEpoch:
+        """Return the samples of `epoch`; raises what draw_epoch does, and what unpickling the sampler does."""
+        size = parameters.batch_size
+        return draw_epoch(
+            self.sampler.value, epoch, seed=parameters.seed, samples=self.samples, batch_size=size, weights=weights
+        )
