@@ -91,7 +91,7 @@ def _calls() -> None:
     print("\n| call | µs |\n|---|---|")
     print(f"| SampleRng.generator | {_us(lambda: rng.generator(3, 12345)):.2f} |")
     print(f"| numpy.random.default_rng([seed, epoch, index]) | {_us(lambda: np.random.default_rng([1, 2, 3])):.2f} |")
-    print(f"| Batches.batch | {_us(lambda: plan.batch(3_000_000)):.2f} |")
+    print(f"| Batches.round_start | {_us(lambda: plan.round_start(3_000_000)):.2f} |")
     print(f"| replacement_index, of 10⁹ | {_us(lambda: replacement_index(1, 2, 3, 0, 10**9), 500):.0f} |")
     passed = _us(lambda: sum(shuffled(range(10_000), 1000, 1)), 5) / 10_000
     print(f"| a stream's shuffle buffer, a sample | {passed:.2f} |")

@@ -20,13 +20,13 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.order.batches import Batches, BatchRange
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 
+from .batches import BatchRange, RankedBatches
 from .waiting import DEADLINE_S
 
 LARGE = 70_000
@@ -310,7 +310,7 @@ class Promise:
         return chosen
 
     def batches(self) -> list[Delivered]:
-        plan = Batches(self.samples, self.given)
+        plan = RankedBatches(self.samples, self.given)
         return [self._batch(k, plan.batch(k)) for k in range(plan.total or 0)]
 
     def _batch(self, number: int, where: BatchRange) -> Delivered:

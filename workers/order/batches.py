@@ -18,13 +18,6 @@ _GROUP_S = 0.004
 _MOST_BATCHES = 64
 
 
-class BatchRange(msgspec.Struct, frozen=True):
-    """The range of one batch: global positions start … start+rows-1."""
-
-    start: int
-    rows: int
-
-
 class Batches:
     """The batches of one rank; every rank has the same number of them.
 
@@ -46,7 +39,7 @@ class Batches:
     def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
         self.samples = samples
         self.parameters = without_source(parameters)
-        self.rank, self.world_size = parameters.rank or 0, parameters.world_size or 1
+        self.world_size = parameters.world_size or 1
         self.start = start
         self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)
@@ -70,19 +63,6 @@ class Batches:
         if self._first_epoch >= epochs:
             return 0
         return self._first_rounds + (epochs - self._first_epoch - 1) * self.batches_per_epoch
-
-    def batch(self, k: int) -> BatchRange:
-        """Return the k-th batch of this rank; raises IndexError if there is no such batch."""
-        total = self.total
-        if k < 0 or (total is not None and k >= total):
-            raise IndexError(f"batch {k} of {total} batches")
-        start = self.round_start(k)
-        batch_size = self.parameters.batch_size
-        rest = self.samples - start % self.samples
-        if self.parameters.last_batch != "partial" or rest >= self.round_rows:
-            return BatchRange(start + self.rank * batch_size, batch_size)
-        rows, longer = divmod(rest, self.world_size)
-        return BatchRange(start + self.rank * rows + min(self.rank, longer), rows + (self.rank < longer))
 
     def round_start(self, k: int) -> int:
         """Return the global position where round k begins: the position to store after k batches."""

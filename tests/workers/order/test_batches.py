@@ -7,11 +7,11 @@ from itertools import chain, pairwise
 import pytest
 from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import LastBatch
-from blobfeed.workers.order.batches import Batches, BatchRange, batches_per_slot, rand_skip_of
+from blobfeed.workers.order.batches import batches_per_slot, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ...support.batches import batches
+from ...support.batches import BatchRange, RankedBatches, batches
 
 SAMPLES = st.integers(1, 70)
 BATCH_SIZE = st.integers(1, 20)
@@ -23,7 +23,7 @@ MODES = st.sampled_from(EVERY_MODE)
 
 def _plans(
     samples: int, batch_size: int, mode: LastBatch, epochs: int | None, ranks: int, start: int = 0
-) -> list[Batches]:
+) -> list[RankedBatches]:
     """One plan for each rank; a combination that is refused does not count as an example."""
     try:
         return [batches(samples, batch_size, mode, epochs, rank, ranks, start) for rank in range(ranks)]
@@ -32,7 +32,7 @@ def _plans(
         raise
 
 
-def _total(plans: list[Batches]) -> int:
+def _total(plans: list[RankedBatches]) -> int:
     totals = {plan.total for plan in plans}
     assert len(totals) == 1
     total = totals.pop()
@@ -44,7 +44,7 @@ def _positions(batch: BatchRange) -> range:
     return range(batch.start, batch.start + batch.rows)
 
 
-def _taken(plans: list[Batches], rounds: range) -> list[int]:
+def _taken(plans: list[RankedBatches], rounds: range) -> list[int]:
     return [*chain.from_iterable(_positions(plan.batch(k)) for k in rounds for plan in plans)]
 
 

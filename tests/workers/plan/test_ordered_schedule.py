@@ -19,7 +19,7 @@ from blobfeed.workers.transport.messages import Announce, Drawn, Run, WeightsCha
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from tests.support.batches import batches
+from tests.support.batches import RankedBatches, batches
 from tests.support.sampled import expected_batches
 
 pytestmark = pytest.mark.pure
@@ -34,7 +34,7 @@ class Cut(NamedTuple):
     """A schedule, the arithmetic that counts its batches, and how many share a slot."""
 
     schedule: OrderedSchedule
-    oracle: Any
+    oracle: RankedBatches
     per_slot: int
     in_first: int
 
@@ -49,7 +49,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     try:
         oracle = batches(samples, batch_size, last_batch, epochs, rank, world_size, start)
     except ParameterError:
-        assume(False)  # too few samples for every rank: test_batches has these
+        assume(False)  # a rank would get none; test_batches tests that error
         raise
     order, per_slot = make_order(samples, shuffle=False, seed=0), draw(st.integers(1, 5))
     in_first = draw(st.sampled_from((1, per_slot)))
