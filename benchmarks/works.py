@@ -112,6 +112,16 @@ _RAW = (
 )
 """One process that gathers rows right into the blob moves each byte once; loaders move it twice, with two cores."""
 
+_SAMPLES = Work(
+    "hdf5_samples",
+    "HDF5, one data set per sample in one file, float32 64×64×3, label in attrs",
+    datasets.HDF5_SAMPLES,
+    (64, 64, 3),
+    ("copy",),
+    dtype="float32",
+    targets=(_faster("torch", 12), _BEST_NUMBER),
+)
+
 WORKS = (
     _stall(0.010),
     _stall(0.050),
@@ -164,24 +174,8 @@ WORKS = (
         ("gather", "read and copy", "copy"),
         targets=(_faster("torch", 4.5), *_RAW, _BEST_NUMBER),
     ),
-    Work(
-        "hdf5_samples",
-        "HDF5, one data set per sample in one file, float32 64×64×3, label in attrs",
-        datasets.HDF5_SAMPLES,
-        (64, 64, 3),
-        ("copy",),
-        dtype="float32",
-        targets=(_faster("torch", 12), _BEST_NUMBER),
-    ),
-    Work(
-        "hdf5_samples_ten",
-        "the same samples in ten files",
-        datasets.HDF5_SAMPLES_TEN,
-        (64, 64, 3),
-        ("copy",),
-        dtype="float32",
-        targets=(_faster("torch", 12), _BEST_NUMBER),
-    ),
+    _SAMPLES,
+    replace(_SAMPLES, name="hdf5_samples_ten", title="the same samples in ten files", data=datasets.HDF5_SAMPLES_TEN),
     Work(
         "hdf5_chunked",
         "HDF5 chunked (8 samples), uncompressed, shuffled",

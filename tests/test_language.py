@@ -25,6 +25,7 @@ ROOMS = (
     "workers/base",
     "workers/loading",
     "workers/order",
+    "workers/pipeline",
     "workers/plan",
     "workers/processes",
     "workers/remote",

@@ -1,4 +1,4 @@
-"""What newcomers get wrong in readers and layers: errors.txt has the words, in setup or with the batch that fails."""
+"""Mistakes of newcomers in readers and layers: errors.txt has the words, in setup or with the batch that fails."""
 
 from __future__ import annotations
 

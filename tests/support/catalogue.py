@@ -85,7 +85,7 @@ def _words(error: BlobfeedError, folder: Path) -> str:
 
 
 def _is_ours(error: BaseException) -> bool:
-    """Whether blobfeed's own code raises the exception, and no library or built-in function that it calls."""
+    """Return true if blobfeed's own code raises the exception, and no library or built-in function that it calls."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:  # it came from a loader
         return isinstance(error, BlobfeedError)

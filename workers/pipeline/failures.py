@@ -28,14 +28,14 @@ _NAMED = 16
 _STDERR = 2
 
 _ADVICE = re.compile(r"\bstart (the training )?again\b")
-"""Of a source that was changed: no repair of one sample, and no other sample, helps the run."""
+"""The advice for a source that was changed: no repair of one sample, and no other sample, helps the run."""
 
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
 
 
 class Failed:
-    """What ended a run, to be raised as often as somebody asks.
+    """The error that ended a run, raised as often as a batch is asked for.
 
     A feed may not keep what was raised: its traceback, and that of a cause from this process, lead to the frames of all
     who asked, and so to the reader. A reader that is forgotten would then never be closed. So a copy is kept.
@@ -63,8 +63,8 @@ def _copied(error: BlobfeedError) -> BlobfeedError:
 
 
 def explain(plan: Plan, failure: Failure | End, take: TakeError) -> BlobfeedError:
-    """What the trainer is to be told of what ended its run, with the loader's own exception as its cause."""
-    if isinstance(failure, End):  # behind the last batch of a run of which nobody knew how long it would be
+    """Return the error that ended the run, with the loader's own exception as its cause."""
+    if isinstance(failure, End):  # behind the last batch of a run whose length was not known
         return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
     cause = take(failure.cause, failure.traceback) if failure.traceback else None
     error = _exception_for(plan, failure, cause)
@@ -111,7 +111,7 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
 
 
 def _stderr_is_broken() -> bool:
-    """Whether standard error is a pipe whose reader has gone."""
+    """Return true if standard error is a pipe whose reader has gone."""
     poller = select.poll()
     poller.register(_STDERR, 0)
     return any(event & select.POLLERR for _, event in poller.poll(0))

@@ -258,7 +258,7 @@ class InlineFeed:
 
 
 def _slots(plan: Plan) -> list[dict[str, Rows]]:
-    """As many as a ring would have, of memory that is taken when it is first written to."""
+    """Return as many slots as a ring would have, of memory that is taken when it is first written to."""
     layout, have = plan.layout, available_memory()
     try:
         if layout.slot_bytes > have:
@@ -273,7 +273,7 @@ def _slots(plan: Plan) -> list[dict[str, Rows]]:
 
 
 def reads_only(plan: Plan) -> bool:
-    """Whether rows are only copied from where they are stored: nothing is decoded, and no user code runs."""
+    """Return true if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
     if plan.order is None or plan.postprocesses:
         return False
     decoded = plan.decoded.value
@@ -281,7 +281,7 @@ def reads_only(plan: Plan) -> bool:
 
 
 def copies_memory(plan: Plan) -> bool:
-    """Whether rows are only copied from memory: no file can be cut or hang meanwhile, and no loader would be faster."""
+    """Return true if rows are only copied from memory: no file can be cut or hang, and no loader would be faster."""
     return reads_only(plan) and is_in_memory(plan.decoded.value.source)
 
 

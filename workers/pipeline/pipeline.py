@@ -51,7 +51,7 @@ os.register_at_fork(after_in_child=_note_fork)
 
 
 class At(msgspec.Struct, frozen=True):
-    """Where the trainer stands. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
+    """The trainer's position. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
 
     progress: Progress
     ready: tuple[Batch, ...] = ()
@@ -106,7 +106,7 @@ class Pipeline(Closing):
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """What each top's rows are, by name, in the tops' order."""
+        """The shape and type of each top's rows, by name, in the tops' order."""
         return self._plan.specs
 
     @property
@@ -195,15 +195,15 @@ class Pipeline(Closing):
             open_.discard(batch)
 
     def is_next(self, batch: Batch) -> bool:
-        """Whether `batch` was peeked at and has not been taken."""
+        """Return true if `batch` was peeked at and has not been taken."""
         return bool(self._at.ready) and self._at.ready[0] is batch
 
     def holds(self, batch: Batch) -> bool:
-        """Whether `batch` has not been released. With `is_next` it says what an interrupted caller has still to do."""
+        """Return true if `batch` is not released. With `is_next` it says what an interrupted caller has still to do."""
         return batch in self._open.get(batch.group, ())
 
     def is_ready(self) -> bool:
-        """Whether `peek` would not wait."""
+        """Return true if `peek` would not wait."""
         try:
             self._look()
         except BlobfeedError:
@@ -278,7 +278,7 @@ class Pipeline(Closing):
     # ---- counts and states
 
     def statistics(self) -> Statistics:
-        """What has been counted so far; still there after close()."""
+        """Return the counts so far; they are still there after close()."""
         if self._feed is None:
             return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         return self._statistics_of(self._feed)
@@ -291,16 +291,16 @@ class Pipeline(Closing):
         return counts if self._before is None else counts.after(self._before)
 
     def activities(self) -> list[LoaderState]:
-        """What each loader is doing; empty before the start."""
+        """Return the activity of each loader; empty before the start."""
         return [] if self._feed is None else self._feed.states()
 
     @property
     def progress(self) -> Progress:
-        """How far the trainer has come: what was taken counts as received."""
+        """The progress of the trainer: a batch that was taken counts as received."""
         return self._at.progress
 
     def state_dict(self) -> State:
-        """Where the next batch stands."""
+        """Return the position of the next batch."""
         return self._at.progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:

@@ -51,13 +51,13 @@ from .files import open_trace
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
-"""How often what the children log is looked at while the trainer never waits."""
+"""The time between two looks at what the children log, while the trainer never waits."""
 
 _LOOK_S = 1.0
-"""How often it is noted where the samples are stored that a trainer waits for."""
+"""The time between two notes of where the samples are stored that a trainer waits for."""
 
 _END_S = 5.0
-"""What the assembler may take to end before it is killed."""
+"""The time that the assembler has to end before it is killed."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -86,7 +86,7 @@ class ProcessFeed:
         self.waited_ns = 0
         self.stalls = 0
         self.start_ns: int | None = None
-        """How long the trainer had waited when it took the first group."""
+        """The time that the trainer had waited when it took the first group."""
         self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
@@ -259,8 +259,10 @@ class ProcessFeed:
                 _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
 
     def note_places(self) -> None:
-        """Write on the board where the samples are stored that loaders are at, and the slowest ones: only the source
-        knows, and whoever reads the board from outside has none."""
+        """Write on the board where the samples are stored that loaders are at, and the slowest ones.
+
+        Only the source knows, and a program that reads the board from outside has none.
+        """
         for line in self.shared.board.lines:
             slowest = line.slowest_sample if line.slowest_ns else -1
             for sample, place in ((line.sample, line.place), (slowest, line.place_slowest)):
@@ -268,7 +270,7 @@ class ProcessFeed:
                     place.note(sample, location_of(self._plan.source, sample))
 
     def activities(self) -> str:
-        """What the loaders are doing, in words."""
+        """Return in words what the loaders are doing."""
         words = what_loaders_do(self.shared.board.states())
         if self._assembler is not None and is_stopped(self._assembler.pid):
             pid = self._assembler.pid

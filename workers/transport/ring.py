@@ -55,7 +55,7 @@ class SlotLayout:
         self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
 
     def ranges(self, first: int, rows: int) -> list[slice]:
-        """Return the bytes of a slot that hold `rows` rows from `first`, for every top."""
+        """Return where rows first … first+rows-1 of every top lie in a slot, as slices of its bytes."""
         every = itertools.chain.from_iterable(self._parts.values())
         return [slice(start + first * size, start + (first + rows) * size) for start, size in every]
 

@@ -1,4 +1,4 @@
-"""What the assembler asks of a stream, asked as the assembler asks: ahead of time, and answered in any order."""
+"""The schedule of a stream, asked as the assembler asks it: ahead of time, and answered in any order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a source is said in words that errors.txt lists, in setup or with the sample that is read."""
+"""Errors of sources have the words that errors.txt lists, in setup or with the sample that is read."""
 
 from __future__ import annotations
 

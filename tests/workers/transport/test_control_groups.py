@@ -1,4 +1,4 @@
-"""How many processes, threads and processors control groups grant, on made-up trees of both versions."""
+"""The processes, threads and processors that control groups grant, on made-up trees of both versions."""
 
 from __future__ import annotations
 

@@ -86,12 +86,12 @@ class FileStamp:
         return is_network(self.device)
 
     def maps(self, row_bytes: int) -> bool:
-        """Whether rows of this size are taken from the file's map."""
+        """Return true if rows of this size are taken from the file's map."""
         return are_small(row_bytes) and not self.on_network
 
 
 def are_small(row_bytes: int) -> bool:
-    """Whether rows of this size are rather taken from a map than read."""
+    """Return true if rows of this size are taken from a map rather than read."""
     return row_bytes < _MAP_BELOW_BYTES
 
 

@@ -185,7 +185,7 @@ class StoredArray:
 
     @property
     def delivers_rows(self) -> bool:
-        """Whether each sample is one stretch of bytes, in the form in which it is delivered."""
+        """True if each sample is one stretch of bytes, in the form in which it is delivered."""
         order = self.arrangement.order
         return (
             self.lies_in_rows

@@ -1,5 +1,7 @@
-"""What sources of files have in common: when the kernel is told of samples before. And those of stored arrays, all but
-finding and checking the arrays: how samples are read."""
+"""The common part of sources of files, which announce samples before they read them; and of sources of stored arrays.
+
+A source of stored arrays finds and checks its arrays; this module reads their samples.
+"""
 
 from __future__ import annotations
 

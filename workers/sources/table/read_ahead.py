@@ -1,4 +1,4 @@
-"""When the kernel is told of samples before they are read."""
+"""The read-ahead of samples: which of them the kernel hears of before they are read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Announcements:
         self._waits = _disk_waits()
 
     def are_due(self, indices: IndexArray) -> bool:
-        """Whether to announce these samples, a task that comes later or the one that is about to be read."""
+        """Return true if these samples are to be announced: a task that comes later, or the one that is read next."""
         if self.warm or not len(indices):
             return False
         name = len(indices), int(indices[0]), int(indices[-1])

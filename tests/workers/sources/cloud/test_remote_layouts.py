@@ -31,7 +31,7 @@ STORED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gzip tiles": ({"chunks": (8, 5, 12, 13), **_CHECKED}, {"chunks": (8,), **_CHECKED}),
     "lzf": ({"chunks": (7, 9, 24, 25), "compression": "lzf"}, {"chunks": (7,), "compression": "lzf"}),
 }
-"""How data and label are stored."""
+"""The ways in which data and label are stored."""
 
 
 @pytest.fixture(params=["one by one", "threads"])
