@@ -14,6 +14,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import Source
 
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
@@ -126,6 +127,27 @@ def test_one_file_that_is_changed_is_an_error_that_names_it(
         rows_of(source, everything)
     untouched = list(range(sum(SIZES[:11])))
     np.testing.assert_array_equal(rows_of(source, untouched)["label"], untouched)
+    source.close()
+
+
+@pytest.mark.parametrize("open_files", [5, 1000])
+def test_a_change_while_rows_are_taken_is_noticed(open_files: int, tmp_path: Path) -> None:
+    _write(tmp_path, "npy").close()
+    given = {"data": "data_*.npy", "label": "label_*.npy"}
+    source = in_loader(opened("npy", tmp_path, **given, open_files=open_files))
+
+    class Overwriting(dict[str, Any]):
+        """Rows that are asked for when the files have been looked at."""
+
+        def __getitem__(self, top: str) -> Any:
+            _overwrite(tmp_path / "data_3.npy")
+            return super().__getitem__(top)
+
+    everything = np.arange(SAMPLES)
+    out = allocate_rows(source.specs, SAMPLES)
+    source.read(everything, out)
+    with pytest.raises(SourceError, match=r"data_3\.npy: it was changed"):
+        source.read(everything, Overwriting(out))
     source.close()
 
 
