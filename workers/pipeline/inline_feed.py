@@ -118,8 +118,7 @@ class InlineFeed:
             elif self._task is None:
                 self._find_task()
             elif self._straight and isinstance(task := self._task, Fill):
-                runs = self._assembly.schedule.runs(task.group, 0, task.rows)
-                [batch] = self._plan.unpack(Announce(task.group, task.slot, runs=runs), self._slots[task.slot])
+                [batch] = self._plan.unpack(Announce(task.group, task.slot, runs=task.runs), self._slots[task.slot])
                 batch.make = partial(self._make, task)
                 self._batches = (batch,)
             else:

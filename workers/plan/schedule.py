@@ -111,14 +111,15 @@ class OrderedSchedule(Schedule):
     _open: _Group = field(default_factory=_Group)
     """The next group, as far as lengths are known."""
     _groups: dict[int, _Group] = field(default_factory=dict)
+    _drawn: DrawnOrder | None = field(init=False)
+    """The order, if it is drawn; asked for several times a batch."""
+
+    def __post_init__(self) -> None:
+        self._drawn = self.order if isinstance(self.order, DrawnOrder) else None
 
     @property
     def _batch_size(self) -> int:
         return self.rounds.parameters.batch_size
-
-    @property
-    def _drawn(self) -> DrawnOrder | None:
-        return self.order if isinstance(self.order, DrawnOrder) else None
 
     @property
     def _is_over(self) -> bool:

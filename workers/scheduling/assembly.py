@@ -244,9 +244,9 @@ class Assembly:
             if not self._send(self.schedule.announcement(group, slot, replaced)):
                 self.ledger.release(group)
                 freed = True
-        if self.schedule.complaint:
+        if complaint := self.schedule.complaint:
             cause, traceback = self.schedule.cause
-            self.end(Failure("SourceError", self.schedule.complaint, cause=cause, traceback=traceback))
+            self.end(Failure("SourceError", complaint, cause=cause, traceback=traceback))
         elif self.schedule.finished:
             self.end(End())
         return freed
