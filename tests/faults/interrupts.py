@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, FrameType
@@ -248,7 +249,22 @@ _WAYS: dict[str, Callable[[Source, int, int], tuple[int, Ledger]]] = {
 }
 
 
+@contextmanager
+def _ctrl_c_heard() -> Iterator[None]:
+    """A shell starts a background job with SIGINT ignored. Then no Ctrl-C can come, and so blobfeed defers none."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def study(scale: Scale, folder: Path) -> Iterator[Figure]:
+    with _ctrl_c_heard():
+        yield from _figures(scale, folder)
+
+
+def _figures(scale: Scale, folder: Path) -> Iterator[Figure]:
     each = -(-scale.interrupts // (2 * len(_WAYS)))
     total = 0
     for seed, (way, run) in enumerate(_WAYS.items(), start=scale.seed):
