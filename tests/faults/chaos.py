@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.scheduling.ledger import ENOUGH_TO_CONVICT, Weight
+from blobfeed.workers.scheduling.ledger import ENOUGH_TO_CONVICT, Evidence
 
 from .figures import Figure
 from .processes import send, some_loader
@@ -22,7 +22,7 @@ from .works import EPOCHS, WORKS, Work
 
 _SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 _ODDS = (5, 3, 2)
-_WEIGHTS = dict(zip(_SIGNALS, (Weight.KILLED_FROM_OUTSIDE, Weight.CRASHED, Weight.HUNG), strict=True))
+_EVIDENCE = dict(zip(_SIGNALS, (Evidence.KILLED_FROM_OUTSIDE, Evidence.CRASHED, Evidence.HUNG), strict=True))
 _PATIENCE_S = 0.05
 
 
@@ -58,12 +58,12 @@ class Injector:
             if batches != len(self.record.digests):
                 batches, spent = len(self.record.digests), 0
             (number,) = self.rng.choices(_SIGNALS, _ODDS)
-            if spent + _WEIGHTS[number] > ENOUGH_TO_CONVICT // 2:
+            if spent + _EVIDENCE[number] > ENOUGH_TO_CONVICT // 2:
                 continue
             victim = some_loader(self.pipeline, self.rng, _PATIENCE_S)
             if victim is not None and send(victim, number):
                 self.struck[number] += 1
-                spent += _WEIGHTS[number]
+                spent += _EVIDENCE[number]
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,10 @@ from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.scheduling.assembly import Assembly, Death, Reception
-from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Task, Weight
+from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Evidence, Task
 from blobfeed.workers.transport.messages import (
     Announce,
+    Assignment,
     BadRow,
     Done,
     Draw,
@@ -34,7 +35,6 @@ from blobfeed.workers.transport.messages import (
     Failure,
     Fill,
     OfSlot,
-    Order,
     Postprocess,
     Ready,
     Release,
@@ -169,11 +169,11 @@ class _NothingYet(PipelineStalled):
 class Loader:
     """`current`: what it is working on. `reported`: the task whose report it sent last, until it begins another."""
 
-    inbox: list[Order] = field(default_factory=list)
+    inbox: list[Assignment] = field(default_factory=list)
     last: int = 0
     ready: bool = False
     """Whether it has been welcomed by the assembler."""
-    current: Order | None = None
+    current: Assignment | None = None
     reported: int = 0
     hung: bool = False
     death: Death | None = None
@@ -333,7 +333,7 @@ class World:
         for number in self.assembly.ledger.dismissed_and_free():
             self.assembly.ledger.remove_loader(number)
             loader = self.loaders[number]
-            loader.death = loader.death or self._death(number, 0, Weight.HUNG)
+            loader.death = loader.death or self._death(number, 0, Evidence.HUNG)
 
     def _dismiss(self) -> None:
         self.left["dismissals"] -= 1
@@ -411,7 +411,7 @@ class World:
         if lost:
             del self.results[number]
         task = loader.current.task.task if loader.current else loader.reported if late else 0
-        loader.death = self._death(number, task, Weight.CRASHED)
+        loader.death = self._death(number, task, Evidence.CRASHED)
 
     def _hang(self, number: int) -> None:
         self.left["hangs"] -= 1
@@ -419,11 +419,11 @@ class World:
 
     def _timeout(self, number: int) -> None:
         loader = self.loaders[number]
-        loader.death = self._death(number, loader.current.task.task if loader.current else 0, Weight.HUNG)
+        loader.death = self._death(number, loader.current.task.task if loader.current else 0, Evidence.HUNG)
 
-    def _death(self, number: int, task: int, weight: Weight) -> Death:
+    def _death(self, number: int, task: int, evidence: Evidence) -> Death:
         state = LoaderState(0, number, Activity.DECODING, task, -1, 0.0)
-        return Death(number, state, "", self.loaders[number].ready, False, weight)
+        return Death(number, state, "", self.loaders[number].ready, False, evidence)
 
     # ---- the trainer
 
@@ -584,7 +584,7 @@ class World:
         rank = {number: position for position, number in enumerate(loaders)}
 
         def told(message: Any) -> object:
-            if isinstance(message, Order):
+            if isinstance(message, Assignment):
                 loader = self.loaders.get(message.loader)
                 number = message.number - loader.last if loader else 0
                 return "order", rank.get(message.loader), max(0, number), told(message.task)
@@ -629,7 +629,7 @@ class World:
             type(self.assembly.last).__name__,
             tuple((rank[number], self.assembly._orders.get(number, 0) - loader.last, told(loader.current),
                    tuple(map(told, loader.inbox)), loader.ready, task_rank.get(loader.reported, -2), loader.hung,
-                   loader.death and (task_rank.get(loader.death.last.task, -2), loader.death.weight))
+                   loader.death and (task_rank.get(loader.death.last.task, -2), loader.death.evidence))
                   for number, loader in self.loaders.items()),
             tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
             tuple(sorted(self.assembly._failures)),
@@ -652,7 +652,7 @@ class World:
         for message in messages:
             if isinstance(message, Done):
                 yield message.task
-            elif isinstance(message, Order):
+            elif isinstance(message, Assignment):
                 yield message.task.task
         yield from (g.postprocess.id for g in self.assembly.ledger._working.values() if g.postprocess)
 
@@ -666,12 +666,12 @@ def is_fault(event: Event) -> bool:
     return interrupted or event[0] in FAULTS
 
 
-def _rows_task(order: Order) -> OfSlot:
+def _rows_task(order: Assignment) -> OfSlot:
     assert not isinstance(order.task, Draw), "no variant has a sampler"
     return order.task
 
 
-def _rows(order: Order) -> range:
+def _rows(order: Assignment) -> range:
     task = _rows_task(order)
     return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
 

@@ -149,7 +149,7 @@ class ConvertedRows:
         self.gather(file, offsets, positions + self.first)
 
 
-Straight = Mapping[str, AnyArray | ConvertedRows]
+DirectRows = Mapping[str, AnyArray | ConvertedRows]
 """Rows of the trainer's own memory into which samples are read without a slot between, by name."""
 
 Rows = AnyArray | RaggedRows

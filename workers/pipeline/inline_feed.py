@@ -25,7 +25,7 @@ import numpy as np
 from ..base.closing import close_all
 from ..base.errors import PipelineStalled, RingAllocationError
 from ..base.hooks import Hooks
-from ..base.specs import Rows, Straight
+from ..base.specs import DirectRows, Rows
 from ..base.statistics import Statistics
 from ..loading.worker import Workplace
 from ..order.sample_rng import OwnGlobals
@@ -179,7 +179,7 @@ class InlineFeed:
         if not (freed or self._assembly.outbox):
             raise PipelineStalled(too_many_held(len(self._slots)))
 
-    def _make(self, task: Fill, into: Straight) -> Mapping[int, int]:
+    def _make(self, task: Fill, into: DirectRows) -> Mapping[int, int]:
         """See Batch.make."""
         if self._failure is not None:
             raise self._failure.error()

@@ -50,8 +50,11 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class At(msgspec.Struct, frozen=True):
-    """The trainer's position. It is replaced as a whole, so that Ctrl-C finds a batch either taken or not."""
+class Intake(msgspec.Struct, frozen=True):
+    """The trainer's progress and the batches that came.
+
+    It is replaced as a whole, so that Ctrl-C finds a batch either taken or not.
+    """
 
     progress: Progress
     ready: tuple[Batch, ...] = ()
@@ -95,7 +98,7 @@ class Pipeline(Closing):
         self._before: Statistics | None = None
         """The counts of the head start, once it is over."""
         self._open: dict[int, set[Batch]] = {}
-        self._at = At(self._plan.begin())
+        self._intake = Intake(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
         self._into_host = False
@@ -161,14 +164,14 @@ class Pipeline(Closing):
         self.check_usable()
         if self._trace is not None:
             self._trace.asks()
-        if not self._at.ready:
+        if not self._intake.ready:
             total = self._plan.total_batches
-            if total is not None and self._at.progress.taken >= total:
+            if total is not None and self._intake.progress.taken >= total:
                 raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
             self._next_batches()
         if self._trace is not None:
             self._trace.has()
-        return self._at.ready[0]
+        return self._intake.ready[0]
 
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
@@ -176,8 +179,8 @@ class Pipeline(Closing):
         if self._feed is not None:
             self._feed.accept(batch.group)
         batch.make = None  # it refers to the feed
-        ready = self._at.ready
-        self._at = At(self._at.progress.after(batch), ready[1:])
+        ready = self._intake.ready
+        self._intake = Intake(self._intake.progress.after(batch), ready[1:])
         if self._trace is not None:
             self._trace.takes(batch.group, batch.number, len(ready))
         return batch
@@ -196,7 +199,7 @@ class Pipeline(Closing):
 
     def is_next(self, batch: Batch) -> bool:
         """Return true if `batch` was peeked at and has not been taken."""
-        return bool(self._at.ready) and self._at.ready[0] is batch
+        return bool(self._intake.ready) and self._intake.ready[0] is batch
 
     def holds(self, batch: Batch) -> bool:
         """Return true if `batch` is not released. With `is_next` it says what an interrupted caller has still to do."""
@@ -208,7 +211,7 @@ class Pipeline(Closing):
             self._look()
         except BlobfeedError:
             return True
-        return bool(self._at.ready)
+        return bool(self._intake.ready)
 
     def look_ahead(self) -> None:
         """Open the next batch's announcement where it has come; raises nothing.
@@ -220,7 +223,7 @@ class Pipeline(Closing):
             self._look()
 
     def _look(self) -> None:
-        if not self._at.ready and self._feed is not None and (batches := self._feed.ready()):
+        if not self._intake.ready and self._feed is not None and (batches := self._feed.ready()):
             self._hold(batches)
 
     @property
@@ -257,7 +260,7 @@ class Pipeline(Closing):
         start of processes raises.
         """
         assert isinstance(self._plan, OrderedPlan)
-        taken = self._at.progress.taken
+        taken = self._intake.progress.taken
         with interrupts_deferred():
             if taken and self._starting is None:
                 self._starting = ProcessFeed(self._plan.from_batch(self._head_start))
@@ -270,10 +273,10 @@ class Pipeline(Closing):
 
     def _hold(self, batches: Sequence[Batch]) -> None:
         if self._plan.batches is None:  # a stream's group may be empty, and how many are asked for depends on the time
-            for number, batch in enumerate(batches, self._plan.first_number + self._at.progress.taken):
+            for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
                 batch.number = number
         self._open[batches[0].group] = set(batches)
-        self._at = At(self._at.progress, tuple(batches))
+        self._intake = Intake(self._intake.progress, tuple(batches))
 
     # ---- counts and states
 
@@ -287,7 +290,7 @@ class Pipeline(Closing):
         # Setup reads samples again and again, to learn how long they take.
         cache, setup = self._plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
-        counts = feed.statistics(self._at.progress.taken).with_cache(own)
+        counts = feed.statistics(self._intake.progress.taken).with_cache(own)
         return counts if self._before is None else counts.after(self._before)
 
     def activities(self) -> list[LoaderState]:
@@ -297,11 +300,11 @@ class Pipeline(Closing):
     @property
     def progress(self) -> Progress:
         """The progress of the trainer: a batch that was taken counts as received."""
-        return self._at.progress
+        return self._intake.progress
 
     def state_dict(self) -> State:
         """Return the position of the next batch."""
-        return self._at.progress.state()
+        return self._intake.progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
@@ -310,13 +313,13 @@ class Pipeline(Closing):
         behind, the rest of the epoch is dealt anew. Raises ParameterError.
         """
         self.check_usable()
-        if self._at.progress.taken:
+        if self._intake.progress.taken:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
         plan = self._plan.resumed(state)
         with interrupts_deferred():
             feed, self._feed = self._feed, None
             self._open.clear()
-            self._plan, self._at = plan, At(plan.begin())
+            self._plan, self._intake = plan, Intake(plan.begin())
             if feed is not None:  # it was started ahead, for batches from another position on
                 feed.close()
         if feed is not None:
@@ -328,7 +331,7 @@ class Pipeline(Closing):
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
         """
         self.check_usable()
-        received = received or self._at.progress
+        received = received or self._intake.progress
         new = self._plan.reweigh(weights, received, started=self._feed is not None)
         if self._feed is not None:
             self._feed.set_weights(new)
@@ -352,7 +355,7 @@ class Pipeline(Closing):
             self._closed = True
             if self._trace is not None:
                 self._trace.end()
-            self._at = At(self._at.progress)
+            self._intake = Intake(self._intake.progress)
             self._open.clear()
             feeds = [feed for feed in (self._feed, self._starting) if feed is not None]
             close_all(*(feed.close for feed in feeds), self._keep_statistics, self._plan.source.close)

@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from ..base.specs import IndexArray, Rows, Straight
+from ..base.specs import DirectRows, IndexArray, Rows
 from ..order.epoch_order import EpochOrder
 from ..transport.messages import Run
 
@@ -35,7 +35,7 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     end: tuple[int, int] | None = None
     """The epoch and item at which the round behind it begins, if the sampler's epochs say so."""
 
-    make: Callable[[Straight], Mapping[int, int]] | None = None
+    make: Callable[[DirectRows], Mapping[int, int]] | None = None
     """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
     and the others in the slot, and returns `replaced`. May be repeated after an interrupt, into other memory. Raises
     what `Feed.next` raises."""

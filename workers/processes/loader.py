@@ -25,7 +25,7 @@ from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
 from ..transport.memory import keep_freed_memory
-from ..transport.messages import Done, Draw, Fill, FromLoader, Order, Ready, StartFailed, ToLoader
+from ..transport.messages import Assignment, Done, Draw, Fill, FromLoader, Ready, StartFailed, ToLoader
 from ..transport.ring import Ring
 from ..transport.status_board import Activity, LoaderStatus
 from .config import Config
@@ -107,7 +107,7 @@ class Tasks:
     def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
         self._loader = loader
         self._link = link
-        self._opener: links.Opener[Order] = links.Opener(key, Order)
+        self._opener: links.Opener[Assignment] = links.Opener(key, Assignment)
         self._status = status
         self._last = 0
 

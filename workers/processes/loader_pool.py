@@ -15,7 +15,7 @@ from typing import Protocol
 
 from ..base.errors import LoaderDied
 from ..scheduling.assembly import OUT_OF_MEMORY, Death
-from ..scheduling.ledger import MAX_ASSIGNED, Weight
+from ..scheduling.ledger import MAX_ASSIGNED, Evidence
 from ..transport.messages import LoaderEnded, LoaderStarted
 from ..transport.status_board import Count, StatusBoard
 from .process import WHERE_TO_LOOK
@@ -170,10 +170,10 @@ class LoaderPool:
         status.end()
         self._free_lines.append(member.line)
         self._board.add(Count.LOADERS, -1)
-        how, weight = event.how, weight_of(event)
+        how, evidence = event.how, evidence_of(event)
         if member.kill_reason:
-            how, weight = f"{how} by us: {member.kill_reason}", Weight.HUNG
-        return Death(event.loader, last, how, member.ready, member.dismissed, weight)
+            how, evidence = f"{how} by us: {member.kill_reason}", Evidence.HUNG
+        return Death(event.loader, last, how, member.ready, member.dismissed, evidence)
 
     def count(self, death: Death, was_idle: bool, now: float) -> None:
         """Count the death of a loader that was not dismissed; raises LoaderDied after too many in a row.
@@ -200,6 +200,6 @@ class LoaderPool:
         self._next_start = now + (pause_s if deaths > _PROMPT else 0)
 
 
-def weight_of(event: LoaderEnded) -> Weight:
-    """Return the weight of a loader's end as evidence against its task."""
-    return Weight.CRASHED if event.crashed else Weight.KILLED_FROM_OUTSIDE
+def evidence_of(event: LoaderEnded) -> Evidence:
+    """Return the evidence of a loader's end against its task."""
+    return Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE

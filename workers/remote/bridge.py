@@ -3,7 +3,7 @@
      assembler                        bridge                          actor N, on some node
         │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
         │ ◄── LoaderStarted, Ready ──── │ ◄─── its host, or a Refusal ──── │      a sample on trial
-        │ ── Order(N, task) ──────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
+        │ ── Assignment(N, task) ─────► │ ── work(job) ──────────────────► │   2. several are under way at a time
         │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
         │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
 

@@ -18,19 +18,19 @@ from ..plan.plan import Plan
 from ..sources.stream import FIX_STREAM
 from ..transport.messages import (
     Announce,
+    Assignment,
     BadRow,
     Done,
     Drawn,
     End,
     Failure,
     Fill,
-    Order,
     Postprocess,
     ToLoader,
     ToTrainer,
 )
 from ..transport.status_board import LoaderState
-from .ledger import Ledger, Task, Weight
+from .ledger import Evidence, Ledger, Task
 
 _MEMORY = 0.7
 """The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
@@ -55,7 +55,7 @@ class Death:
     how: str
     was_ready: bool
     dismissed: bool
-    weight: Weight
+    evidence: Evidence
 
     def __str__(self) -> str:
         return f"{self.last}, {self.how}"
@@ -115,7 +115,7 @@ class Assembly:
 
     # ---- to the loaders
 
-    def assignments(self, now: float) -> Iterator[Order]:
+    def assignments(self, now: float) -> Iterator[Assignment]:
         if self.last is not None:
             return
         self.ledger.rows_per_task = self._task_size.rows
@@ -124,7 +124,7 @@ class Assembly:
             self.ledger.enqueue_draw(draw)
         for loader, task in self.ledger.assign(now):
             self._orders[loader] = number = self._orders.get(loader, 0) + 1
-            yield Order(loader, number, self._message_for(task))
+            yield Assignment(loader, number, self._message_for(task))
 
     def _message_for(self, task: Task) -> ToLoader:
         if task.draw is not None:
@@ -199,7 +199,7 @@ class Assembly:
         if death.loader not in self.ledger.loaders:
             return False
         was_idle = not self.ledger.assigned(death.loader)
-        poisoned = self.ledger.remove_loader(death.loader, death.last.task, death.weight)
+        poisoned = self.ledger.remove_loader(death.loader, death.last.task, death.evidence)
         if poisoned is not None:
             self._settle(poisoned, death)
         return was_idle

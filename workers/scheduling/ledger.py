@@ -33,7 +33,7 @@ ENOUGH_TO_CONVICT = 6
 """The sum of weights of its deaths at which a task counts as poisoned."""
 
 
-class Weight(enum.IntEnum):
+class Evidence(enum.IntEnum):
     """The evidence of a loader's death against its current task."""
 
     KILLED_FROM_OUTSIDE = 1
@@ -318,7 +318,7 @@ class Ledger:
 
     # ---- death
 
-    def remove_loader(self, loader: int, working_on: int = 0, weight: Weight = Weight.CRASHED) -> Task | None:
+    def remove_loader(self, loader: int, working_on: int = 0, evidence: Evidence = Evidence.CRASHED) -> Task | None:
         """Put back the tasks of the dead `loader`; returns the task it died on if loaders died too often on that.
 
         `working_on`: the id of the task that it had begun, 0 for none. Only this task is suspect. The oldest task may
@@ -331,7 +331,7 @@ class Ledger:
         self._put_back_waiting(line)
         for task in line.tasks:
             if task.id == working_on:
-                poison = self._put_back_suspect(task, weight)
+                poison = self._put_back_suspect(task, evidence)
             else:
                 self._put_back(task)
         return poison
@@ -347,12 +347,12 @@ class Ledger:
         else:
             self._enqueue(task)
 
-    def _put_back_suspect(self, task: Task, weight: Weight) -> Task | None:
+    def _put_back_suspect(self, task: Task, evidence: Evidence) -> Task | None:
         if task.rows > 1 and self._schedule.can_be_cut:
             self._cut_rows(task.group, task.slot, task.first_row, task.first_row + task.rows, 1, task.affinity)
             return None
         task.deaths += 1
-        task.suspicion += weight
+        task.suspicion += evidence
         if task.suspicion >= ENOUGH_TO_CONVICT:
             return task
         self._put_back(task)

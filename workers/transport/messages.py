@@ -132,7 +132,7 @@ class Draw(Message, frozen=True, tag="draw"):
     offset: int
 
 
-class Order(Message, frozen=True, tag="order"):
+class Assignment(Message, frozen=True, tag="assignment"):
     """`task` is for `loader`, and the `number`-th that it is given: one sent again, or to another, is not done again.
 
     Rows made twice would be harmless, but by then another batch may lie in their slot.

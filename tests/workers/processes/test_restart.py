@@ -37,7 +37,7 @@ from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.scheduling.assembly import Death
-from blobfeed.workers.scheduling.ledger import Ledger, Weight
+from blobfeed.workers.scheduling.ledger import Evidence, Ledger
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import LoaderStarted
 from blobfeed.workers.transport.status_board import Activity, LoaderState, StatusBoard
@@ -468,7 +468,7 @@ def test_a_row_of_loaders_that_were_all_killed_points_to_memory(how: str, says: 
     board = StatusBoard.create(1)
     pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
     state = LoaderState(9, 1, Activity.DECODING, 1, 5, 0.0)
-    death = Death(1, state, how, was_ready=True, dismissed=False, weight=Weight.KILLED_FROM_OUTSIDE)
+    death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.KILLED_FROM_OUTSIDE)
     for _ in range(10):
         pool.count(death, was_idle=False, now=0.0)
     with pytest.raises(LoaderDied, match=says):
@@ -480,7 +480,9 @@ def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_
     board = StatusBoard.create(1)
     pool = LoaderPool(NoHome(), board, wanted=600, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
     state = LoaderState(9, 1, Activity.WAITING, 0, -1, 0.0)
-    death = Death(1, state, "the bridge has ended", was_ready=True, dismissed=False, weight=Weight.KILLED_FROM_OUTSIDE)
+    death = Death(
+        1, state, "the bridge has ended", was_ready=True, dismissed=False, evidence=Evidence.KILLED_FROM_OUTSIDE
+    )
     pauses = []
     for _ in range(1200):
         pool.count(death, was_idle=False, now=0.0)

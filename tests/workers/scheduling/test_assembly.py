@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.scheduling.assembly import Assembly, Death
-from blobfeed.workers.scheduling.ledger import Weight
+from blobfeed.workers.scheduling.ledger import Evidence
 from blobfeed.workers.transport.messages import (
     Announce,
+    Assignment,
     BadRow,
     Done,
     Failure,
     Fill,
-    Order,
     Postprocess,
     Replaced,
     Run,
@@ -35,11 +35,11 @@ def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Ass
     return made
 
 
-def orders(made: Assembly) -> list[Order]:
+def orders(made: Assembly) -> list[Assignment]:
     return list(made.assignments(0.0))
 
 
-def report(made: Assembly, order: Order, *bad: BadRow) -> bool:
+def report(made: Assembly, order: Assignment, *bad: BadRow) -> bool:
     return made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
 
 
@@ -58,9 +58,9 @@ def announce(group: int, slot: int, replaced: Replaced = (), rows: int = 1) -> A
     return Announce(group, slot, replaced, (Run(0, rows, 0, group * rows),))
 
 
-def death(loader: int, task: int = 0, sample: int = -1, weight: Weight = Weight.CRASHED) -> Death:
+def death(loader: int, task: int = 0, sample: int = -1, evidence: Evidence = Evidence.CRASHED) -> Death:
     state = LoaderState(9, loader, Activity.DECODING, task, sample, 0.0)
-    return Death(loader, state, "killed by SIGSEGV", was_ready=True, dismissed=False, weight=weight)
+    return Death(loader, state, "killed by SIGSEGV", was_ready=True, dismissed=False, evidence=evidence)
 
 
 def test_a_loaders_orders_are_numbered_from_one() -> None:

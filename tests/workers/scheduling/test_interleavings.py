@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.scheduling.assembly import Assembly, Reception
-from blobfeed.workers.scheduling.ledger import Ledger, Task, Weight
+from blobfeed.workers.scheduling.ledger import Evidence, Ledger, Task
 from blobfeed.workers.transport.messages import Announce, Release
 
 from tests.interleavings.explore import explore
@@ -74,10 +74,10 @@ def _a_suspect_is_not_put_back(patch: pytest.MonkeyPatch) -> None:
 def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None:
     right = Ledger._put_back_suspect
 
-    def wrong(ledger: Ledger, task: Task, weight: Weight) -> Task | None:
+    def wrong(ledger: Ledger, task: Task, evidence: Evidence) -> Task | None:
         if task.rows > 1:
             ledger._put_back(task)
-        return right(ledger, task, weight)
+        return right(ledger, task, evidence)
 
     patch.setattr(Ledger, "_put_back_suspect", wrong)
 
@@ -85,16 +85,16 @@ def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None
 def _each_death_counts_double(patch: pytest.MonkeyPatch) -> None:
     right = Ledger._put_back_suspect
 
-    def wrong(ledger: Ledger, task: Task, weight: Weight) -> Task | None:
+    def wrong(ledger: Ledger, task: Task, evidence: Evidence) -> Task | None:
         task.deaths += 1
-        return right(ledger, task, weight)
+        return right(ledger, task, evidence)
 
     patch.setattr(Ledger, "_put_back_suspect", wrong)
 
 
 def _a_death_weighs_double(patch: pytest.MonkeyPatch) -> None:
     right = Ledger._put_back_suspect
-    patch.setattr(Ledger, "_put_back_suspect", lambda ledger, task, weight: right(ledger, task, 2 * weight))
+    patch.setattr(Ledger, "_put_back_suspect", lambda ledger, task, evidence: right(ledger, task, 2 * evidence))
 
 
 def _a_release_frees_twice(patch: pytest.MonkeyPatch) -> None:

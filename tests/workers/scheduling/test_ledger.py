@@ -8,7 +8,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Ledger, Task, Weight
+from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Evidence, Ledger, Task
 from blobfeed.workers.transport.messages import Draw
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -83,15 +83,15 @@ class LedgerMachine(RuleBasedStateMachine):
         assert loader not in self.ledger.overdue(self.now + 1000, 1)
 
     @precondition(lambda self: self.working)
-    @rule(data=st.data(), begun=st.booleans(), weight=st.sampled_from(Weight))
-    def a_loader_dies(self, data: st.DataObject, begun: bool, weight: Weight) -> None:
+    @rule(data=st.data(), begun=st.booleans(), evidence=st.sampled_from(Evidence))
+    def a_loader_dies(self, data: st.DataObject, begun: bool, evidence: Evidence) -> None:
         loader = data.draw(st.sampled_from(sorted(self.working)))
         tasks = self.working.pop(loader)
         suspect = tasks[0] if tasks and begun else None
         for task in tasks:
             if task.is_postprocess:
                 self.written[task.group].clear()  # the half-changed group is made anew
-        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, weight)
+        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, evidence)
         if poisoned is not None:
             assert poisoned is suspect
             assert poisoned.rows <= 1, "a task of many rows was called poisoned before it was cut down"
@@ -216,8 +216,10 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
     assert ledger.overdue(11.0, 10.0) == []
 
 
-@pytest.mark.parametrize(("weight", "enough"), [(Weight.HUNG, 3), (Weight.CRASHED, 4), (Weight.KILLED_FROM_OUTSIDE, 7)])
-def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: Weight, enough: int) -> None:
+@pytest.mark.parametrize(
+    ("evidence", "enough"), [(Evidence.HUNG, 3), (Evidence.CRASHED, 4), (Evidence.KILLED_FROM_OUTSIDE, 7)]
+)
+def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(evidence: Evidence, enough: int) -> None:
     ledger = make_ledger(rows=3, slots=1)
     deadly_row = 1
     deaths = 0
@@ -230,33 +232,33 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(weight: 
                 break
             ledger.done(loader, task.id, 0.0)
         deaths += 1
-        if poisoned := ledger.remove_loader(loader, task.id, weight):
+        if poisoned := ledger.remove_loader(loader, task.id, evidence):
             break
     assert poisoned is not None
     assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
     assert poisoned.deaths == enough - 1, "the first death was of three rows, and only cut them"
-    assert poisoned.suspicion == (enough - 1) * weight
+    assert poisoned.suspicion == (enough - 1) * evidence
     assert deaths == enough
 
 
 @pytest.mark.parametrize(
     ("deaths", "convicted"),
     [
-        ([Weight.HUNG], False),
-        ([Weight.HUNG, Weight.CRASHED], False),
-        ([Weight.HUNG, Weight.HUNG], True),
-        ([Weight.HUNG, Weight.CRASHED, Weight.KILLED_FROM_OUTSIDE], True),
-        ([Weight.CRASHED, Weight.CRASHED, Weight.KILLED_FROM_OUTSIDE], False),
+        ([Evidence.HUNG], False),
+        ([Evidence.HUNG, Evidence.CRASHED], False),
+        ([Evidence.HUNG, Evidence.HUNG], True),
+        ([Evidence.HUNG, Evidence.CRASHED, Evidence.KILLED_FROM_OUTSIDE], True),
+        ([Evidence.CRASHED, Evidence.CRASHED, Evidence.KILLED_FROM_OUTSIDE], False),
     ],
 )
-def test_deaths_of_different_kinds_add_up(deaths: list[Weight], convicted: bool) -> None:
+def test_deaths_of_different_kinds_add_up(deaths: list[Evidence], convicted: bool) -> None:
     ledger = make_ledger(rows=1, slots=1)
     ledger.open_groups()
     poisoned = None
-    for loader, weight in enumerate(deaths):
+    for loader, evidence in enumerate(deaths):
         ledger.add_loader(loader)
         ((_, task),) = ledger.assign(0.0)
-        poisoned = ledger.remove_loader(loader, task.id, weight)
+        poisoned = ledger.remove_loader(loader, task.id, evidence)
     assert (poisoned is not None) == convicted
 
 

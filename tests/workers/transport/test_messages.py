@@ -29,7 +29,7 @@ def kinds(carried: Any) -> tuple[Any, ...]:
 LINKS: dict[str, Any] = {
     "releases": ToAssembler,
     "batches": ToTrainer,
-    "tasks": messages.Order,
+    "tasks": messages.Assignment,
     "results": FromLoader,
     "to the bridge": messages.ToBridge,
     "from the bridge": messages.FromBridge,

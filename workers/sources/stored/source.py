@@ -16,7 +16,7 @@ import numpy as np
 from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
 from ...base.source import Source
-from ...base.specs import ArraySpec, ConvertedRows, IndexArray, NamedRows, RaggedRows, Rows, Straight
+from ...base.specs import ArraySpec, ConvertedRows, DirectRows, IndexArray, NamedRows, RaggedRows, Rows
 from ..files.file import Locking, as_bytes, require_in_range, split_by_part
 from ..files.identity import digest, of_stamps
 from ..files.remote import CONNECTIONS, RemoteStamp
@@ -158,7 +158,7 @@ class StoredSource(FilesSource):
 
     def _read(self, indices: IndexArray, out: NamedRows) -> None:
         for group in self._groups:
-            group.read(indices, cast("Straight", out))
+            group.read(indices, cast("DirectRows", out))
 
     def _fetch(self, indices: IndexArray) -> None:
         for group in self._groups:
@@ -219,7 +219,7 @@ class _Group:
         together = zip(*(column.arrays for column in columns.values()), strict=True)
         self._numbers = [tuple({files.number(array.file): None for array in arrays}) for arrays in together]
 
-    def read(self, indices: IndexArray, out: Straight) -> None:
+    def read(self, indices: IndexArray, out: DirectRows) -> None:
         parts, local = self._located(indices)
         self._use(parts)
         for top, column in self._rows.items():
