@@ -16,13 +16,14 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 unexport PYTHONPATH PYTHONHOME
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
-.PHONY: help train test test-long test-cloud test-wheel test-cuda quick faults bench docs lint types pytest format clean distclean
+.PHONY: help train test test-long test-lowest test-cloud test-wheel test-cuda quick faults bench docs lint types pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
 	@echo 'make test       every check: format, lint, types, tests'
 	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
 	@echo 'make test-long  every check, with the tests that take minutes'
+	@echo 'make test-lowest the tests, with the oldest versions of libraries that setup.py accepts'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
 	@echo 'make test-wheel the tests of layers and readers, with the built wheel and without the folders it is built from'
 	@echo 'make test-cuda  the tests that need a GPU, under torch'"'"'s race detector, and the table of benchmarks.delivery'
@@ -39,6 +40,15 @@ test: lint types pytest
 
 test-long: lint types
 	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
+
+# In an environment of its own. Old libraries beside new ones warn of each other, so that warnings are no errors there.
+test-lowest:
+	mkdir -p $(VENV)/lowest
+	$(PYTHON) tests/support/lowest.py > $(VENV)/lowest/constraints.txt
+	$(MAKE) VENV=$(VENV)/lowest CONSTRAINED='--constraint $(VENV)/lowest/constraints.txt --no-warn-script-location' \
+		PYTEST_OPTIONS='-W default --deselect tests/test_package.py::$(PINNED)' pytest
+
+PINNED := test_every_dependency_is_pinned_at_the_version_that_is_tested
 
 # A server that is missing is skipped, and named at the end.
 test-cloud: $(VENV)/package $(VENV)/test-dependencies $(VENV)/cloud/installed
@@ -95,7 +105,7 @@ types: $(VENV)/package $(VENV)/test-dependencies
 # Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead. In the
 # order of tests/conftest.py, which begins with the files that take longest; xdist's own begins with those of most tests.
 pytest: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(PYTEST_OPTIONS)
 
 format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .

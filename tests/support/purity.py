@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 
+import numpy.testing  # noqa: F401 - NumPy 1.26 starts `lscpu` when it is imported, and pure tests use it
+
 _TESTS = Path(__file__).resolve().parent.parent
 ROOMS = (
     "trainer/prototxt",

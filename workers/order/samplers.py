@@ -287,7 +287,7 @@ def _integers(drawn: Any, what: str) -> IndexArray:
     if len(array) and array.dtype.kind not in "iu":
         hint = "; a mask becomes indices by np.flatnonzero" if array.dtype.kind == "b" else ""
         raise SourceError(
-            f"{what}: its first index is {array[0]!r}, of type {array.dtype}: expected whole numbers{hint}"
+            f"{what}: its first index is {array.tolist()[0]!r}, of type {array.dtype}: expected whole numbers{hint}"
         )
     return array.astype(np.int64, copy=False)
 

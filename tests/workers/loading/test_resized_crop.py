@@ -91,4 +91,5 @@ def test_a_part_is_resized_by_opencv(dtype: str, lies: str, how: dict[str, Any])
         expected = expected[:, ::-1, order] if crop.mirrored else expected[:, :, order]
         if how.get("force_gray"):
             expected = (expected @ [0.114, 0.587, 0.299])[..., np.newaxis]
-        np.testing.assert_allclose(rows[0], expected.transpose(2, 0, 1), atol=1.1 if how.get("force_gray") else 1e-3)
+        rounds = how.get("force_gray") or dtype.endswith("16")  # OpenCV 4.8 does so by the memory's order
+        np.testing.assert_allclose(rows[0], expected.transpose(2, 0, 1), atol=1.1 if rounds else 1e-3)

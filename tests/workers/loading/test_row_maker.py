@@ -50,7 +50,7 @@ def row_of(made: RowMaker, raw: Sample) -> dict[str, AnyArray]:
             assert not rows.memory[2].any()
             found[name] = rows.get(1)
         else:
-            assert not rows[0].any()
+            assert not any(rows[0].tobytes())
             assert not rows[2].any()
             found[name] = rows[1]
     return found

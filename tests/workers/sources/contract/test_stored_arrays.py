@@ -171,7 +171,7 @@ def _zarr_3(data: st.DataObject, shape: Sequence[int]) -> dict[str, Any]:
 
 @settings(max_examples=60)
 @given(data=st.data())
-@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_zarr_groups(data: st.DataObject) -> None:
     tops = data.draw(some_tops(["<f4"]))
     with own_folder() as folder:

@@ -87,7 +87,7 @@ def write(folder: Path, name: str, values: Any, **how: Any) -> None:
 
 
 @pytest.mark.parametrize("how", WRITTEN)
-@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_what_the_library_wrote_is_delivered_in_any_order(how: str, place: Any, tmp_path: Path) -> None:
     data, label = some_array(SHAPE, "f4"), some_array((SAMPLES,), "i8", 1)
     write(tmp_path, "data", data, **WRITTEN[how])
@@ -208,7 +208,7 @@ def test_it_is_said_if_a_chunk_is_larger_than_the_cache(tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize("how", ["v2", "v3", "v3, shards"])
-@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_a_cache_of_chunks_that_have_changed_is_made_anew(how: str, tmp_path: Path) -> None:
     data = np.ones(SHAPE, "f4")
     write(tmp_path, "data", data, **WRITTEN[how])
@@ -242,7 +242,7 @@ def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("how", ["v2", "v3"])
-@pytest.mark.filterwarnings("ignore:.*:zarr.errors.ZarrUserWarning")
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_a_glob_in_object_storage_means_groups_in_natural_order(
     how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
