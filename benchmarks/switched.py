@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from blobfeed.workers.processes import loader
-from blobfeed.workers.sources.stored.npy import NpySource
+from blobfeed.workers.sources.stored.npy import open_npy
+from blobfeed.workers.sources.table import Table
 from blobfeed.workers.transport.status_board import LoaderStatus
 from blobfeed.workers.watching.trace import SlotTrace, TraceFile, TrainerTrace
 
@@ -36,15 +37,15 @@ class Flag:
         self._map[0] = value
 
 
-class SwitchedSource(NpySource):
+class SwitchedSource(Table):
     """The array `image` of a .npy file."""
 
     def __init__(self, path: Path, flag: Path) -> None:
-        super().__init__({"image": str(path)})
+        self.__dict__.update(open_npy({"image": str(path)}).__dict__)
         self._flag = flag
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
+        super().__setstate__(state)
         switch(Flag(self._flag))
 
 

@@ -11,7 +11,7 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError, PipelineClosed
 from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.sources.stored.source import StoredSource
+from blobfeed.workers.sources.table import Table
 
 from tests.support.interrupting import interrupts_in
 from tests.support.reader_data import IMAGE, boxes, images, labels, write_hdf5
@@ -66,13 +66,13 @@ def test_a_partial_batch_leaves_the_rest_of_the_arrays_as_it_was(source: dict[st
 
 def test_rows_are_read_straight_into_an_array_of_their_type(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "data.npy", np.random.default_rng(0).random((SAMPLES, 3, 128, 128), np.float32))
-    own, read_rows, read_into = {"data": np.zeros((4, 3, 128, 128), np.float32)}, StoredSource.read, []
+    own, read_rows, read_into = {"data": np.zeros((4, 3, 128, 128), np.float32)}, Table.read, []
 
-    def noting(self: StoredSource, indices: Any, out: Any) -> None:
+    def noting(self: Table, indices: Any, out: Any) -> None:
         read_into.append(out["data"])
         read_rows(self, indices, out)
 
-    monkeypatch.setattr(StoredSource, "read", noting)
+    monkeypatch.setattr(Table, "read", noting)
     with read({"npy": {"data": str(tmp_path / "data.npy")}}) as reader:
         for _ in reader.into(own):
             pass

@@ -42,14 +42,14 @@ class Kind:
 
 KINDS: Mapping[str, Kind] = {
     "hdf5": Kind(
-        "hdf5.source:HDF5Source",
+        "hdf5.source:open_hdf5",
         "hdf5.source:HDF5Options",
         names=r"\.(h5|hdf5)",
         signatures=((0, _HDF5), *((512 << n, _HDF5) for n in range(12))),  # other bytes may precede, as in MATLAB's
     ),
     "hdf5_samples": Kind("hdf5_samples.source:HDF5SamplesSource", "hdf5_samples.source:HDF5SamplesOptions"),
     "npy": Kind(
-        "stored.npy:NpySource",
+        "stored.npy:open_npy",
         "stored.npy:NpyOptions",
         example="{data: data.npy, label: label.npy}",
         about="Every other key is a top, with a path, a glob or a list of them: {npy: {data: x.npy, label: y.npy}}.",
@@ -86,7 +86,7 @@ KINDS: Mapping[str, Kind] = {
         markers=("dataset_dict.json", "state.json"),
     ),
     "zarr": Kind(
-        "zarr.source:ZarrSource",
+        "zarr.source:open_zarr",
         "zarr.source:ZarrOptions",
         library="zarr",
         markers=("zarr.json", ".zgroup", ".zarray"),

@@ -17,8 +17,9 @@ from ..files.file import Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.layout import Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top
-from ..stored.source import StoredSource, cache_bytes
+from ..stored.grid import stored_table
+from ..stored.layout import Arrangement, Chunked, Dims, StoredArray, dims_by_top
+from ..table import Table
 
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,42 +49,36 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     open_files: Positive | None = None
 
 
-class HDF5Source(StoredSource):
+def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """The samples of one or several HDF5 files, put end to end; each top is the data set of that name.
 
     Bytes are read by their offset in the file, without the library, if the layout allows (docs/sources_hdf5.md).
+    `options`: the fields of HDF5Options. `tops`: names of data sets; None as `default_tops` says.
     """
+    # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
+    from .examine import default_tops, examine_file
 
-    kind = "hdf5"
-
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: the fields of HDF5Options. `tops`: names of data sets; None as `default_tops` says."""
-        # Imported only here, since it needs h5py: a loader that reads by file offsets is spared that time.
-        from .examine import default_tops, examine_file
-
-        checked = check_options(options, HDF5Options, "source hdf5")
-        paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
-        wanted = tuple(tops or _default_tops(stamp_of(paths[0]), partial(default_tops, locking=checked.locking)))
-        dims = dims_by_top(checked.dims, wanted, "source hdf5")
-        examine = partial(
-            examine_file,
-            tops=wanted,
-            dims=dims,
-            locking=checked.locking,
-            max_length=checked.max_length,
-            allow_external=checked.allow_external,
-        )
-        files = [
-            _examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths
-        ]
-        columns = {top: Column([arrays[top] for arrays in files], "source hdf5") for top in wanted}
-        super().__init__(
-            columns,
-            limit=checked.limit,
-            locking=checked.locking,
-            open_files=checked.open_files,
-            chunk_cache_bytes=cache_bytes(checked.chunk_cache_bytes, columns, "source hdf5"),
-        )
+    checked = check_options(options, HDF5Options, "source hdf5")
+    paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
+    wanted = tuple(tops or _default_tops(stamp_of(paths[0]), partial(default_tops, locking=checked.locking)))
+    dims = dims_by_top(checked.dims, wanted, "source hdf5")
+    examine = partial(
+        examine_file,
+        tops=wanted,
+        dims=dims,
+        locking=checked.locking,
+        max_length=checked.max_length,
+        allow_external=checked.allow_external,
+    )
+    files = [_examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths]
+    return stored_table(
+        "hdf5",
+        {top: [arrays[top] for arrays in files] for top in wanted},
+        limit=checked.limit,
+        locking=checked.locking,
+        open_files=checked.open_files,
+        chunk_cache_bytes=checked.chunk_cache_bytes,
+    )
 
 
 class _Arrays(msgspec.Struct):

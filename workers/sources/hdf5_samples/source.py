@@ -21,7 +21,8 @@ from ..files.identity import digest, of_stamps
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.source import LIBRARY_MODULE, FilesSource
+from ..stored.grid import LIBRARY_MODULE
+from ..stored.source import FilesSource
 from ..stored.store import FileStore
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -119,7 +120,7 @@ class HDF5SamplesSource(FilesSource):
         """Begin to use the files of these samples; returns the address at which the file of each starts."""
         parts = np.searchsorted(self._index.starts, indices, side="right") - 1
         numbers = self._numbers[parts]
-        self._files.use(np.flatnonzero(np.bincount(numbers)).tolist())
+        self._files.use(np.bincount(numbers).nonzero()[0].tolist())
         starts: IndexArray = self._files.starts[numbers]
         return starts
 
@@ -145,7 +146,7 @@ class HDF5SamplesSource(FilesSource):
             else:
                 rows[position] = sample
         except Exception as error:
-            self._files.require_unchanged()  # it may be why
+            self._files.finish()  # it may be why
             if isinstance(error, BlobfeedError):
                 raise
             raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error

@@ -94,7 +94,7 @@ class GroupFiles(Store[int]):
     # ---- the store
 
     def begin(self) -> None:
-        self._opened.begin_task()
+        self._opened.begin()
 
     def file_of(self, group: int) -> Raw:
         """The open file of a row group; raises SourceError for one that was cut short."""
@@ -106,7 +106,7 @@ class GroupFiles(Store[int]):
         return self._opened.open(self._opened.number(stamp)).raw
 
     def finish(self) -> None:
-        self._opened.require_unchanged()
+        self._opened.finish()
 
     def fetch(self, places: Sequence[int]) -> None:
         for raw, offsets, sizes in self._pieces(places):

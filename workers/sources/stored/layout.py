@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...base.checks import chosen
-from ...base.errors import ParameterError, SourceError
-from ...base.specs import ArraySpec, IndexArray
-from ..files.file import locate_part
+from ...base.errors import ParameterError
 from ..files.remote import Stamp
 
 _DELIVERED = "cdhw"
@@ -226,70 +223,3 @@ class StoredArray:
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
         dtype = self.dtype.kind if self.dtype.kind in "SU" else self.dtype.newbyteorder("=")
         return dtype, self.longest is None, self.sample_shape
-
-
-class Column:
-    """One top: the samples of `arrays`, one array after the other; array k begins with sample starts[k].
-
-    Raises SourceError, begun by `what`, if their samples differ in shape or type.
-    """
-
-    one_piece = -1
-    """The address of the first sample, if all of them lie behind each other."""
-
-    def __init__(self, arrays: Sequence[StoredArray], what: str) -> None:
-        self.arrays = tuple(arrays)
-        self.starts = np.cumsum([0, *(array.samples for array in arrays)], dtype=np.int64)
-        first = arrays[0]
-        for array in arrays:
-            if array.form != first.form:
-                raise SourceError(
-                    f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.dtype}, "
-                    f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
-                    "same type"
-                )
-
-    @cached_property
-    def row_bytes(self) -> int:
-        """Bytes of a sample if all are delivered as they are stored, each one stretch; else 0."""
-        sizes = {array.sample_bytes if array.delivers_rows else 0 for array in self.arrays}
-        return sizes.pop() if len(sizes) == 1 else 0
-
-    def place(self, starts: IndexArray) -> None:
-        """Take the address at which each part's file starts, shape (parts,), before `addresses` is called."""
-        if self.row_bytes:
-            chunks = [array.layout for array in self.arrays if isinstance(array.layout, Chunked)]
-            self._first_chunk = np.cumsum([0, *(len(layout.offsets) for layout in chunks)], dtype=np.int64)[:-1]
-            self._per_chunk = np.array([max(1, layout.chunk[0]) for layout in chunks], np.int64)
-            offsets = [start + layout.offsets for start, layout in zip(starts.tolist(), chunks, strict=True)]
-            self._chunks = np.concatenate(offsets)
-            if len(self._chunks) == 1:
-                self.one_piece = int(self._chunks[0])
-
-    def addresses(self, parts: IndexArray, local: IndexArray) -> IndexArray:
-        """The address of sample local[i] of part parts[i], for all i, of samples that lie in rows."""
-        addresses: IndexArray
-        if self.one_piece >= 0:
-            addresses = local * self.row_bytes + self.one_piece
-        elif len(self._chunks) == len(self.arrays):  # each part is one piece
-            addresses = self._chunks[parts] + local * self.row_bytes
-        else:
-            chunk, within = np.divmod(local, self._per_chunk[parts])
-            addresses = self._chunks[self._first_chunk[parts] + chunk] + within * self.row_bytes
-        return addresses
-
-    def __len__(self) -> int:
-        return int(self.starts[-1])
-
-    @property
-    def spec(self) -> ArraySpec:
-        # Strings of varying length are as long as the longest of their file: the longest of all holds each.
-        dtype = max((array.dtype for array in self.arrays), key=lambda dtype: dtype.itemsize).newbyteorder("=")
-        if self.arrays[0].longest is not None:
-            return ArraySpec((max(array.longest or 0 for array in self.arrays),), dtype, varies=True)
-        return ArraySpec(self.arrays[0].sample_shape, dtype)
-
-    def where(self, index: int) -> str:
-        """The array that holds sample `index`, and its number in there."""
-        number, local = locate_part(self.starts, index)
-        return f"{self.arrays[number]}[{local}]"

@@ -19,8 +19,9 @@ from ...base.parameters import Parameters, Positive
 from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
-from .layout import FIRST_AXIS, Arrangement, Chunked, Column, Dims, StoredArray, dims_by_top, from_names
-from .source import StoredSource
+from ..table import Table
+from .grid import stored_table
+from .layout import FIRST_AXIS, Arrangement, Chunked, Dims, StoredArray, dims_by_top, from_names
 
 
 class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,33 +38,29 @@ class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     open_files: Positive | None = None
 
 
-class NpySource(StoredSource):
-    """The samples of .npy files: each top its own file, or several files put end to end."""
+def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
+    """The samples of .npy files: each top its own file, or several files put end to end.
 
-    kind = "npy"
-
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: for each top its path, glob or list of them, and the fields of NpyOptions."""
-        fields = NpyOptions.__struct_fields__
-        checked = check_options({name: options[name] for name in fields if name in options}, NpyOptions, "source npy")
-        named = {name: _paths(name, value) for name, value in options.items() if name not in fields}
-        if not named:
+    `options`: for each top its path, glob or list of them, and the fields of NpyOptions.
+    """
+    fields = NpyOptions.__struct_fields__
+    checked = check_options({name: options[name] for name in fields if name in options}, NpyOptions, "source npy")
+    named = {name: _paths(name, value) for name, value in options.items() if name not in fields}
+    if not named:
+        raise ParameterError("source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}")
+    wanted = chosen(named, tops, "source npy")
+    for name in named.keys() - wanted.keys():
+        if not _are_there(named[name], base_dir):
             raise ParameterError(
-                "source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}"
+                f"source npy: unknown parameter {name!r}{_meant(name)}: the tops are {', '.join(wanted)}, and "
+                f"{shown(named[name])} is no file for another; the other parameters are {', '.join(fields)}"
             )
-        wanted = chosen(named, tops, "source npy")
-        for name in named.keys() - wanted.keys():
-            if not _are_there(named[name], base_dir):
-                raise ParameterError(
-                    f"source npy: unknown parameter {name!r}{_meant(name)}: the tops are {', '.join(wanted)}, and "
-                    f"{shown(named[name])} is no file for another; the other parameters are {', '.join(fields)}"
-                )
-        dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
-        columns = {}
-        for top, paths in wanted.items():
-            files = expand_paths(paths, base_dir, "source npy")
-            columns[top] = Column([_examine(path, top, dims.get(top)) for path in files], "source npy")
-        super().__init__(columns, limit=checked.limit, open_files=checked.open_files)
+    dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
+    found = {
+        top: [_examine(path, top, dims.get(top)) for path in expand_paths(paths, base_dir, "source npy")]
+        for top, paths in wanted.items()
+    }
+    return stored_table("npy", found, limit=checked.limit, open_files=checked.open_files)
 
 
 def _paths(top: str, value: object) -> list[str]:

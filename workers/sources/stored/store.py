@@ -10,9 +10,11 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
+from itertools import repeat
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,8 +23,10 @@ from ...base.errors import SourceError
 from ...base.specs import IndexArray
 from ...transport.shared_map import AddressRange
 from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, split_by_part
+from ..files.identity import of_stamps
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile, RemoteStamp, Stamp
+from ..files.store import Store
 from ..table.read_ahead import Announcements
 from .layout import Chunked, ChunkObjects, StoredArray
 from .rows import ChunkedRows, StoredRows
@@ -38,9 +42,10 @@ _MOST_MAPS = 1 << 14  # a process may have 65,530 by default
 _MOST_BYTES = 1 << 44  # of 2⁴⁷ that there are
 _FANCY_BELOW_BYTES = 2048
 _NOTHING: Bytes = np.empty(0, np.uint8)
+_CHANGED_NS = attrgetter("st_ctime_ns")
 
 
-class FileStore:
+class FileStore(Store[int]):
     """The files of a source. File k has the addresses from starts[k] on, and a page behind it belongs to none.
 
     `most_files`: how many to keep open; None for as many as a quarter of the descriptors that the process may have
@@ -72,7 +77,11 @@ class FileStore:
         return self._numbers[stamp.path]
 
     def begin(self) -> None:
-        """Call before anything is read: in a forked copy nothing is open."""
+        self._prepare()
+        self._used.clear()
+
+    def _prepare(self) -> None:
+        """Begin with nothing open, in a process that has not begun: in a forked copy, too."""
         if os.getpid() == self._process:
             return
         self._process = os.getpid()
@@ -82,7 +91,7 @@ class FileStore:
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self._most = most_files or max(_FEW_FILES, allowed)
         self._opened: dict[int, OpenFile] = {}  # the last used one at the end
-        self._used: dict[int, int] = {}
+        self._used: set[int] = set()
         self._stay_open = not self.is_remote and len(self.stamps) <= self._most
         self._descriptors = [-1] * len(self.stamps)
         self._range, self._mapped = self._reserve(), np.zeros(len(self.stamps), np.bool_)
@@ -98,7 +107,7 @@ class FileStore:
 
     def open(self, number: int) -> OpenFile:
         """Return the file, opened now if it is not open; it may be closed again when another one is asked for."""
-        self.begin()
+        self._prepare()
         file = self._opened.pop(number, None)
         if file is None:
             file = self._open(number)
@@ -143,45 +152,44 @@ class FileStore:
     # ---- a task: before it files must not be cut short, since touching a map would be SIGBUS; after it they must not
     # have been changed at all. Only then is it certain that what was read is what was examined.
 
-    def begin_task(self) -> None:
-        self.begin()
-        self._used.clear()
-
-    def use(self, numbers: Iterable[int]) -> None:
-        """Open these files, if they are to be read; raises SourceError if one was cut short."""
-        self.begin()
-        new = [number for number in numbers if number not in self._used] if self._used else list(numbers)
-        self._used.update(zip(new, new, strict=True))
-        if self._stay_open and new:
-            # For 1,000 files with as little Python for each of them as can be, which took a third of the time.
-            descriptors = [self._descriptors[number] for number in new]
+    def use(self, numbers: Sequence[int]) -> None:
+        """Open these files, each named once, if they are to be read; raises SourceError if one was cut short."""
+        self._prepare()
+        new = [number for number in numbers if number not in self._used] if self._used else numbers
+        self._used.update(new)
+        # For 1,000 files with as little Python for each of them as can be, here and below: it took a third of the time.
+        if self._stay_open:
+            descriptors = [*map(self._descriptors.__getitem__, new)]
             if -1 in descriptors:
                 descriptors = [self.open(number).raw.descriptor for number in new]
-            for number, descriptor in zip(new, descriptors, strict=True):
-                if os.lseek(descriptor, 0, os.SEEK_END) < self._sizes[number]:
-                    break
-            else:
+            sizes = [*map(os.lseek, descriptors, repeat(0), repeat(os.SEEK_END))]
+            if sizes == [*map(self._sizes.__getitem__, new)]:
                 return
         for number in new:
             self.open(number).raw.require_intact()
 
     def watch(self, numbers: Iterable[int]) -> None:
         """Note files that are read by a library, through another file."""
-        self._used.update((number, number) for number in numbers)
+        self._used.update(numbers)
 
-    def require_unchanged(self) -> None:
-        """Raises SourceError if a file that the task used was changed since it was examined."""
+    def finish(self) -> None:
         if self._stay_open:
-            with suppress(OSError):  # a file that is only watched has no descriptor: each is looked at below
-                for number in self._used:
-                    # Whatever changes in an open file, the time of its inode's last change does too.
-                    if os.fstat(self._descriptors[number]).st_ctime_ns != self._changed_ns[number]:
-                        break
-                else:
-                    return
+            # Whatever changes in an open file, the time of its inode's last change does too.
+            try:
+                now = [*map(_CHANGED_NS, map(os.fstat, map(self._descriptors.__getitem__, self._used)))]
+            except OSError:  # a file that is only watched has no descriptor
+                now = []
+            if now == [*map(self._changed_ns.__getitem__, self._used)]:
+                return
         for number in self._used:
             descriptor = self._descriptors[number]
             self.stamps[number].require_unchanged(descriptor if descriptor >= 0 else None)
+
+    def content(self) -> dict[str, str]:
+        return of_stamps(self.stamps)
+
+    def fingerprint(self) -> str:
+        return repr(self.stamps)
 
     # ---- bytes at addresses
 
@@ -235,11 +243,11 @@ class FileStore:
             number = int(np.searchsorted(self.starts, address, side="right")) - 1
             self.open(number).raw.read_into(address - int(self.starts[number]), buffer)
 
-    def fetch(self, addresses: IndexArray, sizes: IndexArray | int) -> None:
+    def fetch_at(self, addresses: IndexArray, sizes: IndexArray | int) -> None:
         """Start fetching these bytes of objects, which are read next."""
         self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.fetch(offsets, sizes))
 
-    def will_need(self, addresses: IndexArray, sizes: IndexArray | int) -> bool:
+    def will_need_at(self, addresses: IndexArray, sizes: IndexArray | int) -> bool:
         """Have these bytes read ahead; returns True if all of them were in memory already."""
         return all(self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.will_need(offsets, sizes)))
 

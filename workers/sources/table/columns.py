@@ -42,14 +42,13 @@ class Column(ABC):
 
     `specs`: the shape and type of each top. `stores`: what the table opens, checks, names in fingerprints and closes.
     `modules`: what reading imports beside the stores' modules. `options`: what else decides the values on this machine,
-    for fingerprints; its `repr` counts. `gathered`, `stores_rows`, `chunk_samples`: as in Source.
+    for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`: as in Source.
     """
 
     specs: Mapping[str, ArraySpec]
     stores: tuple[Store[Any], ...] = ()
     modules: tuple[str, ...] = ()
     options: object = ()
-    gathered: Collection[str] = ()
     stores_rows: bool = False
     chunk_samples: int | None = None
     reads_ahead: bool = True
@@ -58,6 +57,11 @@ class Column(ABC):
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""
+
+    @property
+    def gathered(self) -> Collection[str]:
+        """The tops whose rows may also be ConvertedRows, as in Source."""
+        return ()
 
     @abstractmethod
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
@@ -103,10 +107,14 @@ class Resident(Column):
         self._is_widened = dtype is not None and dtype != values.dtype
         self.stores = (memory,)
         self.specs = {top: ArraySpec(values.shape[1:], dtype or values.dtype)}
-        self.gathered = (top,) if values.dtype == np.uint8 and not self._is_widened else ()
+        self._is_gathered = values.dtype == np.uint8 and not self._is_widened
 
     def __len__(self) -> int:
         return self._samples
+
+    @property
+    def gathered(self) -> Collection[str]:
+        return (self._top,) if self._is_gathered else ()
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         values, rows = self._memory[self._name], out[self._top]

@@ -21,8 +21,9 @@ from ...base.source import Tops
 from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
-from ..stored.layout import ChunkObjects, Column, Dims, StoredArray, dims_by_top, from_names
-from ..stored.source import StoredSource, cache_bytes
+from ..stored.grid import stored_table
+from ..stored.layout import ChunkObjects, Dims, StoredArray, dims_by_top, from_names
+from ..table import Store, Table
 from .examine import examine_array
 
 _WHAT = "source zarr"
@@ -46,44 +47,47 @@ class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     chunk_cache_bytes: NotNegative = 32 << 20
 
 
-class ZarrSource(StoredSource):
+def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """The samples of zarr arrays. A chunk that is not there has the fill value, as zarr says.
 
-    What a chunk holds may be changed while it is read: only the metadata are watched, and shards.
+    `options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label".
     """
+    checked = check_options(options, ZarrOptions, _WHAT)
+    given = [checked.path] if isinstance(checked.path, str) else checked.path
+    paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
+    if not paths:
+        raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
+    wanted = tuple(tops or ("data", "label"))
+    found = [_arrays(path, wanted) for path in paths]
+    for path, arrays in zip(paths, found, strict=True):
+        if arrays.keys() != found[0].keys():
+            raise SourceError(
+                f"{_WHAT}: {path} has {', '.join(arrays)} and {paths[0]} has {', '.join(found[0])}: what is put "
+                "end to end needs the same tops; name only groups, or only arrays"
+            )
+    for top, names in dims_by_top(checked.dims, tuple(found[0]), _WHAT).items():
+        for arrays in found:
+            arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
+            arrays[top] = replace(arrays[top], arrangement=arrangement)
+    columns = {top: [arrays[top] for arrays in found] for top in found[0]}
+    chunks = _Chunks([array for parts in columns.values() for array in parts])
+    kept_bytes = checked.chunk_cache_bytes
+    return stored_table("zarr", columns, limit=checked.limit, chunk_cache_bytes=kept_bytes, others=[chunks])
 
-    kind = "zarr"
 
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: the fields of ZarrOptions. `tops`: names of arrays; None for "data" and "label"."""
-        checked = check_options(options, ZarrOptions, _WHAT)
-        given = [checked.path] if isinstance(checked.path, str) else checked.path
-        paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
-        if not paths:
-            raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
-        wanted = tuple(tops or ("data", "label"))
-        found = [_arrays(path, wanted) for path in paths]
-        for path, arrays in zip(paths, found, strict=True):
-            if arrays.keys() != found[0].keys():
-                raise SourceError(
-                    f"{_WHAT}: {path} has {', '.join(arrays)} and {paths[0]} has {', '.join(found[0])}: what is put "
-                    "end to end needs the same tops; name only groups, or only arrays"
-                )
-        for top, names in dims_by_top(checked.dims, tuple(found[0]), _WHAT).items():
-            for arrays in found:
-                arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
-                arrays[top] = replace(arrays[top], arrangement=arrangement)
-        columns = {top: Column([arrays[top] for arrays in found], _WHAT) for top in found[0]}
-        kept_bytes = cache_bytes(checked.chunk_cache_bytes, columns, _WHAT)
-        super().__init__(columns, limit=checked.limit, chunk_cache_bytes=kept_bytes)
+class _Chunks(Store[str]):
+    """The folders of chunks. They may be changed while they are read: only the metadata are watched, and shards."""
 
-    def _content(self) -> dict[str, str]:
-        """Covers the metadata, and of local arrays the chunks and shards, at most 1000 of each array."""
+    def __init__(self, arrays: Sequence[StoredArray]) -> None:
+        self._arrays = arrays
+
+    def content(self) -> dict[str, str]:
+        """Covers the chunks and shards of local arrays, at most 1000 of each array."""
         looks = []
         for path in (path for array in self._arrays for path in _some_chunks(array)):
             with suppress(FileNotFoundError):  # a chunk of fill values
                 looks.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
-        return {**super()._content(), "chunks": digest(looks)}
+        return {"chunks": digest(looks)}
 
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""
@@ -95,7 +99,7 @@ class ZarrSource(StoredSource):
                 found = objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder)
                 for stored in found:
                     digest.update(repr(stored).encode())
-        return f"{super().fingerprint()}:{digest.hexdigest()}"
+        return digest.hexdigest()
 
 
 def _expanded(path: str, base_dir: Path) -> list[str]:

@@ -321,7 +321,7 @@ def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeyp
 
 def test_who_reads_no_url_imports_none_of_it() -> None:
     code = (
-        "import sys; from blobfeed.workers.sources.hdf5.source import HDF5Source;"
+        "import sys; from blobfeed.workers.sources.hdf5.source import open_hdf5;"
         "import blobfeed.workers.sources.tar.source, blobfeed.workers.sources.stored.npy;"
         "print({'obstore', 'fsspec', 'boto3', 'zarr', 'numcodecs', 'pyarrow'} & set(sys.modules))"
     )

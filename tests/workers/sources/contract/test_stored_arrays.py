@@ -17,7 +17,7 @@ import pytest
 import zarr
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.hdf5 import examine
-from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 
 from blobfeed import BatchReader
 from tests.support.stored import (

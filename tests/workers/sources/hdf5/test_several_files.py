@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
@@ -60,3 +61,13 @@ def test_strings_are_as_long_as_the_longest_of_all_files(tmp_path: Path) -> None
     write(tmp_path / "b.h5", {"label": np.array([b"defgh"] * 2)})
     source = opened("hdf5", tmp_path, ["label"], path="*.h5")
     assert_delivers(source, {"label": np.array([b"abc"] * 3 + [b"defgh"] * 2)}, patterns(5))
+
+
+def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) -> None:
+    whole = {"data": some_array((8, 3), "f4"), "label": np.arange(8)}
+    for name, part in (("a.h5", slice(0)), ("b.h5", slice(8))):
+        with h5py.File(tmp_path / name, "w") as file:
+            for top, array in whole.items():
+                row = array.shape[1:]
+                file.create_dataset(top, data=array[part], maxshape=(None, *row), chunks=(4, *row))
+    assert_delivers(opened("hdf5", tmp_path, path="*.h5"), whole, patterns(8))

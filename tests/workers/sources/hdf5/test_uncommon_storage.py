@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray, ArraySpec
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 
 from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5.layouts import SAMPLES, write

@@ -9,7 +9,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.sources.stored.source import LIBRARY_MODULE
+from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 
 from blobfeed import BatchReader
 from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array

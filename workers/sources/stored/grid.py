@@ -1,0 +1,279 @@
+"""Columns of stored arrays, read by offset if the layout allows; and the table of the kinds that have such arrays."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from ...base.errors import BlobfeedError, SourceError
+from ...base.keys import text_digest
+from ...base.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
+from ..files.file import Locking, as_bytes, locate_part, split_by_part
+from ..files.remote import RemoteStamp
+from ..table import Column, Store, Table
+from ..table.columns import OutRows
+from .layout import Chunked, ChunkObjects, StoredArray, ThroughLibrary
+from .rows import ChunkedRows
+from .store import FileStore
+
+LIBRARY_MODULE = f"{__package__}.library_rows"
+"""The module that a loader imports if some array can be read only by the HDF5 library."""
+
+Parts = Sequence[StoredArray]
+"""The samples of one top: those of each array, one array after the other."""
+
+_ONLY_PART = np.zeros(1, np.int64)
+
+_log = logging.getLogger("blobfeed")
+
+
+def stored_table(
+    kind: str,
+    tops: Mapping[str, Parts],
+    *,
+    limit: int | None = None,
+    locking: Locking = None,
+    open_files: int | None = None,
+    chunk_cache_bytes: int = 0,
+    others: Sequence[Store[Any]] = (),
+) -> Table:
+    """Return the table of these arrays. `others`: further stores that hold values; the rest as for FileStore.
+
+    Raises SourceError if the arrays of a top differ in the shape or type of their samples.
+    """
+    arrays = [array for parts in tops.values() for array in parts]
+    stamps = [stamp for array in arrays for stamp in (array.file, *array.others)]
+    files = FileStore(stamps, locking, open_files, _cache_bytes(chunk_cache_bytes, tops, f"source {kind}"))
+    for parts in tops.values():
+        _require_readable(parts, f"source {kind}")
+    # Tops that are cut at the same samples, as those of the same HDF5 files are: samples are located once for all.
+    groups: dict[tuple[int, ...], dict[str, Parts]] = {}
+    for top, parts in tops.items():
+        groups.setdefault(tuple(array.samples for array in parts), {})[top] = parts
+    grids = [Grid(group, files, others) for group in groups.values()]
+    return Table(
+        kind,
+        grids,
+        tops=tuple(tops),
+        held_in=str(arrays[0]),
+        where=grids[0].where,
+        limit=limit,
+        options=[(array.name, array.arrangement) for array in arrays],
+    )
+
+
+def _require_readable(parts: Parts, what: str) -> None:
+    first = parts[0]
+    for array in parts:
+        if array.form != first.form:
+            raise SourceError(
+                f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.dtype}, "
+                f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
+                "same type"
+            )
+        axis, layout = array.arrangement.sample_axis, array.layout
+        is_one_piece = isinstance(layout, Chunked) and layout.chunk == array.shape and not layout.filters
+        if axis and is_one_piece and isinstance(array.file, RemoteStamp):
+            raise SourceError(
+                f"{array}: its samples are counted by axis {axis} of an array in one piece, so each of them is spread "
+                "over the whole object; store it with the samples first, or in chunks"
+            )
+
+
+def _cache_bytes(wanted: int, tops: Mapping[str, Parts], what: str) -> int:
+    """`wanted`, but enough for one chunk of each top: with less, each sample in turn would decode its whole chunk."""
+    needed = {top: max(array.decoded_bytes for array in parts) for top, parts in tops.items()}
+    total = sum(needed.values())
+    if not 0 < wanted < total:
+        return wanted
+    _log.warning(
+        "%s: a chunk of each top takes %d bytes (%s) and chunk_cache_bytes is %d: each loader keeps %d bytes of "
+        "decoded chunks; smaller chunks take less memory, and less time to read in shuffled order",
+        *(what, total, ", ".join(f"{top} {size}" for top, size in needed.items() if size), wanted, total),
+    )
+    return total
+
+
+class Grid(Column):
+    """Tops whose arrays are cut at the same samples: the part that holds a sample is located once for all of them.
+
+    `others`: stores beside `files` that hold values.
+    """
+
+    def __init__(self, tops: Mapping[str, Parts], files: FileStore, others: Sequence[Store[Any]] = ()) -> None:
+        self._tops, self._files = tops, files
+        self.stores = (files, *others)
+        self._arrays = arrays = [array for parts in tops.values() for array in parts]
+        self._first = next(iter(tops.values()))
+        self._starts = np.cumsum([0, *(array.samples for array in self._first)], dtype=np.int64)
+        self._samples = int(self._starts[-1])
+        self.specs = {top: _spec(parts) for top, parts in tops.items()}
+        self._rows = {top: _Stretches(parts, files) for top, parts in tops.items() if _row_bytes(parts)}
+        self._others = {top: parts for top, parts in tops.items() if top not in self._rows}
+        held = {tuple(files.number(array.file) for array in parts): None for parts in tops.values()}
+        self._numbers = [np.array(numbers) for numbers in held]
+        stored = [(array.file.path, [other.path for other in array.others], array.name) for array in arrays]
+        self.options = text_digest(repr((stored, [*map(str, (array.arrangement for array in arrays))])))
+        self.stores_rows = all(_stores_rows(array) for array in arrays)
+        largest = max(tops.values(), key=lambda parts: parts[0].sample_bytes)
+        self.chunk_samples = largest[0].chunk_samples
+        self.modules = _modules(arrays)
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def only(self, tops: Collection[str]) -> Grid:
+        if len(tops) == len(self._tops):
+            return self
+        return Grid({top: self._tops[top] for top in tops}, self._files, self.stores[1:])
+
+    def where(self, index: int) -> str:
+        """Return the first top's array that holds sample `index`, and its number in there."""
+        number, local = locate_part(self._starts, index)
+        return f"{self._first[number]}[{local}]"
+
+    @cached_property
+    def gathered(self) -> Collection[str]:
+        self._files.begin()
+        rows = {top: rows for top, rows in self._rows.items() if self.specs[top].dtype == np.uint8}
+        return {top for top, each in rows.items() if self._files.memory(each.row_bytes) is not None}
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        parts, local = self._located(indices)
+        self._use(parts)
+        for top, direct in self._rows.items():
+            if top in out:
+                direct.read(parts, local, positions, out[top])
+        for array, top, within, members in self._by_array(indices) if self._others else ():
+            if top not in out:
+                continue
+            self._files.watch(map(self._files.number, array.others))
+            try:
+                rows = _as_stored(out[top], array.arrangement.order)
+                self._files.reader(array).read(within, positions[members], rows)
+            except BlobfeedError:
+                raise
+            except Exception as error:
+                raise SourceError(f"{array}: reading samples failed: {error}") from error
+
+    def fetch(self, indices: IndexArray) -> None:
+        parts, local = self._located(indices)
+        self._use(parts)
+        for rows in self._rows.values():
+            self._files.fetch_at(rows.addresses(parts, local), rows.row_bytes)
+        for array, _, within, _ in self._by_array(indices):
+            reader = self._files.reader(array)
+            if isinstance(reader, ChunkedRows):
+                reader.fetch(within)
+
+    def will_need(self, indices: IndexArray) -> bool:
+        parts, local = self._located(indices)
+        found = [self._files.will_need_at(rows.addresses(parts, local), rows.row_bytes) for rows in self._rows.values()]
+        for array, _, within, _ in self._by_array(indices):
+            if not isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
+                found.append(cast("ChunkedRows", self._files.reader(array)).will_need(within))
+        return all(found)
+
+    def _located(self, indices: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """The part that holds each sample, a single one if there is one part, and the sample's number in there."""
+        if len(self._starts) == 2:
+            return _ONLY_PART, indices
+        parts = np.searchsorted(self._starts, indices, side="right") - 1
+        return parts, indices - self._starts[parts]
+
+    def _use(self, parts: IndexArray) -> None:
+        for numbers in self._numbers:
+            held = numbers[parts]
+            self._files.use(held.tolist() if len(held) == 1 else np.bincount(held).nonzero()[0].tolist())
+
+    def _by_array(self, indices: IndexArray) -> Iterator[tuple[StoredArray, str, IndexArray, IndexArray]]:
+        """The arrays that hold what does not lie in rows: the samples in each, and their positions in `indices`."""
+        for number, local, positions in split_by_part(self._starts, indices):
+            for top, parts in self._others.items():
+                yield parts[number], top, local, positions
+
+
+class _Stretches:
+    """One top whose samples are delivered as they are stored, each one stretch of `row_bytes` bytes."""
+
+    def __init__(self, parts: Parts, files: FileStore) -> None:
+        self.row_bytes = _row_bytes(parts)
+        self._files = files
+        self._samples = sum(array.samples for array in parts)
+        layouts = [array.layout for array in parts if isinstance(array.layout, Chunked)]
+        counts = [len(layout.offsets) for layout in layouts]
+        self._first_chunk = np.cumsum([0, *counts], dtype=np.int64)[:-1]
+        self._per_chunk = np.array([max(1, layout.chunk[0]) for layout in layouts], np.int64)
+        starts = [int(files.starts[files.number(array.file)]) for array in parts]
+        self._chunks = np.concatenate([start + each.offsets for start, each in zip(starts, layouts, strict=True)])
+        self._are_pieces = set(counts) == {1}
+        # The address of the first sample, if all of them lie behind each other.
+        self._one_piece = int(self._chunks[0]) if counts == [1] else -1
+
+    def read(self, parts: IndexArray, local: IndexArray, positions: IndexArray, rows: Any) -> None:
+        if isinstance(rows, ConvertedRows):
+            memory = self._files.memory(self.row_bytes)
+            assert memory is not None
+            rows.take(memory, self.addresses(parts, local), positions)
+        elif self._one_piece >= 0 and len(positions) == len(rows):
+            self._files.take(self._one_piece, self._samples, local, as_bytes(rows))
+        else:
+            self._files.gather(self.addresses(parts, local), positions, as_bytes(rows))
+
+    def addresses(self, parts: IndexArray, local: IndexArray) -> IndexArray:
+        """Return the address of sample local[i] of part parts[i], for all i."""
+        addresses: IndexArray
+        if self._one_piece >= 0:
+            addresses = local * self.row_bytes + self._one_piece
+        elif self._are_pieces:
+            addresses = self._chunks[parts] + local * self.row_bytes
+        else:
+            chunk, within = np.divmod(local, self._per_chunk[parts])
+            addresses = self._chunks[self._first_chunk[parts] + chunk] + within * self.row_bytes
+        return addresses
+
+
+def _row_bytes(parts: Parts) -> int:
+    """Bytes of a sample if all are delivered as they are stored, each one stretch; else 0."""
+    sizes = {array.sample_bytes if array.delivers_rows else 0 for array in parts}
+    return sizes.pop() if len(sizes) == 1 else 0
+
+
+def _spec(parts: Parts) -> ArraySpec:
+    # Strings of varying length are as long as the longest of their file: the longest of all holds each.
+    dtype = max((array.dtype for array in parts), key=lambda dtype: dtype.itemsize).newbyteorder("=")
+    if parts[0].longest is not None:
+        return ArraySpec((max(array.longest or 0 for array in parts),), dtype, varies=True)
+    return ArraySpec(parts[0].sample_shape, dtype)
+
+
+def _stores_rows(array: StoredArray) -> bool:
+    return (
+        isinstance(array.layout, Chunked)
+        and not array.layout.filters
+        and (array.lies_in_rows or not array.file.on_network)  # there others are mapped, or whole chunks are read
+    )
+
+
+def _modules(arrays: Parts) -> tuple[str, ...]:
+    """The modules that reading these arrays imports."""
+    filtered = [array.layout.filters for array in arrays if isinstance(array.layout, Chunked | ChunkObjects)]
+    by_library = [array.layout for array in arrays if isinstance(array.layout, ThroughLibrary)]
+    wanted = {
+        LIBRARY_MODULE: bool(by_library),
+        "hdf5plugin": any(layout.plugin for layout in by_library),
+        "numcodecs": any(applied.kind == "numcodecs" for filters in filtered for applied in filters),
+    }
+    return tuple(name for name, is_needed in wanted.items() if is_needed)
+
+
+def _as_stored(rows: Any, order: tuple[int, ...] | None) -> Any:
+    """A view of delivered rows, shape (rows, *delivered), with the sample's axes in their stored order."""
+    if order is None or isinstance(rows, RaggedRows):
+        return rows
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return rows.transpose(0, *(axis + 1 for axis in back))
