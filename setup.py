@@ -11,8 +11,9 @@ ROOT = Path(__file__).parent
 FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
-# protobuf. The lowest are for NumPy 1.26: with NumPy 2 OpenCV has to be 4.10 and simplejpeg 1.7.3 at least. They can be
-# installed together, and `make test-lowest` does so; what the other tests run with is pinned in constraints.txt.
+# protobuf. The lowest are for NumPy 1.26: with NumPy 2 simplejpeg has to be 1.7.3 at least. They can be installed
+# together, and `make test-lowest` does so; what the other tests run with is pinned in constraints.txt.
+# Before OpenCV 4.11 a JPEG that ends early is decoded as if it were whole.
 # Before h5py 3.12 the library locks the parts of a virtual data set with `locking: false` too, and puts zeros for those
 # that it cannot lock. h5py 3.15 loses 387 bytes for each sample of varying length (3.14 and 3.16: 129).
 RUNTIME = (
@@ -31,11 +32,11 @@ RUNTIME = (
 
 EXTRAS = {
     "torch": ("torch>=2.8",),
-    "images": ("opencv-python-headless>=4.8.0.74", "simplejpeg>=1.7"),
+    "images": ("opencv-python-headless>=4.11.0.86", "simplejpeg>=1.7"),
     "lmdb": ("lmdb>=1.4",),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.14"),
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
-    "zarr": ("zarr>=3.1", "google-crc32c>=1.6", "numcodecs>=0.14"),
+    "zarr": ("zarr>=3.1.3", "google-crc32c>=1.6", "numcodecs>=0.14"),
     "parquet": ("pyarrow>=16",),
     "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.18",),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -44,7 +45,7 @@ class Belongings:
         return cls(
             children=frozenset(_children()),
             shared_memory=_names(_SHARED_MEMORY),
-            temporary=_names(temporary),
+            temporary=_names(temporary) - _torchs_folder(),
         )
 
     def added_since(self, before: Belongings) -> list[str]:
@@ -53,6 +54,13 @@ class Belongings:
             *(f"/dev/shm/{name}" for name in sorted(self.shared_memory - before.shared_memory) if not _foreign(name)),
             *(f"temporary file {n}" for n in sorted(self.temporary - before.temporary) if not n.startswith(_CACHES)),
         ]
+
+
+def _torchs_folder() -> set[str]:
+    """The folder that torch 2.8 makes for this process when `torch.distributed.nn` is imported, and removes at exit."""
+    module = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    folder = getattr(module, "_TEMP_DIR", None)
+    return set() if folder is None else {Path(folder.name).name}
 
 
 def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:

@@ -7,7 +7,6 @@ import logging
 import os
 import resource
 import signal
-import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -159,16 +158,13 @@ def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
         assert words in result.stderr
 
 
-def test_torchs_own_events_fall_into_the_step_in_which_they_ran(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) -> None:
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     trace, theirs, both = (tmp_path / name for name in ("run.json", "torch.json", "both.json"))
     with Pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
         pipeline.release(pipeline.take())
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # where a profiler with Triton leaves a file
         with profile(activities=[ProfilerActivity.CPU]) as profiled:
             torch.ones(7).cumsum(0)
         for _ in range(9):
