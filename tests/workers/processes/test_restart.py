@@ -439,6 +439,7 @@ def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
     assert list(long.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_hundreds_of_loaders_start_and_end() -> None:
     loaders = 600  # from 557 on, the assembler and the nursery once waited for each other, both in send
     given = parameters(batch_size=2, num_loaders=loaders, epochs=None)

@@ -172,14 +172,21 @@ def take_until(holds: Callable[[], bool], what: str, pipeline: Pipeline, record:
     wait_until(holds_now, what)
 
 
+@pytest.mark.parametrize(
+    "strikes",
+    [
+        pytest.param([(kill_an_actor, 2)], id="actor"),
+        pytest.param([(kill_a_raylet, 2), (kill_the_bridge, 1)], id="raylet, bridge", marks=pytest.mark.slow),
+    ],
+)
 def test_nothing_is_lost_or_repeated_when_actor_raylet_and_bridge_are_killed(
-    tmp_path: Path, cluster: RayCluster
+    tmp_path: Path, cluster: RayCluster, strikes: list[tuple[Callable[[RayCluster, Pipeline], None], int]]
 ) -> None:
     record, expected = Record(), Record()
     with DECODED.open(tmp_path, epochs=1000, num_loaders=0, remote_loaders=remote(cluster)) as pipeline:
         pipeline.start()
         # With one loader alone the raylet might have none, and nobody would die with it.
-        for strike, working in ((kill_an_actor, 2), (kill_a_raylet, 2), (kill_the_bridge, 1)):
+        for strike, working in strikes:
             # Without taking batches meanwhile, for which one actor after the other is busy in vain.
             wait_until(partial(at_work, pipeline, working), f"{working} at work", _START_S)
             take_some(pipeline, record, 5)
