@@ -88,10 +88,6 @@ EQUIVALENT: dict[str, str] = {
     "if not 0 < position - block.start < len(block.samples):": (
         "the first position of a block computes the same block again"
     ),
-    "workers/order/epoch_order.py: _NOTHING = Block(0, np.empty(0, np.int64))  →  "
-    "_NOTHING = Block(-1, np.empty(0, np.int64))": "an empty block holds no position, wherever it starts",
-    "workers/order/epoch_order.py: _NOTHING = Block(0, np.empty(0, np.int64))  →  "
-    "_NOTHING = Block(1, np.empty(0, np.int64))": "an empty block holds no position, wherever it starts",
     "workers/order/mixed_order.py: due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])  →  "
     "due = np.concatenate([count / (np.arange(count) + 0.5) for count in draws])": (
         "the same spread from its end to its beginning, and it is the same from both"
