@@ -13,7 +13,8 @@ FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. The lowest are for NumPy 1.26: with NumPy 2 simplejpeg has to be 1.7.3 at least. They can be installed
 # together, and `make test-lowest` does so; what the other tests run with is pinned in constraints.txt.
-# Before OpenCV 4.11 a JPEG that ends early is decoded as if it were whole.
+# Before OpenCV 4.11 a JPEG that ends early is decoded as if it were whole; before Keras 3.8 `steps_per_epoch` repeats
+# and loses batches; before textual-image 0.9 a terminal that does not tell its size is an error.
 # Before h5py 3.12 the library locks the parts of a virtual data set with `locking: false` too, and puts zeros for those
 # that it cannot lock. h5py 3.15 loses 387 bytes for each sample of varying length (3.14 and 3.16: 129).
 RUNTIME = (
@@ -40,9 +41,9 @@ EXTRAS = {
     "parquet": ("pyarrow>=16",),
     "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.18",),
-    "keras": ("keras>=3.5",),
+    "keras": ("keras>=3.8",),
     "jax": ("jax>=0.4.35",),
-    "report": ("plotly>=6.0", "textual-image>=0.8"),
+    "report": ("plotly>=6.0", "textual-image>=0.9"),
     "tensorflow": ("tensorflow>=2.18",),
     "ray": ("ray>=2.10",),
 }

@@ -22,7 +22,7 @@ def mislabel(sample: Any, rng: np.random.Generator) -> Any:
     """Runs in the loaders. The wrong label is the same in every epoch."""
     label = sample["label"]
     if sample.index in WRONG:
-        label = (label + 1 + sample.index % 9) % 10
+        label = np.uint8((label + 1 + sample.index % 9) % 10)
     return {"data": sample["data"], "label": label}
 
 

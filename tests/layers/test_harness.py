@@ -70,8 +70,6 @@ class _MakesAMapping(MultiProcessInputLayer):
 def test_a_layer_of_ours_may_read_any_text_if_its_setup_makes_a_mapping_of_it() -> None:
     with LayerHarness(_MakesAMapping, "3") as harness:
         assert harness.forward()["data"].tolist() == [0, 1, 2]
-    with pytest.raises(ParameterError, match="param_str: expected a mapping such as"):
-        LayerHarness(MultiProcessInputLayer, "3")
 
 
 class _Reads(Layer):
@@ -143,11 +141,6 @@ def test_on_the_cpu_device_the_tops_are_torch_tensors(values: dict[str, Any], de
         np.testing.assert_array_equal(tops["data"], images()[:4])
 
 
-def test_a_phase_is_one_of_caffes_two(values: dict[str, Any]) -> None:
-    with pytest.raises(ParameterError, match="phase is 'train': expected 'TRAIN' or 'TEST'"):
-        LayerHarness(MultiProcessInputLayer, values, phase="train")
-
-
 def test_a_layer_without_close_is_left_as_it_is() -> None:
     LayerHarness(_Recorder, "", tops=["out"]).close()
     assert make_layer(_Recorder, "text", 1, "folder").base_dir == "folder"  # type: ignore[attr-defined]
@@ -185,8 +178,6 @@ def test_a_sample_and_a_batch_are_made_in_this_process_with_the_bytes_that_the_l
         assert sorted(order.tolist()) == list(range(20))
         with pytest.raises(IndexError, match="sample 20 of a source of 20 samples"):
             harness.decode(20)
-        with pytest.raises(ParameterError, match="a batch of no samples was asked for"):
-            harness.postprocess([])
 
 
 def _three(shard: int, shards: int) -> list[float]:
@@ -199,8 +190,6 @@ def test_a_streams_sample_is_its_first_shards() -> None:
         assert harness.decode(1) == {"data": np.float32(2.5)}
         with pytest.raises(IndexError, match="sample 3 of the stream's first shard"):
             harness.decode(3)
-        with pytest.raises(ParameterError, match="samples of a stream have no indices"):
-            harness.sampler()
 
 
 def test_a_layer_of_another_kind_makes_no_samples() -> None:
@@ -257,5 +246,3 @@ def test_what_a_sampler_draws_is_what_the_layer_delivers(values: dict[str, Any])
         assert np.random.get_state()[1].tolist() == untouched  # type: ignore[index]  # noqa: NPY002
     with LayerHarness(MultiProcessInputLayer, {**values, "sampler": {"indices": [3, 1, 3]}}) as harness:
         assert harness.sampler(7).tolist() == [3, 1, 3]
-        with pytest.raises(ParameterError, match="batch_sampler: MultiProcessInputLayer has none"):
-            harness.batch_sampler()

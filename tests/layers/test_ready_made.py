@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pydoc
 from pathlib import Path
-from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -17,7 +16,6 @@ from blobfeed.layers import (
     NpyInputLayer,
     StreamInputLayer,
 )
-from blobfeed.workers.base.errors import ParameterError
 
 import blobfeed
 from blobfeed import layers
@@ -78,25 +76,3 @@ def test_stream_takes_its_function_among_the_other_parameters(tmp_path: Path, mo
     with LayerHarness(StreamInputLayer, "{make: my_stream:samples, shards: 1, batch_size: 4}") as harness:
         np.testing.assert_array_equal(harness.forward()["label"], [0, 1, 2, 3])
         np.testing.assert_array_equal(harness.forward()["data"], [[4], [5], [6], [7]])
-
-
-@pytest.mark.parametrize(
-    ("layer", "text", "message"),
-    [
-        (HDF5InputLayer, "{path: x, batchsize: 4}", r"HDF5InputLayer: unknown parameter 'batchsize' \(did you mean"),
-        (HDF5InputLayer, "{paht: x, batch_size: 4}", r"unknown parameter 'paht' \(did you mean 'path'\?\)"),
-        (HDF5InputLayer, "{batch_size: 4}", "source hdf5: parameter 'path' is missing"),
-        (HDF5InputLayer, "{path: x, batch_size: 4, source: {hdf5: {}}}", "unknown parameter 'source'"),
-        (HDF5InputLayer, "{path: x, source: y, batch_size: 4}", "unknown parameter 'source'"),
-        (NpyInputLayer, "{data: x.npy, batchsize: 4}", r"unknown parameter 'batchsize' \(did you mean 'batch_size'"),
-        (
-            NpyInputLayer,
-            f"{{data: {__file__}, tops: [data], last_bach: drop, batch_size: 4}}",
-            r"unknown parameter 'last_bach' \(did you mean 'last_batch'\?\)",
-        ),
-        (NpyInputLayer, "{batch_size: 4}", "source npy: no files"),
-    ],
-)
-def test_a_mistake_is_said_with_the_parameters_of_layer_and_source(layer: Any, text: str, message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        LayerHarness(layer, text)

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer, state_file
 from blobfeed.layers.state_file import StateFile, path_of
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import ParameterError
 
 from tests.support.standin_files import write_images
@@ -244,26 +243,10 @@ def test_a_file_that_holds_no_positions_is_named(tmp_path: Path, content: bytes)
             training.restored(snapshot)
 
 
-def test_a_folder_that_is_not_there_is_found_out_in_setup(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"'state_file' is .*its folder cannot be read: No such file"):
-        LayerHarness(MultiProcessInputLayer, _values(tmp_path, state_file="none/data.json"), base_dir=tmp_path)
-
-
-def test_a_layer_without_a_state_file_has_nothing_to_restore(tmp_path: Path) -> None:
-    with _Training(tmp_path, state_file="") as training, pytest.raises(ParameterError, match="has no 'state_file'"):
-        training.restored(tmp_path / "net_iter_0.solverstate")
-
-
 def test_a_test_net_writes_none(tmp_path: Path) -> None:
     with LayerHarness(MultiProcessInputLayer, _values(tmp_path), base_dir=tmp_path, phase="TEST") as harness:
         harness.forward()
     assert not (tmp_path / "data.json").exists()
-
-
-def test_a_reader_has_no_state_file(tmp_path: Path) -> None:
-    values = _values(tmp_path)
-    with pytest.raises(ParameterError, match=r"'state_file' is 'data.json': it is for layers.*state_dict\(\)"):
-        BatchReader(values.pop("source"), **values)
 
 
 def test_the_data_of_a_stream_goes_on_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Mistakes of newcomers in readers and layers: errors.txt has the words, in setup or with the batch that fails."""
+"""Mistakes of newcomers in readers: errors.txt has the words, in setup or with the batch that fails."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.workers.base.hooks import Sample
 
 from blobfeed import BatchReader, StreamSource
@@ -53,15 +51,6 @@ def fetch(**parameters: Any) -> Scenario:
         with h5py.File(folder / "train.h5", "w") as file:
             file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
         return AsyncReader({"hdf5_path": str(folder / "train.h5"), **parameters})
-
-    return scenario
-
-
-def layer(tops: Any = ("data", "label"), **parameters: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        _files(folder)
-        values = {"source": {"hdf5": {"path": str(folder / "train.h5")}}, "batch_size": 4, "num_loaders": 0}
-        return LayerHarness(MultiProcessInputLayer, {**values, **parameters}, tops=list(tops))
 
     return scenario
 
@@ -173,19 +162,6 @@ FETCHED: dict[str, dict[str, Any]] = {
     "a misspelt parameter": {"suffle": True},
 }
 
-LAYERS = {
-    "layer, one top too few": layer(["data"]),
-    "layer, two tops too few": layer(["data"], concatenate=["data"]),
-    "layer, one top too many": layer("abc"),
-    "layer, a misspelt parameter": layer(batchsize=3),
-    "layer, no batch": layer(batch_size=0),
-    "layer, a batch larger than an epoch": layer(batch_size=50, last_batch="drop"),
-    "layer, view": layer(delivery="view"),
-    "layer, a device": layer(device="cuda:7"),
-    "layer, more rows than can be counted": layer(batch_size=10**12),
-    "layer, more rows than a number holds": layer(batch_size=10**30),
-}
-
 
 def _use(made: Any) -> None:
     with closing(made):
@@ -198,7 +174,6 @@ ERRORS = Catalogue(
         **READERS,
         **{f"sampler, {name}": read(ARRAYS, **given) for name, given in SAMPLERS.items()},
         **{f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()},
-        **LAYERS,
     },
     _use,
 )

@@ -203,7 +203,7 @@ def _object_bytes(cluster: Any) -> int:
     head, deadline = cluster.head_node, time.monotonic() + DEADLINE_S
     while True:
         try:
-            answer = memory(cluster.global_state, head.node_ip_address, head.node_manager_port, timeout_seconds=10.0)
+            answer = memory(cluster.global_state, head.node_ip_address, head.node_manager_port)
             return int(answer.store_stats.object_store_bytes_used)
         except grpc.RpcError:  # it may have much else to do
             if time.monotonic() > deadline:
