@@ -14,6 +14,7 @@ from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ExtraMissing, ParameterError
 from ..workers.base.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
 from ..workers.sources import KINDS, options_of
+from ..workers.sources.table import WindowOptions
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "transform": Transform,
@@ -21,6 +22,7 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "pad": Pad,
     "cache": Cache,
     "remote_loaders": RemoteLoaders,
+    "window": WindowOptions,
 }
 
 _WITH_OPTIONS = [kind for kind, entry in KINDS.items() if entry.options]

@@ -21,16 +21,25 @@ from ..base.hooks import plain_array
 from ..base.source import Tops
 from ..base.specs import AnyArray
 from ..transport.memory import available_memory
-from .table import Memory, Resident, Table
+from .table import Memory, Resident, Table, WindowOptions
 
 
 def open_arrays(options: Mapping[str, Any], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """`{arrays: {data: x, label: y}}`: sample i has row i of each array, or of whatever NumPy makes an array of.
 
+    A mapping `window` beside them makes windows of them, as WindowOptions says.
     The arrays may be changed or dropped afterwards. Raises ParameterError for what is no array of numbers or strings,
     SourceError if there is no memory for a copy.
     """
-    return _in_memory("arrays", "arrays", chosen(options, tops, "source arrays"))
+    given = dict(options)
+    if not isinstance(given.get("window"), Mapping):
+        return _in_memory("arrays", "arrays", chosen(given, tops, "source arrays"))
+    window = check_options(given.pop("window"), WindowOptions, "source arrays: parameter 'window'")
+    bounds = None
+    if (name := window.boundaries) is not None:
+        chosen(given, [name], "source arrays: parameter 'window.boundaries'")
+        bounds = _in_memory("arrays", "arrays", {name: given.pop(name)})
+    return _in_memory("arrays", "arrays", chosen(given, tops, "source arrays")).windows(window, bounds)
 
 
 def _in_memory(kind: str, held_in: str, wanted: Mapping[str, Any]) -> Table:

@@ -95,7 +95,8 @@ KINDS: Mapping[str, Kind] = {
     "arrays": Kind(
         "arrays:open_arrays",
         example="{data: x, label: y}",
-        about="arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone.",
+        about="arrays in memory, each under a top's name: {arrays: {data: images, label: classes}}; in Python alone. "
+        "A mapping `window` among them makes windows of their rows.",
         in_memory=True,
     ),
     "idx": Kind(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ from ..files.file import Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.grid import stored_table
+from ..stored.grid import Parts, stored_table
 from ..stored.layout import Arrangement, Chunked, Dims, StoredArray, dims_by_top
-from ..table import Table
+from ..table import Table, WindowOptions
 
 
 class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -37,6 +37,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    window: samples are windows of several rows; see `window` above.
     """
 
     path: str | tuple[str, ...]
@@ -47,6 +48,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     chunk_cache_bytes: NotNegative = 32 << 20
     allow_external: bool = False
     open_files: Positive | None = None
+    window: WindowOptions | None = None
 
 
 def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
@@ -62,18 +64,24 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     paths = list_hdf5_files(checked.path, base_dir, "source hdf5")
     wanted = tuple(tops or _default_tops(stamp_of(paths[0]), partial(default_tops, locking=checked.locking)))
     dims = dims_by_top(checked.dims, wanted, "source hdf5")
-    examine = partial(
-        examine_file,
-        tops=wanted,
-        dims=dims,
-        locking=checked.locking,
-        max_length=checked.max_length,
-        allow_external=checked.allow_external,
-    )
-    files = [_examined(stamp_of(path), examine, (wanted, sorted(dims.items()), checked.max_length)) for path in paths]
+    how: dict[str, Any] = {
+        "locking": checked.locking,
+        "max_length": checked.max_length,
+        "allow_external": checked.allow_external,
+    }
+
+    def examined(tops: Sequence[str]) -> dict[str, Parts]:
+        of_tops = {top: names for top, names in dims.items() if top in tops}
+        examine = partial(examine_file, tops=tops, dims=of_tops, **how)
+        decided = tuple(tops), sorted(of_tops.items()), checked.max_length
+        files = [_examined(stamp_of(path), examine, decided) for path in paths]
+        return {top: [arrays[top] for arrays in files] for top in tops}
+
     return stored_table(
         "hdf5",
-        {top: [arrays[top] for arrays in files] for top in wanted},
+        examined(wanted),
+        checked.window,
+        lambda name: examined([name])[name],
         limit=checked.limit,
         locking=checked.locking,
         open_files=checked.open_files,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, cast
 
@@ -14,7 +14,7 @@ from ...base.keys import text_digest
 from ...base.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
 from ..files.file import Locking, as_bytes, locate_part, split_by_part
 from ..files.remote import RemoteStamp
-from ..table import Column, Store, Table
+from ..table import Column, Store, Table, WindowOptions
 from ..table.columns import OutRows
 from .layout import Chunked, ChunkObjects, StoredArray, ThroughLibrary
 from .rows import ChunkedRows
@@ -34,6 +34,8 @@ _log = logging.getLogger("blobfeed")
 def stored_table(
     kind: str,
     tops: Mapping[str, Parts],
+    window: WindowOptions | None,
+    find: Callable[[str], Parts],
     *,
     limit: int | None = None,
     locking: Locking = None,
@@ -41,9 +43,10 @@ def stored_table(
     chunk_cache_bytes: int = 0,
     others: Sequence[Store[Any]] = (),
 ) -> Table:
-    """Return the table of these arrays. `others`: further stores that hold values; the rest as for FileStore.
+    """Return the table of these arrays.
 
-    Raises SourceError if the arrays of a top differ in the shape or type of their samples.
+    `find`: finds another array, for the boundaries of windows. `others`: further stores that hold values. The rest as
+    for FileStore. Raises SourceError if the arrays of a top differ in the shape or type of their samples.
     """
     arrays = [array for parts in tops.values() for array in parts]
     stamps = [stamp for array in arrays for stamp in (array.file, *array.others)]
@@ -55,15 +58,20 @@ def stored_table(
     for top, parts in tops.items():
         groups.setdefault(tuple(array.samples for array in parts), {})[top] = parts
     grids = [Grid(group, files, others) for group in groups.values()]
-    return Table(
+    table = Table(
         kind,
         grids,
         tops=tuple(tops),
         held_in=str(arrays[0]),
         where=grids[0].where,
-        limit=limit,
+        limit=None if window else limit,
         options=[(array.name, array.arrangement) for array in arrays],
     )
+    if window is None:
+        return table
+    name = window.boundaries
+    bounds = stored_table(kind, {name: find(name)}, None, find, locking=locking) if name else None
+    return table.windows(window, bounds, limit)
 
 
 def _require_readable(parts: Parts, what: str) -> None:
@@ -101,18 +109,20 @@ def _cache_bytes(wanted: int, tops: Mapping[str, Parts], what: str) -> int:
 class Grid(Column):
     """Tops whose arrays are cut at the same samples: the part that holds a sample is located once for all of them.
 
-    `others`: stores beside `files` that hold values.
+    `others`: stores beside `files` that hold values. `span`: as for Resident; only for tops that lie in one piece.
     """
 
-    def __init__(self, tops: Mapping[str, Parts], files: FileStore, others: Sequence[Store[Any]] = ()) -> None:
+    def __init__(
+        self, tops: Mapping[str, Parts], files: FileStore, others: Sequence[Store[Any]] = (), span: int = 0
+    ) -> None:
         self._tops, self._files = tops, files
         self.stores = (files, *others)
         self._arrays = arrays = [array for parts in tops.values() for array in parts]
         self._first = next(iter(tops.values()))
         self._starts = np.cumsum([0, *(array.samples for array in self._first)], dtype=np.int64)
         self._samples = int(self._starts[-1])
-        self.specs = {top: _spec(parts) for top, parts in tops.items()}
-        self._rows = {top: _Stretches(parts, files) for top, parts in tops.items() if _row_bytes(parts)}
+        self.specs = {top: _spec(parts, span) for top, parts in tops.items()}
+        self._rows = {top: _Stretches(parts, files, span or 1) for top, parts in tops.items() if _row_bytes(parts)}
         self._others = {top: parts for top, parts in tops.items() if top not in self._rows}
         held = {tuple(files.number(array.file) for array in parts): None for parts in tops.values()}
         self._numbers = [np.array(numbers) for numbers in held]
@@ -130,6 +140,14 @@ class Grid(Column):
         if len(tops) == len(self._tops):
             return self
         return Grid({top: self._tops[top] for top in tops}, self._files, self.stores[1:])
+
+    @property
+    def part_ends(self) -> IndexArray:
+        return self._starts[1:]
+
+    def spanned(self, length: int) -> Column | None:
+        in_one_copy = not self._others and all(rows.are_pieces for rows in self._rows.values())
+        return Grid(self._tops, self._files, self.stores[1:], length) if in_one_copy else None
 
     def where(self, index: int) -> str:
         """Return the first top's array that holds sample `index`, and its number in there."""
@@ -198,10 +216,14 @@ class Grid(Column):
 
 
 class _Stretches:
-    """One top whose samples are delivered as they are stored, each one stretch of `row_bytes` bytes."""
+    """One top whose samples are delivered as they are stored, each one stretch of `row_bytes` bytes.
 
-    def __init__(self, parts: Parts, files: FileStore) -> None:
-        self.row_bytes = _row_bytes(parts)
+    `span`: as many samples are read as one.
+    """
+
+    def __init__(self, parts: Parts, files: FileStore, span: int) -> None:
+        self._step_bytes = _row_bytes(parts)
+        self.row_bytes = self._step_bytes * span
         self._files = files
         self._samples = sum(array.samples for array in parts)
         layouts = [array.layout for array in parts if isinstance(array.layout, Chunked)]
@@ -210,7 +232,7 @@ class _Stretches:
         self._per_chunk = np.array([max(1, layout.chunk[0]) for layout in layouts], np.int64)
         starts = [int(files.starts[files.number(array.file)]) for array in parts]
         self._chunks = np.concatenate([start + each.offsets for start, each in zip(starts, layouts, strict=True)])
-        self._are_pieces = set(counts) == {1}
+        self.are_pieces = set(counts) == {1}
         # The address of the first sample, if all of them lie behind each other.
         self._one_piece = int(self._chunks[0]) if counts == [1] else -1
 
@@ -219,7 +241,7 @@ class _Stretches:
             memory = self._files.memory(self.row_bytes)
             assert memory is not None
             rows.take(memory, self.addresses(parts, local), positions)
-        elif self._one_piece >= 0 and len(positions) == len(rows):
+        elif self._one_piece >= 0 and len(positions) == len(rows) and self._step_bytes == self.row_bytes:
             self._files.take(self._one_piece, self._samples, local, as_bytes(rows))
         else:
             self._files.gather(self.addresses(parts, local), positions, as_bytes(rows))
@@ -228,12 +250,12 @@ class _Stretches:
         """Return the address of sample local[i] of part parts[i], for all i."""
         addresses: IndexArray
         if self._one_piece >= 0:
-            addresses = local * self.row_bytes + self._one_piece
-        elif self._are_pieces:
-            addresses = self._chunks[parts] + local * self.row_bytes
+            addresses = local * self._step_bytes + self._one_piece
+        elif self.are_pieces:
+            addresses = self._chunks[parts] + local * self._step_bytes
         else:
             chunk, within = np.divmod(local, self._per_chunk[parts])
-            addresses = self._chunks[self._first_chunk[parts] + chunk] + within * self.row_bytes
+            addresses = self._chunks[self._first_chunk[parts] + chunk] + within * self._step_bytes
         return addresses
 
 
@@ -243,12 +265,12 @@ def _row_bytes(parts: Parts) -> int:
     return sizes.pop() if len(sizes) == 1 else 0
 
 
-def _spec(parts: Parts) -> ArraySpec:
+def _spec(parts: Parts, span: int) -> ArraySpec:
     # Strings of varying length are as long as the longest of their file: the longest of all holds each.
     dtype = max((array.dtype for array in parts), key=lambda dtype: dtype.itemsize).newbyteorder("=")
     if parts[0].longest is not None:
         return ArraySpec((max(array.longest or 0 for array in parts),), dtype, varies=True)
-    return ArraySpec(parts[0].sample_shape, dtype)
+    return ArraySpec((span, *parts[0].sample_shape)[not span :], dtype)
 
 
 def _stores_rows(array: StoredArray) -> bool:

@@ -19,8 +19,8 @@ from ...base.parameters import Parameters, Positive
 from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
-from ..table import Table
-from .grid import stored_table
+from ..table import Table, WindowOptions
+from .grid import Parts, stored_table
 from .layout import FIRST_AXIS, Arrangement, Chunked, Dims, StoredArray, dims_by_top, from_names
 
 
@@ -31,11 +31,13 @@ class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
         delivered as N×C×D×H×W.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    window: samples are windows of several rows; see `window` above.
     """
 
     limit: Positive | None = None
     dims: Dims = None
     open_files: Positive | None = None
+    window: WindowOptions | None = None
 
 
 def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
@@ -48,7 +50,8 @@ def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     named = {name: _paths(name, value) for name, value in options.items() if name not in fields}
     if not named:
         raise ParameterError("source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}")
-    wanted = chosen(named, tops, "source npy")
+    bounds = checked.window.boundaries if checked.window else None
+    wanted = chosen({name: named[name] for name in named if name != bounds}, tops, "source npy")
     for name in named.keys() - wanted.keys():
         if not _are_there(named[name], base_dir):
             raise ParameterError(
@@ -56,11 +59,14 @@ def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
                 f"{shown(named[name])} is no file for another; the other parameters are {', '.join(fields)}"
             )
     dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
-    found = {
-        top: [_examine(path, top, dims.get(top)) for path in expand_paths(paths, base_dir, "source npy")]
-        for top, paths in wanted.items()
-    }
-    return stored_table("npy", found, limit=checked.limit, open_files=checked.open_files)
+    if bounds:
+        chosen(named, [bounds], "source npy: parameter 'window.boundaries'")
+
+    def parts(top: str) -> Parts:
+        return [_examine(path, top, dims.get(top)) for path in expand_paths(named[top], base_dir, "source npy")]
+
+    found = {top: parts(top) for top in wanted}
+    return stored_table("npy", found, checked.window, parts, limit=checked.limit, open_files=checked.open_files)
 
 
 def _paths(top: str, value: object) -> list[str]:

@@ -22,7 +22,7 @@ import numpy as np
 from ...base.errors import SourceError
 from ...base.specs import IndexArray
 from ...transport.shared_map import AddressRange
-from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, split_by_part
+from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, split_by_part
 from ..files.identity import of_stamps
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile, RemoteStamp, Stamp
@@ -40,7 +40,6 @@ _FEW_FILES = 16
 _MANY_DESCRIPTORS = 1 << 14
 _MOST_MAPS = 1 << 14  # a process may have 65,530 by default
 _MOST_BYTES = 1 << 44  # of 2⁴⁷ that there are
-_FANCY_BELOW_BYTES = 2048
 _NOTHING: Bytes = np.empty(0, np.uint8)
 _CHANGED_NS = attrgetter("st_ctime_ns")
 
@@ -215,25 +214,12 @@ class FileStore(Store[int]):
 
         The files must be in use.
         """
-        row_bytes, memory = rows.shape[1], self.memory(rows.shape[1])
-        if memory is None:
-            for number, offsets, members in split_by_part(self.starts, addresses):
-                self.open(number).raw.gather_at(offsets, positions[members], rows)
-        elif row_bytes < _FANCY_BELOW_BYTES:
-            # An array with an item at every address, each as long as a row: 10 ns a row, a tenth of the loop below. For
-            # large rows it is slower, since they go through an array in between.
-            item = np.dtype((np.void, row_bytes))
-            items = np.ndarray((len(memory) - row_bytes + 1,), item, memory.data, strides=(1,))
-            targets = rows.view(item)[:, 0]
-            if len(positions) == len(targets):
-                targets[:] = items[addresses]
-            else:
-                targets[positions] = items[addresses]
-        else:
-            # Slices of memoryviews cost half of what rows[i] = … costs in NumPy.
-            source, target = memory.data, rows.data.cast("B")
-            for start, to in zip(addresses.tolist(), (positions * row_bytes).tolist(), strict=True):
-                target[to : to + row_bytes] = source[start : start + row_bytes]
+        memory = self.memory(rows.shape[1])
+        if memory is not None:
+            gather_rows(memory, addresses, positions, rows)
+            return
+        for number, offsets, members in split_by_part(self.starts, addresses):
+            self.open(number).raw.gather_at(offsets, positions[members], rows)
 
     def copy_into(self, address: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `address` on; the file must be in use."""

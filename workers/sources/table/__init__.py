@@ -5,6 +5,7 @@ from .columns import Column, Field, Lent, RecordError, Records, Resident
 from .memory import Memory
 from .naming import naming_first
 from .table import Table
+from .windows import WindowOptions
 
 __all__ = [
     "Column",
@@ -16,5 +17,6 @@ __all__ = [
     "Resident",
     "Store",
     "Table",
+    "WindowOptions",
     "naming_first",
 ]

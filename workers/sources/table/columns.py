@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
@@ -13,6 +14,7 @@ import numpy as np
 
 from ...base.source import SufficientSize
 from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
+from ..files.file import as_bytes, gather_rows
 from ..files.store import Place, Store
 from .memory import Memory
 
@@ -51,6 +53,8 @@ class Column(ABC):
     options: object = ()
     stores_rows: bool = False
     chunk_samples: int | None = None
+    may_be_empty: bool = False
+    """True if a top may have the size 0, as an attribute of no numbers."""
     reads_ahead: bool = True
     """False if `will_need` has nothing to announce."""
 
@@ -76,6 +80,18 @@ class Column(ABC):
         """Return the column that reads these of its tops alone; called once, at construction of the table."""
         return self
 
+    @property
+    def part_ends(self) -> IndexArray:
+        """The sample behind the last one of each file, shape (files,): windows do not cross them."""
+        return np.array([len(self)])
+
+    def spanned(self, length: int) -> Column | None:
+        """Return the column whose sample i has samples i … i + length - 1 of this one, which lie behind each other.
+
+        None if they do not. It is asked only for such i that these lie in one file.
+        """
+        return None
+
     def fetch(self, indices: IndexArray) -> None:  # noqa: B027 - what is not remote is not fetched
         """Start the requests for these samples, which are read next."""
 
@@ -94,19 +110,23 @@ class Column(ABC):
 class Resident(Column):
     """One top, whose values are the array `name` of `memory`, shape (samples, …).
 
-    `dtype`: the type delivered, if the values are kept in a smaller one.
+    `dtype`: the type delivered, if the values are kept in a smaller one. `span`: the number of values in a sample, if
+    they are windows, each of which begins one value behind the one before.
     """
 
     stores_rows = True
     reads_ahead = False
 
-    def __init__(self, top: str, memory: Memory, name: str = "", dtype: np.dtype[Any] | None = None) -> None:
-        self._top, self._memory, self._name = top, memory, name or top
+    def __init__(
+        self, top: str, memory: Memory, name: str = "", dtype: np.dtype[Any] | None = None, span: int = 0
+    ) -> None:
+        self._top, self._memory, self._name, self._dtype, self._span = top, memory, name or top, dtype, span
         values = memory[self._name]
         self._samples = len(values)
         self._is_widened = dtype is not None and dtype != values.dtype
         self.stores = (memory,)
-        self.specs = {top: ArraySpec(values.shape[1:], dtype or values.dtype)}
+        self._items = math.prod(values.shape[1:])
+        self.specs = {top: ArraySpec((span, *values.shape[1:])[not span :], dtype or values.dtype)}
         self._is_gathered = values.dtype == np.uint8 and not self._is_widened
 
     def __len__(self) -> int:
@@ -119,13 +139,19 @@ class Resident(Column):
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         values, rows = self._memory[self._name], out[self._top]
         if isinstance(rows, ConvertedRows):
-            rows.take(values.reshape(-1), indices * self.specs[self._top].items, positions)
+            rows.take(values.reshape(-1), indices * self._items, positions)
+        elif self._span:
+            memory = values.reshape(-1).view(np.uint8)
+            gather_rows(memory, indices * (self._items * values.itemsize), positions, as_bytes(rows))
         elif self._is_widened or not len(positions) or int(positions[-1]) - int(positions[0]) >= len(positions):
             rows[positions] = values[indices]
         else:
             first = int(positions[0])
             # "raise" would go through a buffer.
             values.take(indices, axis=0, out=rows[first : first + len(positions)], mode="clip")
+
+    def spanned(self, length: int) -> Column | None:
+        return None if self._is_widened else Resident(self._top, self._memory, self._name, self._dtype, length)
 
     def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
         values, spec = self._memory[self._name], self.specs[self._top]

@@ -11,7 +11,7 @@ from ...base.checks import chosen
 from ...base.errors import SourceError
 from ...base.keys import text_digest
 from ...base.source import Source, SufficientSize, Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..files.file import require_in_range
 from ..files.identity import digest
 from ..files.remote import CONNECTIONS
@@ -19,6 +19,7 @@ from ..files.store import Store
 from .columns import Column, Lent, RecordError, Records
 from .naming import sample_error
 from .read_ahead import Announcements
+from .windows import Sequences, WindowOptions, WindowPlaces, sequence_ends, windows_of
 
 
 class Table(Source):
@@ -64,7 +65,7 @@ class Table(Source):
         self._stores = [*dict.fromkeys(store for column in columns for store in column.stores)]
         self._samples = self._common_length({top: len(by_top[top]) for top in wanted}, limit)
         for top, spec in self._specs.items():
-            if not spec.varies and not spec.nbytes:
+            if not spec.varies and not spec.nbytes and not by_top[top].may_be_empty:
                 raise SourceError(f"source {kind}: samples of {top!r} are empty: their shape is {spec.shape}")
         self._parts: list[Column | Store[Any]] = [*columns, *self._stores]
         self.modules = tuple(dict.fromkeys(name for part in self._parts for name in part.modules))
@@ -78,6 +79,32 @@ class Table(Source):
         self._finishes = tuple(store.finish for store in self._stores)
         self._ahead = tuple(column.will_need for column in columns if column.reads_ahead)
         self._announcements = Announcements()
+
+    def windows(self, options: WindowOptions, boundaries: Table | None = None, limit: int | None = None) -> Table:
+        """Return the table whose samples are windows over the samples of this one.
+
+        `boundaries`: the table of the array that `options` names. `limit`: only the first so many windows.
+        Raises SourceError for boundaries that are none, and if no sequence is as long as a window.
+        """
+        what, files = f"source {self.kind}", self._columns[0].part_ends
+        ends = [column.part_ends for column in self._columns]
+        if boundaries is not None:
+            rows = allocate_rows(boundaries.specs, len(boundaries))
+            boundaries.read(np.arange(len(boundaries)), rows)
+            boundaries.close()
+            (values,) = rows.values()
+            found = f"{what}: the boundaries {options.boundaries!r}"
+            ends.append(sequence_ends(np.asarray(values), boundaries._columns[0].part_ends, files, found))
+        sequences = Sequences(np.unique(np.concatenate(ends)), options.length, options.stride, what)
+        return Table(
+            self.kind,
+            windows_of(self._columns, [*self._specs], options, sequences, what),
+            held_in=self._held_in,
+            where=WindowPlaces(self.where, sequences, options.length),
+            tops=[*self._specs],
+            limit=limit,
+            options=(self._options, options, sequences.digest),
+        )
 
     def _common_length(self, lengths: Mapping[str, int], limit: int | None) -> int:
         if len(set(lengths.values())) != 1:

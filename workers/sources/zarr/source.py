@@ -23,7 +23,7 @@ from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
 from ..stored.grid import stored_table
 from ..stored.layout import ChunkObjects, Dims, StoredArray, dims_by_top, from_names
-from ..table import Store, Table
+from ..table import Store, Table, WindowOptions
 from .examine import examine_array
 
 _WHAT = "source zarr"
@@ -39,12 +39,14 @@ class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         delivered as N×C×D×H×W.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
         more), or none if it is 0.
+    window: samples are windows of several rows; see `window` above.
     """
 
     path: str | tuple[str, ...]
     limit: Positive | None = None
     dims: Dims = None
     chunk_cache_bytes: NotNegative = 32 << 20
+    window: WindowOptions | None = None
 
 
 def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
@@ -71,8 +73,15 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
             arrays[top] = replace(arrays[top], arrangement=arrangement)
     columns = {top: [arrays[top] for arrays in found] for top in found[0]}
     chunks = _Chunks([array for parts in columns.values() for array in parts])
-    kept_bytes = checked.chunk_cache_bytes
-    return stored_table("zarr", columns, limit=checked.limit, chunk_cache_bytes=kept_bytes, others=[chunks])
+    return stored_table(
+        "zarr",
+        columns,
+        checked.window,
+        lambda name: [_arrays(path, (name,))[name] for path in paths],
+        limit=checked.limit,
+        chunk_cache_bytes=checked.chunk_cache_bytes,
+        others=[chunks],
+    )
 
 
 class _Chunks(Store[str]):

@@ -235,6 +235,19 @@ def _zarr(folder: Path, content: Content) -> Written:
     return Written(folder, {"zarr": {"path": "part_*.zarr"}}, _samples(content), places, files, _checked(files))
 
 
+def _in_windows(write: Callable[[Path, Content], Written], folder: Path, content: Content) -> Written:
+    """Each sample is a window of three steps, of which the middle one has the label."""
+    planes = [plane for data in content.data for plane in data]
+    labels = [label for number in content.labels for label in (0, number, 0)]
+    made = write(folder, Content(planes, labels, [3 * cut for cut in content.cuts]))
+    ((kind, options),) = made.spec.items()
+    window = {"length": 3, "stride": 3, "labels": "middle"}
+    starts = [place.rpartition("[") for place in made.places[::3]]
+    places = [f"{held_in}[{step[:-1]}:{int(step[:-1]) + 3}]" for held_in, _, step in starts]
+    spec = {kind: {**options, "window": window}}
+    return Written(folder, spec, _samples(content), places, made.files, made.checked)
+
+
 # ---- records
 
 
@@ -358,6 +371,11 @@ KINDS: Mapping[str, Kind] = {
     "hdf5 virtual": Kind(_hdf5_virtual, "stamped", has_limit=True, named_instead="view.h5"),
     "hdf5_samples": Kind(_hdf5_samples, "stamped", _hdf5_samples, has_limit=True),
     "zarr": Kind(_zarr, "whole", has_limit=True),
+    "npy windows": Kind(partial(_in_windows, _npy), "stamped", has_limit=True),
+    "arrays windows": Kind(partial(_in_windows, _arrays), "memory"),
+    "hdf5 windows": Kind(partial(_in_windows, _hdf5), "stamped", has_limit=True),
+    "hdf5 gzip windows": Kind(partial(_in_windows, _hdf5_gzip), "stamped", has_limit=True),
+    "zarr windows": Kind(partial(_in_windows, _zarr), "whole", has_limit=True),
     "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
     "windows": Kind(_windows, "whole"),
     "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),

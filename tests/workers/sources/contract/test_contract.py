@@ -31,7 +31,7 @@ FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scop
 CASES = [(name, ragged) for name, kind in KINDS.items() for ragged in ([False, True] if kind.ragged else [False])]
 CASE_IDS = [f"{name}, ragged" if ragged else name for name, ragged in CASES]
 STAMPED = [name for name, kind in KINDS.items() if kind.files in ("stamped", "closed")]
-WITH_FILES = [name for name in KINDS if name != "arrays"]
+WITH_FILES = [name for name in KINDS if not name.startswith("arrays")]
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,8 @@ def test_any_samples_come_in_any_order_and_as_often_as_asked_for(name: str, ragg
                     each.close()
 
 
-@pytest.mark.parametrize("name", KINDS)
+# Of windows the order of the tops decides what each is: tests/workers/sources/test_array_windows.py.
+@pytest.mark.parametrize("name", [name for name in KINDS if not name.endswith(" windows")])
 def test_tops_choose_and_order_what_is_read(name: str) -> None:
     with written(name, content_of(7)) as made:
         for tops in (["label", "data"], ["label"], ["data"]):

@@ -33,6 +33,36 @@ def of(spec: Any, tops: Any = None) -> Scenario:
     return lambda folder: open_source(spec, tops=tops, base_dir=folder)
 
 
+# ---- windows
+
+
+def windows(tops: Any = None, ends: Any = (7, 20), **options: Any) -> Scenario:
+    return of({"arrays": {**ARRAYS, "ends": np.array(ends), "window": {"boundaries": "ends", **options}}}, tops)
+
+
+def windows_of_files(folder: Path) -> Any:
+    for name, steps in {"data_0": 5, "data_1": 4}.items():
+        np.save(folder / f"{name}.npy", np.full(steps, 9))
+    np.save(folder / "ends.npy", np.array([9]))
+    return opened("npy", folder, data="data_*.npy", ends="ends.npy", window={"length": 2, "boundaries": "ends"})
+
+
+WINDOWS = {
+    "window, no length": windows(stride=2),
+    "window, no steps": windows(length=0),
+    "window, longer than all sequences": windows(length=14),
+    "window, an unknown option": windows(length=2, strid=3),
+    "window, an unknown step": windows(length=2, labels="lst"),
+    "window, an unknown top": windows(length=2, labels={"lable": "last"}),
+    "window, unknown boundaries": windows(length=2, boundaries="end"),
+    "window, boundaries that descend": windows(ends=[9, 7, 20], length=2),
+    "window, boundaries that end before the steps": windows(ends=[9, 19], length=2),
+    "window, boundaries beyond the steps": windows(ends=[9, 21], length=2),
+    "window, boundaries with fractions": windows(ends=[9.0, 20.0], length=2),
+    "window, boundaries in another number of files": windows_of_files,
+    "window, tops of unequal lengths": of({"arrays": {**ARRAYS, "more": LABEL[1:], "window": {"length": 2}}}),
+}
+
 # ---- .npy and .npz files, MNIST's format
 
 
@@ -288,4 +318,4 @@ FIFOS = {
     "a file that became a FIFO": became_a_fifo,
 }
 
-SCENARIOS = NPY | MEMORY | MIX | ZARR | FIFOS
+SCENARIOS = WINDOWS | NPY | MEMORY | MIX | ZARR | FIFOS

@@ -1,0 +1,178 @@
+"""Windows over arrays: each is a slice of the steps as NumPy has it, and none crosses a boundary."""
+
+from __future__ import annotations
+
+import pickle
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+import zarr
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.sources import open_source
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blobfeed import BatchReader
+from tests.support.stored import assert_rows, in_loader
+
+# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
+zarr.create_array({}, shape=(1,), dtype="u1")
+
+Part = Mapping[str, AnyArray]
+"""One file: `data`, `label` and the ends of its sequences, `ends`."""
+
+
+def _hdf5(folder: Path, parts: Sequence[Part], **layout: Any) -> Any:
+    for number, part in enumerate(parts):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            for top, values in part.items():
+                chunks = {"chunks": (min(3, len(values)), *values.shape[1:])} if layout else {}
+                file.create_dataset(top, data=values, **layout, **chunks)
+    return {"hdf5": {"path": "*.h5"}}
+
+
+def _hdf5_chunks(folder: Path, parts: Sequence[Part]) -> Any:
+    return _hdf5(folder, parts, fillvalue=0)
+
+
+def _hdf5_gzip(folder: Path, parts: Sequence[Part]) -> Any:
+    return _hdf5(folder, parts, compression="gzip")
+
+
+def _npy(folder: Path, parts: Sequence[Part]) -> Any:
+    for number, part in enumerate(parts):
+        for top, values in part.items():
+            np.save(folder / f"{top}_{number}.npy", values)
+    return {"npy": {top: f"{top}_*.npy" for top in parts[0]}}
+
+
+def _zarr(folder: Path, parts: Sequence[Part]) -> Any:
+    for number, part in enumerate(parts):
+        group = zarr.open_group(folder / f"{number}.zarr", mode="w")
+        for top, values in part.items():
+            chunks = (min(4, len(values)), *values.shape[1:])
+            group.create_array(top, shape=values.shape, chunks=chunks, dtype=values.dtype)[...] = values
+    return {"zarr": {"path": "*.zarr"}}
+
+
+def _arrays(folder: Path, parts: Sequence[Part]) -> Any:
+    """As one file: the sequences of all."""
+    lengths = np.cumsum([0, *(len(part["data"]) for part in parts)])
+    ends = np.concatenate([part["ends"] + start for part, start in zip(parts, lengths, strict=False)])
+    return {
+        "arrays": {top: np.concatenate([part[top] for part in parts]) for top in ("data", "label")} | {"ends": ends}
+    }
+
+
+KINDS: dict[str, Callable[[Path, Sequence[Part]], Any]] = {
+    "hdf5": _hdf5,
+    "hdf5 chunks": _hdf5_chunks,
+    "hdf5 gzip": _hdf5_gzip,
+    "npy": _npy,
+    "zarr": _zarr,
+    "arrays": _arrays,
+}
+
+
+@st.composite
+def some_parts(draw: st.DrawFn) -> list[Part]:
+    """Up to three files of up to 20 steps, in sequences of any length."""
+    row = draw(st.sampled_from([(), (3,), (2, 600)]))
+    dtype = draw(st.sampled_from(["u1", "f4", ">i2"]))
+    rng = np.random.default_rng(draw(st.integers(0, 1 << 16)))
+    parts = []
+    for steps in draw(st.lists(st.integers(1, 20), min_size=1, max_size=3)):
+        ends = sorted({*draw(st.lists(st.integers(0, steps), max_size=4)), steps})
+        data = rng.integers(0, 200, (steps, *row)).astype(dtype)
+        parts.append({"data": data, "label": rng.integers(0, 99, steps), "ends": np.array(ends)})
+    return parts
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=25)
+@given(data=st.data())
+def test_windows_are_slices_of_the_sequences(kind: str, data: st.DataObject) -> None:
+    parts = data.draw(some_parts())
+    length, stride = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+    bounded = kind == "arrays" or data.draw(st.booleans())
+    step = data.draw(st.sampled_from(["first", "middle", "last", None]))
+    slices: list[tuple[Part, int]] = []
+    for part in parts:
+        ends = part["ends"].tolist() if bounded else [len(part["data"])]
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True):
+            slices += [(part, first) for first in range(begin, end - length + 1, stride)]
+    taken = {"first": 0, "middle": length // 2, "last": length - 1}
+    with tempfile.TemporaryDirectory() as folder:
+        ((name, options),) = KINDS[kind](Path(folder), parts).items()
+        window = {"length": length, "stride": stride, "boundaries": "ends" if bounded else None, "labels": step}
+        spec = {name: {**options, "window": {option: value for option, value in window.items() if value}}}
+        tops = data.draw(st.permutations(["data", "label"]))
+        if not slices:
+            with pytest.raises(Exception, match=rf"no window of {length} steps: the longest sequence has \d"):
+                open_source(spec, tops=tops, base_dir=Path(folder))
+            return
+        windows = {top: np.stack([part[top][first : first + length] for part, first in slices]) for top in tops}
+        expected = {top: windows[top][:, taken[step]] if step and top != tops[0] else windows[top] for top in tops}
+        with (
+            closing(open_source(spec, tops=tops, base_dir=Path(folder))) as source,
+            closing(in_loader(source)) as loader,
+        ):
+            assert len(loader) == len(slices)
+            for each in (source, loader):
+                indices = data.draw(st.lists(st.integers(0, len(slices) - 1), max_size=12))
+                each.will_need(np.array(indices, np.int64))
+                assert_rows(each, indices, expected)
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "hdf5 gzip", "arrays"])
+@pytest.mark.parametrize("loaders", [0, 2])
+def test_an_epoch_has_each_window_once_and_goes_on_where_a_state_was_taken(
+    kind: str, loaders: int, tmp_path: Path
+) -> None:
+    steps = np.arange(60)
+    parts = [{"data": steps[:35], "label": steps[:35], "ends": np.array([20, 35])}]
+    ((name, options),) = KINDS[kind](
+        tmp_path, [*parts, {"data": steps[35:], "label": steps[35:], "ends": np.array([25])}]
+    ).items()
+    window = {"length": 8, "stride": 3, "boundaries": "ends", "labels": "last"}
+    spec = {name: {**options, "window": window}}
+    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "tops": ("data", "label"), "num_loaders": loaders}
+    with BatchReader(spec, base_dir=tmp_path, epochs=1, **given) as reader:
+        batches = iter(reader)
+        found = [np.array(next(batches)["data"])]
+        state = reader.state_dict()
+        rest = [(np.array(batch["data"]), np.array(batch["label"])) for batch in batches]
+    found += [data for data, _ in rest]
+    firsts = [*range(0, 13, 3), *range(20, 28, 3), *range(35, 53, 3)]
+    rows = np.concatenate(found)
+    assert sorted(rows[:, 0].tolist()) == firsts
+    assert rows[:, 0].tolist() != firsts
+    np.testing.assert_array_equal(rows, rows[:, :1] + np.arange(8))
+    assert all((label == data[:, -1]).all() for data, label in rest)
+    with BatchReader(spec, base_dir=tmp_path, epochs=1, **given) as reader:
+        reader.load_state_dict(state)
+        again = [np.array(batch["data"]) for batch in reader]
+    np.testing.assert_array_equal(np.concatenate(again), np.concatenate([data for data, _ in rest]))
+
+
+def test_a_hundred_million_windows_take_no_memory(tmp_path: Path) -> None:
+    steps = 100_000_127
+    path = tmp_path / "sparse.npy"
+    data = np.lib.format.open_memmap(path, "w+", np.uint8, (steps,))
+    data[77_777_777:77_777_905] = np.arange(128)
+    data.flush()
+    spec = {"npy": {"data": str(path), "window": {"length": 128}}}
+    with closing(open_source(spec, tops=None, base_dir=tmp_path)) as source:
+        assert len(source) == 100_000_000
+        assert len(pickle.dumps(source)) < 5_000
+        assert source.where(99_999_999).endswith("sparse.npy[99999999:100000127]")
+        assert_rows(source, [0], {"data": np.zeros((1, 128), np.uint8)})
+        out = {"data": np.empty((1, 128), np.uint8)}
+        source.read(np.array([77_777_777]), out)
+        assert out["data"][0].tolist() == list(range(128))
