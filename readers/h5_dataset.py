@@ -18,7 +18,7 @@ from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.hdf5_samples.scan import first_sample, label_array
-from ..workers.sources.hdf5_samples.source import HDF5SamplesSource
+from ..workers.sources.hdf5_samples.source import open_hdf5_samples
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
 from .looped import check_hook
@@ -85,7 +85,7 @@ class H5Dataset(Dataset[Item]):
             "limit": None if limit == -1 else limit,
             "index_cache": None if index_cache is None else str(index_cache),
         }
-        self._source = HDF5SamplesSource(given | options, base_dir=where)
+        self._source = open_hdf5_samples(given | options, base_dir=where)
 
     def __len__(self) -> int:
         return len(self._source)

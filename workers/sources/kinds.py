@@ -47,7 +47,7 @@ KINDS: Mapping[str, Kind] = {
         names=r"\.(h5|hdf5)",
         signatures=((0, _HDF5), *((512 << n, _HDF5) for n in range(12))),  # other bytes may precede, as in MATLAB's
     ),
-    "hdf5_samples": Kind("hdf5_samples.source:HDF5SamplesSource", "hdf5_samples.source:HDF5SamplesOptions"),
+    "hdf5_samples": Kind("hdf5_samples.source:open_hdf5_samples", "hdf5_samples.source:HDF5SamplesOptions"),
     "npy": Kind(
         "stored.npy:open_npy",
         "stored.npy:NpyOptions",

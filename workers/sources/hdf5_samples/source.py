@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,15 +16,15 @@ from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Tops
-from ...base.specs import ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
+from ...base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
-from ..files.identity import digest, of_stamps
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
 from ..stored.grid import LIBRARY_MODULE
-from ..stored.source import FilesSource
 from ..stored.store import FileStore
+from ..table import Column, Table
+from ..table.columns import OutRows
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
@@ -60,71 +61,107 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     open_files: Positive | None = None
 
 
-class HDF5SamplesSource(FilesSource):
+def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """Samples that are a data set, or a group of data sets, each, in natural order (trajectory_2 before trajectory_10).
 
     What lies in one piece is read by its offset in the file, the rest by h5py. If shapes differ between samples, the
     spec varies and has the largest extents.
+    `options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order.
     """
+    checked = check_options(options, HDF5SamplesOptions, _WHAT)
+    wanted = _wanted(checked, tops)
+    stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
+    key = text_digest(repr((stamps, wanted, checked.allow_external)))
+    cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
+    index = _make_index(stamps, wanted, checked, cache, key)
+    others = [stamp for stamps in index.others for stamp in stamps]
+    samples = IndexedSamples(index, stamps, FileStore([*stamps, *others], checked.locking, checked.open_files))
+    return Table(
+        "hdf5_samples",
+        [samples],
+        tops=tuple(tops or (*wanted.data, *wanted.labels)),
+        held_in=stamps[0].path,
+        where=samples.where,
+        options=(wanted, checked.allow_external),
+    )
 
-    kind = "hdf5_samples"
 
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        """`options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order."""
-        checked = check_options(options, HDF5SamplesOptions, _WHAT)
-        wanted = _wanted(checked, tops)
-        order = tuple(tops or (*wanted.data, *wanted.labels))
-        self._stamps = stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
-        self._key = text_digest(repr((stamps, wanted, checked.allow_external)))
-        self._read_as = wanted, checked.allow_external
-        cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
-        self._index = _make_index(stamps, wanted, checked, cache, self._key)
-        self._data = {top: data for top, data in self._index.data.items() if top in order}
-        labels = {top: ArraySpec(values.shape[1:], values.dtype) for top, values in self._index.labels.items()}
-        specs = labels | {top: data.spec for top, data in self._data.items()}
-        self._samples, self._specs = len(self._index), {top: specs[top] for top in order}
-        if any(data.needs_library for data in self._data.values()):
-            self.modules = (LIBRARY_MODULE,)
-        others = [stamp for stamps in self._index.others for stamp in stamps]
-        super().__init__(FileStore([*stamps, *others], checked.locking, checked.open_files))
-        self._numbers = np.array([self._files.number(stamp) for stamp in stamps])
+class IndexedSamples(Column):
+    """The tops of the samples of `index`: data sets in the files `stamps`, and labels, which the index has."""
 
-    def _read(self, indices: IndexArray, out: NamedRows) -> None:
-        for top, values in self._index.labels.items():
-            labels = out[top]
-            assert not isinstance(labels, RaggedRows)
-            values.take(indices, axis=0, out=labels, mode="clip")
+    may_be_empty = True
+
+    def __init__(self, index: SamplesIndex, stamps: Sequence[Stamp], files: FileStore) -> None:
+        self._index, self._stamps, self._files = index, stamps, files
+        self._numbers = np.array([files.number(stamp) for stamp in stamps])
+        self.stores = (files,)
+        self.options = [stamp.path for stamp in stamps]
+        self._choose(index.data, index.labels)
+
+    def _choose(self, data: Mapping[str, IndexedData], labels: Mapping[str, AnyArray]) -> None:
+        self._data, self._labels = data, labels
+        self.specs = {top: each.spec for top, each in data.items()} | {
+            top: ArraySpec(values.shape[1:], values.dtype) for top, values in labels.items()
+        }
+        self.stores_rows = not any(each.needs_library for each in data.values())
+        self.modules = () if self.stores_rows else (LIBRARY_MODULE,)
+
+    def only(self, tops: Collection[str]) -> Column:
+        column = copy(self)
+        column._choose(
+            {top: data for top, data in self._data.items() if top in tops},
+            {top: values for top, values in self._labels.items() if top in tops},
+        )
+        return column
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        for top, values in self._labels.items():
+            if top in out:
+                out[top][positions] = values[indices]
         starts = self._file_starts(indices)
         for top, data in self._data.items():
+            if top not in out:
+                continue
             rows, offsets = out[top], data.offsets[indices]
-            positions = np.flatnonzero(offsets >= 0)
-            addresses = (starts + offsets)[positions]
+            direct = np.flatnonzero(offsets >= 0)
+            addresses, at = (starts + offsets)[direct], positions[direct]
             if isinstance(rows, RaggedRows):
                 assert data.shapes is not None
-                shapes = data.shapes[indices[positions]].tolist()
-                for address, position, shape in zip(addresses.tolist(), positions.tolist(), shapes, strict=True):
+                shapes = data.shapes[indices[direct]].tolist()
+                for address, position, shape in zip(addresses.tolist(), at.tolist(), shapes, strict=True):
                     sample = rows.reserve(position, shape)
                     if sample.size:
                         self._files.copy_into(address, sample.reshape(-1).view(np.uint8).data)
                     if not data.dtype.isnative:
                         sample.byteswap(inplace=True)
             else:
-                self._files.gather(addresses, positions, as_bytes(rows))
+                self._files.gather(addresses, at, as_bytes(rows))
                 if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
-                    for start, stop in stretches(positions, positions, 1):
-                        rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)
-            for position in np.flatnonzero(offsets < 0).tolist():
-                self._read_by_library(data, int(indices[position]), position, rows)
+                    for start, stop in stretches(at, at, 1):
+                        rows[at[start] : at[start] + stop - start].byteswap(inplace=True)
+            for member in np.flatnonzero(offsets < 0).tolist():
+                self._read_by_library(data, int(indices[member]), int(positions[member]), rows)
 
     def _file_starts(self, indices: IndexArray) -> IndexArray:
         """Begin to use the files of these samples; returns the address at which the file of each starts."""
-        parts = np.searchsorted(self._index.starts, indices, side="right") - 1
-        numbers = self._numbers[parts]
+        numbers = self._numbers[np.searchsorted(self._index.starts, indices, side="right") - 1]
         self._files.use(np.bincount(numbers).nonzero()[0].tolist())
         starts: IndexArray = self._files.starts[numbers]
         return starts
 
+    def fetch(self, indices: IndexArray) -> None:
+        for addresses, sizes in self._places(indices):
+            self._files.fetch_at(addresses, sizes)
+
+    def will_need(self, indices: IndexArray) -> bool:
+        found = [self._files.will_need_at(addresses, sizes) for addresses, sizes in self._places(indices)]
+        return all(found)
+
     def _places(self, indices: IndexArray) -> Iterator[tuple[IndexArray, IndexArray | int]]:
+        """The addresses and sizes of these samples, for each top."""
         starts = self._file_starts(indices)
         for data in self._data.values():
             direct = data.offsets[indices] >= 0  # the library reads the others
@@ -151,21 +188,10 @@ class HDF5SamplesSource(FilesSource):
                 raise
             raise SourceError(f"{self.where(index)}: reading the sample failed: {error}") from error
 
-    @property
-    def stores_rows(self) -> bool:
-        return not self._files.is_remote and not any(data.needs_library for data in self._data.values())
-
     def where(self, index: int) -> str:
+        """Return the file of sample `index`, and its name in there."""
         number, _ = locate_part(self._index.starts, index)
         return f"{self._stamps[number].path}:{self._index.name(index)}"
-
-    def _content(self) -> dict[str, str]:
-        others = [stamp for stamps in self._index.others for stamp in stamps]
-        return {**of_stamps([*self._stamps, *others]), "options": digest(self._read_as)}
-
-    def fingerprint(self) -> str:
-        others = text_digest(repr(self._index.others)) if len(self._index.others) > 1 else ""
-        return f"{self.kind}:{self._key}:{others}" + ("" if self._data else f":{tuple(self._specs)}")
 
 
 def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
