@@ -93,7 +93,7 @@ def test_workers_read_what_the_parent_would_have_read(archive: Path, start: str)
 def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
     dataset = H5Dataset(archive / "part_2.h5")
     dataset[0]
-    (files,) = dataset._source._stores
+    files: Any = dataset._source._stores[0]
     inherited = files.open(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

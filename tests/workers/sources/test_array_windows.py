@@ -86,7 +86,7 @@ def some_parts(draw: st.DrawFn) -> list[Part]:
     row = draw(st.sampled_from([(), (3,), (2, 600)]))
     dtype = draw(st.sampled_from(["u1", "f4", ">i2"]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 16)))
-    parts = []
+    parts: list[Part] = []
     for steps in draw(st.lists(st.integers(1, 20), min_size=1, max_size=3)):
         ends = sorted({*draw(st.lists(st.integers(0, steps), max_size=4)), steps})
         data = rng.integers(0, 200, (steps, *row)).astype(dtype)
