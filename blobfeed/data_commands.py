@@ -101,7 +101,7 @@ def pack(
             made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
         else:
             layout = Layout(chunk, compression, _names(",".join(uint8 or ())) or (), _size(resize))
-            packed = pack_arrays(found, target, layout, loaders=loaders, told=report_step)
+            packed = pack_arrays(found, target, layout, loaders=loaders, progress=report_step)
             named = None if packed.tops == ("data", "label") else packed.tops
             made = Found({"hdf5": {"path": str(target)}}, named)
     again = f", {packed.resumed:,} of them there from before" if packed.resumed else ""
@@ -134,7 +134,7 @@ def bench(
     console = _console()
     with console.status("") as status:
         found = source_of(source, _names(tops))
-        rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, told=status.update)
+        rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, progress=status.update)
     base = TORCH if TORCH in rates else IN_PROCESS
     rates[base] = rates.pop(base)  # moves it to the end
     table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)

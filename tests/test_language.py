@@ -21,6 +21,7 @@ PACKAGE = Path(blobfeed.__file__).resolve().parent
 ROOMS = (
     ".",
     "layers",
+    "tools",
     "trainer",
     "workers/base",
     "workers/loading",

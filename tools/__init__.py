@@ -1,4 +1,4 @@
-"""What the commands do beside training: look into data and files, measure them, convert them, show what a net sees.
+"""The commands beside training: they look into data and files, measure them, convert them and show batches.
 
 A net prototxt needs torch. Nothing here is imported by a training run.
 """

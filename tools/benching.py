@@ -26,7 +26,7 @@ Batches = Iterator[int]
 
 
 def bench(
-    found: Found, *, batch_size: int, loaders: int, seconds: float, told: Callable[[str], None]
+    found: Found, *, batch_size: int, loaders: int, seconds: float, progress: Callable[[str], None]
 ) -> tuple[dict[str, float], str]:
     """The samples/s of each way of reading `found` shuffled: medians of interleaved rounds, as the machine may be busy.
 
@@ -49,7 +49,7 @@ def bench(
         rates = defaultdict(list)
         for number in range(_ROUNDS):
             for name, way in tuple(ways.items()):
-                told(f"round {number + 1} of {_ROUNDS}: {name}")
+                progress(f"round {number + 1} of {_ROUNDS}: {name}")
                 try:
                     with way() as batches:
                         next(batches)

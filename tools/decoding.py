@@ -1,4 +1,4 @@
-"""What loaders do for `blobfeed pack`: other types and sizes."""
+"""The decode hooks of `blobfeed pack`: other types and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a source holds and how fast it can be read here: facts for `blobfeed inspect`."""
+"""The contents of a source and the speed of reading it here: facts for `blobfeed inspect`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _FILTERS = {1: "gzip {}", 2: "byte shuffle", 3: "checksums", 32000: "lzf"}
 
 
 Bad = dict[int, str]
-"""By index, what samples say that cannot be read; they are left out."""
+"""The error of each sample that cannot be read, by index; `some` has no such sample."""
 
 
 @dataclass(frozen=True)
 class Storage:
-    """How the data set of one top lies in its file. `chunk`: None for contiguous; `compression`: "" for none."""
+    """The storage of one top's data set in its file. `chunk`: None for contiguous; `compression`: "" for none."""
 
     chunk: tuple[int, ...] | None
     compression: str
@@ -53,7 +53,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class Labels:
-    """Of a top with one whole number for each sample, the first `looked_at` samples' numbers."""
+    """The first `looked_at` numbers of a top that has one whole number for each sample."""
 
     counts: Mapping[int, int]
     looked_at: int
@@ -62,7 +62,7 @@ class Labels:
 
 @dataclass
 class Facts:
-    """What `blobfeed inspect` has found out.
+    """The facts that `blobfeed inspect` has found.
 
     `rates`: samples/s by the order of reading, "packed" among them. `some`: the first, the last and random samples.
     """
@@ -136,7 +136,7 @@ def _packed(source: Source, sample_bytes: int, bad: Bad) -> Source:
 
 
 def _read(source: Source, indices: IndexArray, rows: NamedRows, bad: Bad) -> int:
-    """How many of `indices` could be read."""
+    """Return the number of `indices` that could be read."""
     try:
         source.read(indices, rows)
     except BlobfeedError:
@@ -173,7 +173,7 @@ def _count(found: Found, top: str, bad: Bad) -> Labels | None:
 
 
 def _storage(found: Found, tops: tuple[str, ...]) -> dict[str, Storage]:
-    """Of an HDF5 file with a data set for each top; of other kinds the source's own facts say enough."""
+    """Return the storage of each data set of an HDF5 file; the facts of other kinds of source say enough."""
     if found.kind != "hdf5":
         return {}
     options = found.declared["hdf5"]

@@ -34,15 +34,15 @@ from ..workers.sources.stored.npy import read_header
 from ..workers.sources.zarr.examine import examine_array
 
 COLOR_ATTRIBUTE = "color"
-"""Of a packed file: the order of the channels, if it is known."""
+"""The attribute of a packed file that has the order of the channels, if it is known."""
 
 WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
-"""What a file's name says of its top."""
+"""The words in a file's name that mean a top."""
 _MANY_DATASETS = 8
 """From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
 
 _Shapes = dict[str, tuple[int, ...] | None]
-"""Of arrays, by name; None for what holds no numbers or strings."""
+"""The shapes of arrays by name; None for what holds no numbers or strings."""
 
 _LOOKED_AT = 32
 _LARGEST_SIDE = 1 << 15
@@ -51,9 +51,9 @@ _USUAL_SIDE = 256
 
 @dataclass(frozen=True)
 class Found:
-    """What paths hold: the declaration for `source:`, the tops to name beside it (None: by default), and remarks.
+    """The data behind paths: the declaration for `source:`, the tops to name beside it (None: by default), and remarks.
 
-    `noted_bgr`: whether a packed file says so of its colours. `transform`: what brings pictures to one size.
+    `noted_bgr`: a packed file says so of its colours. `transform`: the crop that brings pictures to one size.
     """
 
     declared: Mapping[str, Any]
@@ -68,7 +68,7 @@ class Found:
 
     @property
     def is_bgr(self) -> bool:
-        """Whether colours come in the order of OpenCV and Caffe."""
+        """True if colours come in the order of OpenCV and Caffe."""
         return self.noted_bgr or _gives_bgr(self.declared)
 
     def open(self) -> Source:
@@ -97,7 +97,7 @@ def in_yaml(value: object) -> str:
 
 
 def _gives_bgr(declared: Mapping[str, Any]) -> bool:
-    """Whether pictures come as OpenCV decodes them; `declared` can be opened."""
+    """Return true if pictures come as OpenCV decodes them; `declared` can be opened."""
     ((kind, options),) = declared.items()
     if kind == "concat":
         return all(map(_gives_bgr, options))
@@ -107,7 +107,7 @@ def _gives_bgr(declared: Mapping[str, Any]) -> bool:
 
 
 def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
-    """What the option `path` is given."""
+    """Return the value of the option `path`."""
     return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]
 
 
@@ -139,7 +139,7 @@ def hdf5(paths: Sequence[Path]) -> Found:
 
 
 def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, tuple[int, ...]]) -> bool:
-    """Whether these are arrays of one data set, as feature_0 to feature_9 beside a label for each of their entries."""
+    """Return true for the arrays of one data set, as feature_0 to feature_9 beside a label for each entry."""
     if any(len(shape) > 2 for shape in numbered.values()):  # pictures, beside which names of three classes may lie
         return False
     lengths = {shape[:1] for shape in numbered.values()}
@@ -148,7 +148,7 @@ def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, t
 
 
 def _tops_of(shapes: _Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Of arrays with these shapes, those of the usual length, the largest first; and what is left out, for remarks.
+    """Return the arrays of the usual length, the largest first; and remarks on the ignored ones.
 
     Raises SourceError if none counts samples.
     """
@@ -170,7 +170,7 @@ def _tops_of(shapes: _Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, .
         "they are no arrays of numbers or strings": set(others),
     }
     return tuple(first), tuple(
-        f"left out, since {reason}: {', '.join(sorted(names))}" for reason, names in reasons.items() if names
+        f"ignored, since {reason}: {', '.join(sorted(names))}" for reason, names in reasons.items() if names
     )
 
 
@@ -255,7 +255,7 @@ def records(kind: str, paths: Sequence[Path]) -> Found:
 
 
 def sized(kind: str, options: dict[str, Any]) -> Found:
-    """With what the source must be told of the pictures' sizes; some of them are looked at."""
+    """Return the declaration with the options for the pictures' sizes, found by looking at some pictures."""
     with closing(_opened_at_any_size(kind, options)) as source:
         sizes, samples = _sizes_of(source), len(source)
     smallest, largest = sizes.min(axis=0), sizes.max(axis=0)

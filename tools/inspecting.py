@@ -48,7 +48,7 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
 
 
 def print_lines(found: Found, console: Console) -> None:
-    """What goes into param_str or into a reader, each on a line of its own that no terminal breaks."""
+    """Print the parameters for param_str or a reader, each on a line of its own that no terminal breaks."""
     console.print(f"source: {in_yaml(dict(found.declared))}", highlight=False, soft_wrap=True)
     if found.tops:
         console.print(f"tops: {in_yaml(list(found.tops))}", highlight=False, soft_wrap=True)
@@ -98,7 +98,7 @@ def _rates(facts: Facts) -> Table:
 
 
 def advise(facts: Facts) -> list[str]:
-    """What would make training on these data faster or safer, the most effective first."""
+    """Return advice that makes training on these data faster or safer, the most effective first."""
     return [*_about_bad(facts), *_about_reading(facts), *_about_types(facts), *_about_labels(facts)]
 
 
@@ -150,7 +150,7 @@ def _about_types(facts: Facts) -> Iterator[str]:
 
 
 def _fits_uint8(top: str, spec: ArraySpec, facts: Facts) -> bool:
-    """Whether all values of `top` that were looked at fit uint8; no labels, which may run higher in the others."""
+    """Return true if all values of `top` that were looked at fit uint8; labels may run higher in other samples."""
     values = [sample[top] for sample in facts.some if top in sample and sample[top].size]
     if spec.dtype.kind != "f" or spec.items < 2 or spec.varies or not values or top.startswith("label"):
         return False  # `pack` takes no samples that differ in size

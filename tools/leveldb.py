@@ -15,7 +15,7 @@ _LARGEST_BYTES = 1 << 40
 
 
 def is_leveldb(path: Path) -> bool:
-    """Whether `path` is a folder with a LevelDB."""
+    """Return true if `path` is a folder with a LevelDB."""
     return (path / "CURRENT").is_file()
 
 

@@ -38,8 +38,8 @@ from .decoding import decode
 from .found import COLOR_ATTRIBUTE, Found, in_yaml
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
-Told = Callable[[str, int, int], None]
-"""Is told the step ("packing", "checking"), the samples that are done and the samples there are."""
+Progress = Callable[[str, int, int], None]
+"""A function that gets the step ("packing", "checking"), the number of samples done and of all."""
 
 _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1024
@@ -56,7 +56,7 @@ _LARGEST_LMDB = 1 << 42
 
 @dataclass(frozen=True)
 class Layout:
-    """How the data set is stored. `chunk`: samples in a chunk, 0 for contiguous (compressed: for about 64 kB).
+    """The storage of the data set. `chunk`: samples in a chunk, 0 for contiguous (compressed: for about 64 kB).
 
     `uint8`: tops of whole numbers from 0 to 255 that are stored as such. `size`: height and width for pictures.
     """
@@ -69,7 +69,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Packed:
-    """What was made: `resumed` samples were there from an earlier run, `seconds` the others took; `tops`: of a .h5."""
+    """The result: `resumed` samples were there from an earlier run, `seconds` the others took; `tops`: of a .h5."""
 
     samples: int
     resumed: int
@@ -78,7 +78,7 @@ class Packed:
     tops: tuple[str, ...] = ()
 
 
-def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, told: Told) -> Packed:
+def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = None, progress: Progress) -> Packed:
     """Write the samples of `found` to `target`, in their order; raises ParameterError, SourceError, SampleError."""
     _check_target(target)
     if target.suffix.lower() not in (".h5", ".hdf5"):
@@ -103,7 +103,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
             with _alone(part.with_name(f"{part.name}.log"), target):  # HDF5 locks the part itself
-                return _Packing(reader, part, json.dumps(what), layout, found).finish(target, told)
+                return _Packing(reader, part, json.dumps(what), layout, found).finish(target, progress)
 
 
 def _check_target(target: Path) -> None:
@@ -182,24 +182,24 @@ class _Packing:
         if noted[:1] == [what]:
             self._sums = [json.loads(line) for line in noted[1:] if line.endswith("]")]
 
-    def finish(self, target: Path, told: Told) -> Packed:
+    def finish(self, target: Path, progress: Progress) -> Packed:
         begun = time.monotonic()
-        del self._sums[self._sound_batches(told, "looking at what is there") if self._sums else 0 :]
+        del self._sums[self._sound_batches(progress, "looking at what is there") if self._sums else 0 :]
         if not self._sums:
             _create(self._part, self._reader, self._layout, self._found)
         resumed = min(len(self._sums) * self._rows, self._samples)
         try:
             with self._log.open("w", buffering=1) as log:
                 log.writelines([f"{self._what}\n", *(f"{json.dumps(sums)}\n" for sums in self._sums)])
-                self._append(log, resumed, told)
+                self._append(log, resumed, progress)
         except (BlobfeedError, BrokenPipeError):  # some are OSErrors, and not of this file
             raise
         except OSError as error:  # the HDF5 library's own text has buffers and offsets
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise ParameterError(
-                f"{self._part} cannot be written: {reason}: mend that, and run the command again, it goes on there"
+                f"{self._part} cannot be written: {reason}: remove the cause and run the command again"
             ) from None
-        if (sound := self._sound_batches(told, "checking")) < len(self._sums):
+        if (sound := self._sound_batches(progress, "checking")) < len(self._sums):
             raise SourceError(
                 f"{self._part}: samples {sound * self._rows:,} and following are not read back as they were written: "
                 "the disk is damaged or full; run the command again, it goes on there"
@@ -208,13 +208,13 @@ class _Packing:
         self._log.unlink()
         return Packed(self._samples, resumed, time.monotonic() - begun, target.stat().st_size, self._tops)
 
-    def _append(self, log: TextIO, resumed: int, told: Told) -> None:
+    def _append(self, log: TextIO, resumed: int, progress: Progress) -> None:
         if resumed == self._samples:
             return
         self._reader.load_state_dict({**self._reader.state_dict(), "position": resumed})
         row = resumed
         with h5py.File(self._part, "r+") as file, ThreadPoolExecutor(usable_cores()) as pool:
-            told("packing", row, self._samples)
+            progress("packing", row, self._samples)
             for batch in self._reader:
                 for top in self._tops:
                     _put(file[top], row, batch[top], self._layout, pool)
@@ -222,19 +222,19 @@ class _Packing:
                 self._sums.append(_sums(batch, self._tops))
                 log.write(json.dumps(self._sums[-1]) + "\n")
                 row += batch.rows
-                told("packing", row, self._samples)
+                progress("packing", row, self._samples)
 
-    def _sound_batches(self, told: Told, step: str) -> int:
-        """How many of the first batches the file really has."""
+    def _sound_batches(self, progress: Progress, step: str) -> int:
+        """Return the number of the first batches that the file really has."""
         given: Any = {"tops": self._tops, "num_loaders": self._reader.parameters.num_loaders, **_EACH_SAMPLE_ONCE}
         try:
             with BatchReader({"hdf5": {"path": str(self._part)}}, batch_size=self._rows, **given) as reader:
                 for number, batch in enumerate(reader):
                     if number == len(self._sums) or _sums(batch, self._tops) != self._sums[number]:
                         return number
-                    told(step, min((number + 1) * self._rows, self._samples), self._samples)
+                    progress(step, min((number + 1) * self._rows, self._samples), self._samples)
         except (BlobfeedError, OSError):
-            return 0  # killed in the middle of a write, HDF5 may leave a file that nobody can open
+            return 0  # killed in the middle of a write, HDF5 may leave a file that cannot be opened
         return len(self._sums)
 
 
@@ -293,7 +293,7 @@ def _compressed(chunk: AnyArray, size: int) -> bytes:
 # ---- pictures that stay encoded, in one file instead of many
 
 
-def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
+def pack_encoded(found: Found, target: Path, progress: Progress) -> Packed:
     """Write the files that an image list names into an LMDB of Caffe's Datum records; goes on if it was interrupted.
 
     All records are read back and compared with the files. Raises ParameterError, SourceError.
@@ -319,15 +319,15 @@ def pack_encoded(found: Found, target: Path, told: Told) -> Packed:
     try:
         with _alone(part, target):
             with lmdb.open(str(part), subdir=False, map_size=_LARGEST_LMDB, lock=False) as environment:
-                resumed = _put_records(environment, source, labels, part, told)
+                resumed = _put_records(environment, source, labels, part, progress)
             part.rename(target)
     except lmdb.Error as error:
-        raise ParameterError(f"{part} cannot be written: {error}: name another file, or mend that") from None
+        raise ParameterError(f"{part} cannot be written: {error}: name another file, or remove the cause") from None
     return Packed(samples, resumed, time.monotonic() - begun, target.stat().st_blocks * 512)
 
 
-def _put_records(environment: Any, source: Any, labels: Sequence[int | None], part: Path, told: Told) -> int:
-    """How many records were there before. All are read back."""
+def _put_records(environment: Any, source: Any, labels: Sequence[int | None], part: Path, progress: Progress) -> int:
+    """Return the number of records that were there before. All are read back."""
     resumed, samples = environment.stat()["entries"], len(source)
     if resumed > samples:
         raise SourceError(
@@ -339,14 +339,14 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
         with environment.begin(write=True) as transaction:
             for index in range(start, end):
                 transaction.put(_key(index), _record(source, index, labels[index]), append=True)
-        told("packing", end, samples)
+        progress("packing", end, samples)
     with environment.begin() as transaction:
         for index in range(samples):
             if transaction.get(_key(index)) != _record(source, index, labels[index]):
                 raise SourceError(
                     f"{part}: record {index} is not {source.where(index)}: remove {part}, and start again"
                 )
-            told("checking", index + 1, samples)
+            progress("checking", index + 1, samples)
     return int(resumed)
 
 

@@ -1,4 +1,4 @@
-"""What each parameter means: from the typed definitions, for `blobfeed params` and docs/parameters.md."""
+"""The meaning of each parameter: from the typed definitions, for `blobfeed params` and docs/parameters.md."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:
-    """What `paths` hold; one of them may be a declaration such as `{npy: {data: x.npy}}`.
+    """Return what `paths` hold; one of them may be a declaration such as `{npy: {data: x.npy}}`.
 
     `image_list`: where to write the list of a folder of images. Raises SourceError for what cannot be read, or needs
     something first; it says what.
@@ -141,7 +141,7 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     if len(images) > data and len(images) >= max(others.values(), default=0):
         found = _list_images(path, images, image_list)
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
-        remark = shorten(f"left out by the ends of their names: {named}", 200, placeholder=" …")
+        remark = shorten(f"ignored by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
     counts = Counter(file.suffix for file in rest)
     suffix = max(counts, key=lambda end: (counts[end], kind_of_name(end.lower()) != ""))
@@ -199,7 +199,7 @@ def _numbered(classes: list[str], file: Path) -> list[str]:
 
 
 def _listed(image: Path) -> str:
-    """As a line of a list has it, where `#` begins a comment, and white space in front does not count."""
+    """Return the path for a line of a list, where `#` begins a comment and white space in front does not count."""
     name = str(image)
     if len(name.splitlines()) > 1:
         raise SourceError(f"{name!r} has a line break in its name, and a list has a line for each image: rename it")

@@ -39,7 +39,7 @@ class Death:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a trace says. All series have one value for each of `times_s`, the middles of equal parts of the run.
+    """The facts of a trace. All series have one value for each of `times_s`, the middles of equal parts of the run.
 
     throughput: samples/s. stall: share of the time that the trainer waited. loaders: by number, the share of the time
     that each worked. batch_ms: milliseconds of a batch in the trainer, and of a batch's work in all loaders.

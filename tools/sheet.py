@@ -47,7 +47,7 @@ Pixels = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Seen:
-    """What the net sees: `pictures[epoch][sample]`, shape (channels, height, width), and what is written on each."""
+    """The input of the net: `pictures[epoch][sample]`, shape (channels, height, width), and what is written on each."""
 
     pictures: list[list[AnyArray]]
     captions: list[str]

