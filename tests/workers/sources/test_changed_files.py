@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Callable
 from itertools import islice
@@ -193,3 +195,16 @@ def test_a_trainer_that_reads_itself_looks_at_size_and_identity_with_each_task(c
         with pytest.raises(SampleError, match=r"a\.npy") as caught:
             deque(islice(batches, 1000), maxlen=0)  # one task may have read the next batches, too
     assert isinstance(caught.value.__cause__, SourceError)
+
+
+def test_a_file_that_nothing_closes_is_closed_in_silence_at_the_end_of_its_process() -> None:
+    # A module that ends before that of the file holds it, and the file's is kept: its names are None by then.
+    script = """
+import sys, types
+held = sys.modules["held"] = types.ModuleType("held")
+from blobfeed.workers.sources.files import file
+held.raw = file.RawFile(file.FileStamp.of(sys.executable))
+sys.kept = file, held
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert (run.stdout, run.stderr) == ("", "")

@@ -166,8 +166,10 @@ class RawFile:
             os.close(self.descriptor)
             self.descriptor = -1
 
-    def __del__(self) -> None:
-        self.close()
+    def __del__(self, _close: Callable[[int], None] = os.close) -> None:
+        # Bound here: at the end of a process the names of a module are gone before the last of its objects.
+        if self.descriptor >= 0:
+            _close(self.descriptor)
 
     def expect(self, *, scattered: bool) -> None:
         """Have the kernel read ahead of what is asked for, which is up to 8 MB on some disks, or not a byte more."""
