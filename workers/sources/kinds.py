@@ -70,7 +70,7 @@ KINDS: Mapping[str, Kind] = {
         markers=("data.mdb", "CURRENT"),  # the latter of a LevelDB: the source says how to make an LMDB of it
     ),
     "tar": Kind(
-        "tar.source:TarSource",
+        "tar.source:open_tar",
         "tar.source:TarOptions",
         gives_bgr=True,
         names=r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))",  # the source says how to unpack compressed ones

@@ -114,7 +114,7 @@ class ImageDecoder:
 
     def field(self, spec: ArraySpec) -> Field[bytes]:
         """Return the top of pictures that a table decodes from records, which are encoded images."""
-        return Field(spec, partial(self.read, spec), partial(self._seen, spec))
+        return Field(spec, partial(self.read, spec), partial(self._seen, spec), (__name__,), REDUCES)
 
     def _seen(self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None) -> NDArray[np.uint8]:
         if sufficient is None or self._resizes:

@@ -20,7 +20,7 @@ from ...base.specs import AnyArray
 from ...transport.memory import give_back_freed_memory
 from ..files.remote import WholeObjects
 from ..table import Column, Memory, Records, Resident, Table, naming_first
-from .decode import REDUCES, ImageDecoder
+from .decode import ImageDecoder
 from .file import WholeFiles, look_at
 from .list_file import Labels, ListedImages, parse_image_list
 from .options import ImageListOptions, check_sizes
@@ -65,8 +65,6 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         {"data": decoder.field(spec)},
         path=place.path,
         others=[memory],
-        modules=(f"{__package__}.decode",),
-        options=REDUCES,
     )
     columns: list[Column] = [pictures]
     if memory["labels"].size:

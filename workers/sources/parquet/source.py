@@ -5,9 +5,9 @@ from __future__ import annotations
 import glob
 import json
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +15,6 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from ...base.checks import check_options, chosen, listed
 from ...base.errors import ParameterError, SourceError
-from ...base.extras import need
 from ...base.files import in_folder, is_url
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Tops
@@ -23,14 +22,12 @@ from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import locate_part, split_by_part
 from ..files.lru import RecentlyUsed
 from ..files.paths import expand_paths, natural_key
-from ..images.options import PictureOptions, check_sizes
+from ..images.field import picture_field
+from ..images.options import PictureOptions
 from ..table import Column, RecordError, Table
 from ..table.columns import OutRows
 from .files import GroupFiles
 from .values import Values, holds_picture
-
-if TYPE_CHECKING:
-    from ..images.decode import ImageDecoder
 
 _WHAT = "source parquet"
 
@@ -83,29 +80,24 @@ class RowGroups(Column):
                 raise ParameterError(f"{_WHAT}: {held_in} has no column {name!r}; {listed(name, names)}")
         kinds = {name: files.schema.field(name).type for name in self._columns.values()}
         structs = {name for name, kind in kinds.items() if holds_picture(kind)}
-        self._pictures = structs if options.pictures is None else {*options.pictures} & {*kinds}
+        pictures = structs if options.pictures is None else {*options.pictures} & {*kinds}
         files.choose({name: f"{name}.bytes" if name in structs else name for name in kinds})
         self.stores = (files,)
-        if self._pictures:
-            need("cv2", f"{_WHAT}, for the pictures in {', '.join(sorted(self._pictures))},")
-            check_sizes(options, _WHAT)
-            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
-            from ..images.decode import REDUCES
-
-            self.options = REDUCES
         self.close()
+        self._fields = {name: picture_field(options, _WHAT, partial(self._first, name)) for name in sorted(pictures)}
+        for field in self._fields.values():
+            self.modules, self.options = field.modules, field.options
         shapes = {name: self._spec(name, Values(pa.nulls(0, kind))) for name, kind in kinds.items()}
         self.specs = {top: shapes[name] for top, name in self._columns.items()}
         self.chunk_samples = int(files.rows[0])
 
+    def _first(self, name: str) -> bytes:
+        return self._files.decoded(locate_part(self._starts, 0)[0])[name].row(0).tobytes()
+
     def _spec(self, name: str, empty: Values) -> ArraySpec:
         """The shape and type of a column. `empty`: it without rows."""
-        if name in self._pictures:
-            first = locate_part(self._starts, 0)[0]
-            self._picture = self._options.spec(
-                lambda: self._decoder.decode(self._files.decoded(first)[name].row(0).tobytes())[1]
-            )
-            return self._picture
+        if name in self._fields:
+            return self._fields[name].spec
         if empty.numbers.dtype.kind not in "biuf" or (empty.is_text and len(empty.levels) > 1):
             raise SourceError(
                 f"{_WHAT}: {self._files.paths[0]}: column {name!r} is {self._files.schema.field(name).type}: expected "
@@ -155,8 +147,8 @@ class RowGroups(Column):
                 raise RecordError(int(indices[at]), name and f", column {name!r}") from error
 
     def _put(self, name: str, value: AnyArray, position: int, rows: Any) -> None:
-        if name in self._pictures:
-            self._decoder.read(self._picture, value.tobytes(), position, rows)
+        if name in self._fields:
+            self._fields[name].put(value.tobytes(), position, rows)
         elif isinstance(rows, np.ndarray):
             rows[position] = value.tobytes() if rows.dtype.kind == "S" else value
         else:
@@ -169,14 +161,7 @@ class RowGroups(Column):
             self._last = group, self._decoded.get_or_make(group, self._files.decoded, group)
         return self._last[1]
 
-    @cached_property
-    def _decoder(self) -> ImageDecoder:
-        from ..images.decode import ImageDecoder
-
-        return ImageDecoder(self._options)
-
     def close(self) -> None:
-        self.__dict__.pop("_decoder", None)
         self._decoded = RecentlyUsed(self._options.chunk_cache_bytes, _nbytes)
         self._last = (-1, {})
 

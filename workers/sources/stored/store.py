@@ -44,12 +44,12 @@ _NOTHING: Bytes = np.empty(0, np.uint8)
 _CHANGED_NS = attrgetter("st_ctime_ns")
 
 
-class FileStore(Store[int]):
+class FileStore(Store[tuple[int, int]]):
     """The files of a source. File k has the addresses from starts[k] on, and a page behind it belongs to none.
 
     `most_files`: how many to keep open; None for as many as a quarter of the descriptors that the process may have
     allows. `chunk_cache_bytes`: decoded chunks to keep. Each process opens files of its own: a pickled or forked copy
-    begins with none.
+    begins with none. A place is an address and a size.
     """
 
     def __init__(
@@ -220,6 +220,13 @@ class FileStore(Store[int]):
             return
         for number, offsets, members in split_by_part(self.starts, addresses):
             self.open(number).raw.gather_at(offsets, positions[members], rows)
+
+    def read(self, place: tuple[int, int]) -> bytes:
+        address, size = place
+        number = int(self.starts.searchsorted(address, "right")) - 1
+        if number not in self._used:
+            self.use((number,))
+        return self.open(number).raw.read(address - int(self.starts[number]), size).tobytes()
 
     def copy_into(self, address: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `address` on; the file must be in use."""

@@ -164,12 +164,15 @@ class Field(Generic[_Record]):
 
     `put(record, row, rows)` writes it into row `row`, or raises ValueError or SampleTooLargeError. `view(record,
     sufficient)`, if the column is to lend samples, returns it as an array of the spec's type, in any memory. A picture
-    may be a smaller copy, but not below `sufficient((height, width))`, unless that is None.
+    may be a smaller copy, but not below `sufficient((height, width))`, unless that is None. `modules`, `options`: as in
+    Column.
     """
 
     spec: ArraySpec
     put: Callable[[_Record, int, Any], None]
     view: View[_Record] | None = None
+    modules: tuple[str, ...] = ()
+    options: object = ()
 
 
 class Records(Column, Generic[Place, _Record]):
@@ -177,8 +180,8 @@ class Records(Column, Generic[Place, _Record]):
 
     `fields`: the tops that are made of a record. `place`: gives the place of sample `index`; without it the index is
     the place. `parse`: turns the bytes of sample `index` into a record, which is valid until the next one; without it
-    the bytes are the record. `path`, `member`: for SampleError, the path of sample `index`, and a part of it. `others`:
-    further stores that hold what `place` and `parse` need.
+    the bytes are the record. `path`, `member`: for SampleError, the path of sample `index`, and the part of it that a
+    top is made of, or "" stands for. `others`: further stores that hold what `place` and `parse` need.
 
     Any error of these functions, or of the store, becomes a RecordError, and the table makes a SampleError of that.
     """
@@ -192,14 +195,13 @@ class Records(Column, Generic[Place, _Record]):
         place: Callable[[int], Place] | None = None,
         parse: Callable[[bytes, int], _Record] | None = None,
         path: Callable[[int], str] | None = None,
-        member: Callable[[int], str] | None = None,
+        member: Callable[[int, str], str] | None = None,
         others: Sequence[Store[Any]] = (),
         modules: Sequence[str] = (),
-        options: object = (),
     ) -> None:
         self.stores = (store, *others)
-        self.modules = tuple(modules)
-        self.options = options
+        self.modules = (*modules, *(name for field in fields.values() for name in field.modules))
+        self.options = [field.options for field in fields.values()]
         self.specs = {top: field.spec for top, field in fields.items()}
         self._store = store
         self._samples = samples
@@ -226,16 +228,17 @@ class Records(Column, Generic[Place, _Record]):
             raise self._error(index) from error
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
-        puts = [(field.put, out[top]) for top, field in self._fields.items() if top in out]
+        puts = [(top, field.put, out[top]) for top, field in self._fields.items() if top in out]
         read, place, parse = self._store.read, self._place, self._parse
-        index = -1
+        index, top = -1, ""
         try:
             for index, row in zip(indices.tolist(), positions.tolist(), strict=True):
+                top = ""
                 record = parse(read(place(index)), index)
-                for put, rows in puts:
+                for top, put, rows in puts:  # noqa: B007 - for the message
                     put(record, row, rows)
         except Exception as error:
-            raise self._error(index) from error
+            raise self._error(index, top) from error
 
     def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
         views = {top: field.view for top, field in self._fields.items()}
@@ -259,8 +262,9 @@ class Records(Column, Generic[Place, _Record]):
     def will_need(self, indices: IndexArray) -> bool:
         return self._store.will_need([self._place(index) for index in indices.tolist()])
 
-    def _error(self, index: int) -> RecordError:
-        return RecordError(index, self._member(index) if self._member else "", self._path(index) if self._path else "")
+    def _error(self, index: int, top: str = "") -> RecordError:
+        member = self._member(index, top) if self._member else ""
+        return RecordError(index, member, self._path(index) if self._path else "")
 
 
 def _as_it_is(record: bytes, _index: int) -> bytes:

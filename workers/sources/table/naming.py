@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...base.errors import SampleError, SampleTooLargeError, SourceError
+from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
 
 
 def sample_error(cause: BaseException, kind: str, held_in: str, index: int, where: str, path: str) -> BaseException:
-    """Return the error that names sample `index`: a SampleError, or SampleTooLargeError; unexpected errors stay.
+    """Return the error that names sample `index`, SampleError or SampleTooLargeError; for other errors `cause`.
 
     `held_in`: the file that the source is; `where`: the place of the sample; `path`: the file that the sample is.
     """
     if isinstance(cause, SampleTooLargeError):
         return SampleTooLargeError(f"{where}: {cause} (max_height, max_width)")
+    if isinstance(cause, ParameterError):
+        return cause
     if isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError):
         text = f"source {kind}: {where} cannot be read: {cause}"
         return SampleError(text, source=held_in, index=index, path=path)

@@ -1,16 +1,18 @@
-"""A member's bytes as a row, by its extension."""
+"""The tops that members of tar files become, by their extensions."""
 
 from __future__ import annotations
 
 import io
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import cast
 
 import numpy as np
 
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, ArraySpec, RaggedRows, Rows, rounded_integer
+from ...base.specs import AnyArray, ArraySpec, RaggedRows, rounded_integer
+from ..table import Field
 
 PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
@@ -19,42 +21,33 @@ _TEXTS = ("txt", "text", "transcript", "json")
 Decode = Callable[[bytes], AnyArray]
 
 
-def decoder_of(extension: str, key: str) -> Decode | None:
-    """How a member with this extension becomes an array; None for a picture, which is decoded into the row itself.
+def member_field(extension: str, key: str, first: bytes, longest: int) -> Field[bytes]:
+    """Return the top of members with this extension, which is no picture's, that are like the `first` one.
 
-    `key`: of a JSON object, if only the value under it is wanted.
+    `key`: of a JSON object, if only the value under it is wanted. `longest`: the bytes of the largest of them.
+    Raises ValueError, EOFError, SourceError.
     """
     last = extension.rpartition(".")[2]
-    if key:
-        return lambda data: _value_of(data, key)
-    if last in PICTURES:
-        return None
-    if last in _NUMBERS:
-        return lambda data: np.array(int(data))
-    if last == "npy":
-        return lambda data: cast("AnyArray", np.load(io.BytesIO(data), allow_pickle=False))
-    return np.array if last in _TEXTS else lambda data: np.frombuffer(data, np.uint8)
-
-
-def spec_of(extension: str, key: str, first: AnyArray, longest: int) -> ArraySpec:
-    """What all members like the first one are; `longest`: the bytes of the largest of them."""
-    last = extension.rpartition(".")[2]
     if not key and last in _TEXTS:
-        return ArraySpec((), np.dtype(f"S{max(1, longest)}"))
+        return Field(ArraySpec((), np.dtype(f"S{max(1, longest)}")), partial(_put, np.array))
     if not key and last not in (*_NUMBERS, "npy"):
-        return ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True)
-    if key and first.dtype.kind == "S":  # no value is longer than the JSON around it
-        return ArraySpec(first.shape, np.dtype(f"S{longest}"))
-    if first.dtype.kind not in "biufcS":
-        raise SourceError(f"it holds {first.dtype}, which is no array of numbers")
-    return ArraySpec(first.shape, first.dtype.newbyteorder("="))
+        return Field(ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True), _put_bytes)
+    decode = partial(_value_of, key=key) if key else _number if last in _NUMBERS else _npy
+    value = decode(first)
+    if value.dtype.kind not in "biufcS":
+        raise SourceError(f"it holds {value.dtype}, which is no array of numbers")
+    # No value is longer than the JSON around it.
+    dtype = np.dtype(f"S{longest}") if key and value.dtype.kind == "S" else value.dtype.newbyteorder("=")
+    return Field(ArraySpec(value.shape, dtype), partial(_put, decode))
 
 
-def put_array(value: AnyArray, row: int, rows: Rows) -> None:
-    """Raises ValueError if it is not like the first sample's."""
-    if isinstance(rows, RaggedRows):
-        rows.put(row, value)
-        return
+def _put_bytes(data: bytes, row: int, rows: RaggedRows) -> None:
+    rows.put(row, np.frombuffer(data, np.uint8))
+
+
+def _put(decode: Decode, data: bytes, row: int, rows: AnyArray) -> None:
+    """Write what `decode` makes of `data`; raises ValueError if it is not like the first sample's."""
+    value = decode(data)
     whole = rows[row]
     fits = (value.dtype.kind == "S") == (rows.dtype.kind == "S") and np.can_cast(value.dtype, rows.dtype, "safe")
     if value.shape != whole.shape or not fits:
@@ -67,6 +60,14 @@ def put_array(value: AnyArray, row: int, rows: Rows) -> None:
             f"it holds {rounded}, and the first sample {rows.dtype}, which would round it: store it as one type in all"
         )
     rows[row] = value
+
+
+def _number(data: bytes) -> AnyArray:
+    return np.array(int(data))
+
+
+def _npy(data: bytes) -> AnyArray:
+    return cast("AnyArray", np.load(io.BytesIO(data), allow_pickle=False))
 
 
 def _value_of(data: bytes, key: str) -> AnyArray:

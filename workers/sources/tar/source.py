@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -14,25 +12,19 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
 from ...base.errors import SourceError
-from ...base.extras import need
-from ...base.keys import text_digest
 from ...base.parameters import Positive
 from ...base.source import Tops
-from ...base.specs import ArraySpec, IndexArray, NamedRows
-from ..files.file import locate_part, split_by_part
-from ..files.identity import digest, of_stamps
+from ...base.specs import IndexArray
+from ..files.file import locate_part
 from ..files.kept import kept
-from ..files.naming import Naming
-from ..files.paths import expand_paths
+from ..files.paths import PackedNames, expand_paths
 from ..files.remote import Stamp, stamp_of
-from ..images.options import PictureOptions, check_sizes
-from ..stored.source import FilesSource
+from ..images.field import picture_field
+from ..images.options import PictureOptions
 from ..stored.store import FileStore
-from .fields import Decode, decoder_of, put_array, spec_of
+from ..table import Field, Records, Table, naming_first
+from .fields import PICTURES, member_field
 from .index import TarIndex, make_index
-
-if TYPE_CHECKING:
-    from ..images.decode import ImageDecoder
 
 _WHAT = "source tar"
 
@@ -51,151 +43,137 @@ class TarOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     limit: Positive | None = None
 
 
-@dataclass(frozen=True, eq=False)
-class _Field:
-    """One top: the `extensions` that its members may have, `which` of them each has, and `key` into their JSON."""
-
-    extensions: Sequence[str]
-    which: NDArray[np.uint8]
-    key: str
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-
-    @property
-    def decode(self) -> Decode | None:
-        return decoder_of(self.extensions[0], self.key)
-
-    def member(self, index: int) -> str:
-        """The extension of this sample's member, and the key in there."""
-        extension = self.extensions[int(self.which[index])]
-        return f"{extension}:{self.key}" if self.key else extension
-
-
-class TarSource(FilesSource):
+def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
     """The samples of tar files in their order: pictures uint8 (channels, height, width), .cls int64, .npy as they are,
     .txt and .json as strings, anything else uint8 (bytes,) of varying length.
 
-    Where the members lie is found once, and kept in the user's cache folder as long as the files stay as they are.
+    The places of the members are found once, and kept in the user's cache folder as long as the files stay as they are.
+    Raises ParameterError, SourceError, SampleError for a first sample that cannot be read.
     """
+    checked = check_options(options, TarOptions, _WHAT)
+    stamps = [_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT)]
+    if not stamps:
+        raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
+    indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in stamps]
+    keys = [index.keys for index in indices]
+    shards = _Shards([stamp.path for stamp in stamps], keys, np.cumsum([0, *map(len, keys)], dtype=np.int64))
+    samples = min(checked.limit or len(shards), len(shards))
+    if not samples:
+        raise SourceError(f"{_WHAT}: no samples: {', '.join(shards.paths)} hold no members")
+    files = FileStore(stamps)
+    begins = files.starts[[files.number(stamp) for stamp in stamps]].repeat(np.diff(shards.starts))[:samples]
+    wanted = _wanted(checked, indices, tops)
+    columns = []
+    for extensions in dict.fromkeys(extensions for extensions, _ in wanted.values()):
+        within = {top: key for top, (each, key) in wanted.items() if each == extensions}
+        offsets, sizes, which = _found(extensions, next(iter(within)), indices, shards, samples)
+        columns.append(_Members(files, shards, extensions, within, begins + offsets, sizes, which, checked))
+    return Table(
+        "tar",
+        columns,
+        held_in=stamps[0].path,
+        where=shards.where,
+        tops=tuple(wanted),
+        options=sorted((msgspec.structs.asdict(checked) | {"path": ""}).items()),
+    )
 
-    kind = "tar"
 
-    def __init__(self, options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> None:
-        self._options = checked = check_options(options, TarOptions, _WHAT)
-        self._stamps = tuple(_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT))
-        if not self._stamps:
-            raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
-        indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in self._stamps]
-        self._keys = [index.keys for index in indices]
-        self._starts = np.cumsum([0, *map(len, self._keys)], dtype=np.int64)
-        self._samples = min(checked.limit or int(self._starts[-1]), int(self._starts[-1]))
-        if not self._samples:
-            raise SourceError(f"{_WHAT}: no samples: {', '.join(stamp.path for stamp in self._stamps)} hold no members")
-        self._fields = {top: self._field(top, *wanted, indices) for top, wanted in self._wanted(indices, tops).items()}
-        super().__init__(FileStore(self._stamps))
-        if any(field.decode is None for field in self._fields.values()):
-            need("cv2", f"{_WHAT}, for its pictures,")
-            check_sizes(self._options, _WHAT)
-            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
-        self._specs = {top: self._spec(field) for top, field in self._fields.items()}
+class _Shards(msgspec.Struct, frozen=True):
+    """The names of the samples: the tar file and the key of each. `starts`: the first sample of each file."""
 
-    def _places(self, indices: IndexArray) -> Iterator[tuple[IndexArray, IndexArray]]:
-        parts = np.searchsorted(self._starts, indices, side="right") - 1
-        files = np.array([self._files.number(stamp) for stamp in self._stamps])
-        for field in self._fields.values():
-            yield self._files.starts[files[parts]] + field.offsets[indices], field.sizes[indices]
+    paths: list[str]
+    keys: list[PackedNames]
+    starts: IndexArray
 
-    def _read(self, indices: IndexArray, out: NamedRows) -> None:
-        for number, _, positions in split_by_part(self._starts, indices):
-            file = self._files.number(self._stamps[number])
-            self._files.use([file])
-            raw = self._files.open(file).raw
-            for position in positions.tolist():
-                index = int(indices[position])
-                members: dict[tuple[int, int], bytes] = {}  # of several tops that are keys of one JSON, read once
-                for top, field in self._fields.items():
-                    place = int(field.offsets[index]), int(field.sizes[index])
-                    data = members[place] = members.get(place) or raw.read(*place).tobytes()
-                    with self._naming(index, field.member(index)):
-                        if field.decode is None:
-                            self._decoder.read(self._specs[top], data, position, out[top])
-                        else:
-                            put_array(field.decode(data), position, out[top])
+    def __len__(self) -> int:
+        return int(self.starts[-1])
 
     def where(self, index: int) -> str:
-        number, local = locate_part(self._starts, index)
-        return f"{self._stamps[number].path}:{self._keys[number][local].decode(errors='backslashreplace')}"
+        number, local = locate_part(self.starts, index)
+        return f"{self.paths[number]}:{self.keys[number][local].decode(errors='backslashreplace')}"
 
-    def _content(self) -> dict[str, str]:
-        options = {**msgspec.structs.asdict(self._options), "path": ""}
-        return {**of_stamps(self._stamps), "options": digest(sorted(options.items()))}
 
-    def fingerprint(self) -> str:
-        options = sorted((msgspec.structs.asdict(self._options) | {"path": ""}).items(), key=str)
-        text = repr((self._stamps, [(top, str(spec)) for top, spec in self._specs.items()], options))
-        if self.modules:  # there are pictures
-            from ..images.decode import REDUCES
+class _Members(Records[tuple[int, int], bytes]):
+    """The tops that are made of the members of one extension, or of `extensions` that stand for each other.
 
-            text += f":{REDUCES}"
-        return f"{self.kind}:{text_digest(text)}"
+    `keys`: for each top the key into the members' JSON, or "". `addresses`, `sizes`, `which`: of each sample's member,
+    the last the number of its extension.
+    """
 
-    def close(self) -> None:
-        super().close()
-        self.__dict__.pop("_decoder", None)
+    def __init__(
+        self,
+        files: FileStore,
+        shards: _Shards,
+        extensions: Sequence[str],
+        keys: Mapping[str, str],
+        addresses: IndexArray,
+        sizes: IndexArray,
+        which: NDArray[np.uint8],
+        options: TarOptions,
+    ) -> None:
+        self._files, self._addresses, self._sizes, self._which = files, addresses, sizes, which
+        self._extensions, self._keys = extensions, keys
+        files.begin()
+        fields: dict[str, Field[bytes]] = {}
+        for top, key in keys.items():
+            with naming_first("tar", shards.paths[0], shards.where(0) + self._ending(0, top), shards.where(0)):
+                first = files.read(self._place_of(0))
+                if not key and extensions[0].rpartition(".")[2] in PICTURES:
+                    fields[top] = picture_field(options, _WHAT, partial(bytes, first))
+                else:
+                    fields[top] = member_field(extensions[0], key, first, int(sizes.max()))
+        super().__init__(files, len(sizes), fields, place=self._place_of, path=shards.where, member=self._ending)
 
-    # ---- setup
+    def _place_of(self, index: int) -> tuple[int, int]:
+        return int(self._addresses[index]), int(self._sizes[index])
 
-    def _wanted(self, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[list[str], str]]:
-        first = next(index for index in indices if len(index.keys))
-        present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
-        members = self._options.members or {extension: extension for extension in present}
-        wanted = chosen(members, tops, f"{_WHAT}: parameter 'members', such as {{data: jpg, label: cls}}")
-        parted = {top: member.partition(":") for top, member in wanted.items()}
-        return {
-            top: ([extension.strip().removeprefix(".") for extension in extensions.lower().split(";")], key)
-            for top, (extensions, _, key) in parted.items()
-        }
+    def _ending(self, index: int, top: str) -> str:
+        key = self._keys.get(top)
+        return f".{self._extensions[int(self._which[index])]}{f':{key}' if key else ''}"
 
-    def _field(self, top: str, extensions: Sequence[str], key: str, indices: Sequence[TarIndex]) -> _Field:
-        offsets = np.full(int(self._starts[-1]), -1, np.int64)
-        sizes, which = np.zeros_like(offsets), np.zeros(len(offsets), np.uint8)
-        for nth, extension in enumerate(extensions):
-            columns = [index.column(extension) for index in indices]
-            missing = offsets < 0
-            offsets[missing] = np.concatenate([column[0] for column in columns])[missing]
-            sizes[missing] = np.concatenate([column[1] for column in columns])[missing]
-            which[missing] = nth
-        lacking = np.flatnonzero(offsets[: self._samples] < 0)
-        if len(lacking):
-            held = sorted({extension for index in indices for extension in index.extensions})
-            number, local = locate_part(self._starts, int(lacking[0]))
-            keys = self._keys[number]
-            apart = sum(keys[other] == keys[local] for other in range(len(keys))) > 1
-            order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
-            raise SourceError(
-                f"{_WHAT}: {len(lacking)} of {self._samples} samples have no member .{';'.join(extensions)} for the "
-                f"top {top!r}, such as {self.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
-            )
-        return _Field(extensions, which, key, offsets, sizes)
+    def fetch(self, indices: IndexArray) -> None:
+        self._files.fetch_at(self._addresses[indices], self._sizes[indices])
 
-    def _spec(self, field: _Field) -> ArraySpec:
-        stamp = self._stamps[locate_part(self._starts, 0)[0]]
-        raw = self._files.open(self._files.number(stamp)).raw
-        data = raw.read(int(field.offsets[0]), int(field.sizes[0])).tobytes()
-        with self._naming(0, field.member(0)):
-            if field.decode is None:
-                return self._options.spec(lambda: self._decoder.decode(data)[1])
-            longest = int(field.sizes[: self._samples].max())
-            return spec_of(field.extensions[0], field.key, field.decode(data), longest)
+    def will_need(self, indices: IndexArray) -> bool:
+        return self._files.will_need_at(self._addresses[indices], self._sizes[indices])
 
-    @cached_property
-    def _decoder(self) -> ImageDecoder:
-        from ..images.decode import ImageDecoder
 
-        return ImageDecoder(self._options)
+def _wanted(options: TarOptions, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[tuple[str, ...], str]]:
+    """Return for each top the extensions that its members may have, and the key into their JSON."""
+    first = next(index for index in indices if len(index.keys))
+    present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
+    members = options.members or {extension: extension for extension in present}
+    wanted = chosen(members, tops, f"{_WHAT}: parameter 'members', such as {{data: jpg, label: cls}}")
+    parted = {top: member.partition(":") for top, member in wanted.items()}
+    return {
+        top: (tuple(extension.strip().removeprefix(".") for extension in extensions.lower().split(";")), key)
+        for top, (extensions, _, key) in parted.items()
+    }
 
-    def _naming(self, index: int, member: str) -> Naming:
-        return Naming(self, index, self._stamps[0].path, self.where, f".{member}")
+
+def _found(
+    extensions: Sequence[str], top: str, indices: Sequence[TarIndex], shards: _Shards, samples: int
+) -> tuple[IndexArray, IndexArray, NDArray[np.uint8]]:
+    """Return of each sample's member the offset in its file, the size, and the number of its extension.
+
+    Raises SourceError, which names `top`, for a sample that has none.
+    """
+    found = np.full((3, samples), -1, np.int64)
+    for nth, extension in enumerate(extensions):
+        columns = [np.stack([*index.column(extension), np.full(len(index.keys), nth)]) for index in indices]
+        found = np.where(found[0] < 0, np.concatenate(columns, axis=1)[:, :samples], found)
+    lacking = np.flatnonzero(found[0] < 0)
+    if len(lacking):
+        held = sorted({extension for index in indices for extension in index.extensions})
+        number, local = locate_part(shards.starts, int(lacking[0]))
+        names = shards.keys[number]
+        apart = sum(names[other] == names[local] for other in range(len(names))) > 1
+        order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
+        raise SourceError(
+            f"{_WHAT}: {len(lacking)} of {samples} samples have no member .{';'.join(extensions)} for the "
+            f"top {top!r}, such as {shards.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
+        )
+    return found[0], found[1], found[2].astype(np.uint8)
 
 
 def _stamp(path: str) -> Stamp:

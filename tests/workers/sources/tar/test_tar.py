@@ -188,10 +188,9 @@ def test_members_without_a_name_or_an_extension_are_skipped(tmp_path: Path) -> N
 
 def test_a_cache_goes_by_the_decoder_of_its_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tar(tmp_path / "a.tar", [("0.png", members_of(0)["png"])])
-    source = opened("tar", tmp_path, path="a.tar", equal_sizes=True)
-    before = source.fingerprint()
+    before = opened("tar", tmp_path, path="a.tar", equal_sizes=True).fingerprint()
     monkeypatch.setattr("blobfeed.workers.sources.images.decode.REDUCES", False)
-    assert source.fingerprint() != before
+    assert opened("tar", tmp_path, path="a.tar", equal_sizes=True).fingerprint() != before
 
 
 def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
