@@ -143,8 +143,11 @@ class Resident(Column):
         elif self._span:
             memory = values.reshape(-1).view(np.uint8)
             gather_rows(memory, indices * (self._items * values.itemsize), positions, as_bytes(rows))
-        elif self._is_widened or not len(positions) or int(positions[-1]) - int(positions[0]) >= len(positions):
+        elif not len(positions) or int(positions[-1]) - int(positions[0]) >= len(positions):
             rows[positions] = values[indices]
+        elif self._is_widened:
+            first = int(positions[0])
+            rows[first : first + len(positions)] = values[indices]
         else:
             first = int(positions[0])
             # "raise" would go through a buffer.
