@@ -45,15 +45,16 @@ from tests.support.waiting import wait_until
 
 SAMPLES = 41
 SETTINGS: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 3, "epochs": 2}
-LARGE = (3, 16, 16)
+LARGE = (3, 224, 224)
+"""Batches of four such rows are made right in the reader's memory, the last ones of a group like the first."""
 ALONE: dict[str, Any] = {"prefetch_batches": 2}
-"""Then a batch has a slot to itself, and is made right in the reader's memory."""
+"""Then a batch has a group to itself."""
 
 Bytes = tuple[dict[str, bytes], list[int]]
 
 
-def large(samples: int) -> AnyArray:
-    values: AnyArray = np.random.default_rng(0).integers(0, 255, (samples, *LARGE), np.uint8)
+def large(samples: int, shape: tuple[int, ...] = LARGE) -> AnyArray:
+    values: AnyArray = np.random.default_rng(0).integers(0, 255, (samples, *shape), np.uint8)
     return values
 
 
@@ -111,8 +112,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "small rows": ("hdf5", {}),
     "small rows on loan": ("hdf5", {"copy": False}),
     "chunked and compressed": ("packed", {"shuffle": "chunk"}),
-    "large rows": ("npy", {"last_batch": "partial", **ALONE}),
-    "large rows on loan": ("npy", {"copy": False, "last_batch": "drop", **ALONE}),
+    "large rows": ("npy", {"last_batch": "partial"}),
+    "large rows one by one": ("npy", {"last_batch": "partial", **ALONE}),
+    "large rows on loan": ("npy", {"copy": False, "last_batch": "drop"}),
     "a scale": ("npy", {"transform": {"scale": 0.5, "mean_value": 3}}),
     "crop and mirror": ("npy", {"transform": {"crop_size": 10, "mirror": True}}),
     "decode": ("hdf5", {"decode": noisy}),
@@ -144,7 +146,7 @@ def test_a_mix_and_a_cache_are_read_in_process(sources: dict[str, Any], tmp_path
 
 
 def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> None:
-    parts = [{"arrays": {"data": large(count), "label": labels(count)}} for count in (SAMPLES, 60)]
+    parts = [{"arrays": {"data": large(count, (3, 16, 16)), "label": labels(count)}} for count in (SAMPLES, 60)]
     settings: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 3, "num_loaders": 0, "decode": noisy}
     count = 400
     with BatchReader(mix=parts, **settings) as reader:
@@ -213,7 +215,7 @@ def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sourc
 
 
 @pytest.mark.parametrize(("saved_with", "taken_up_with"), [(0, 2), (2, 0)])
-@pytest.mark.parametrize("case", ["decode", "batch_sampler", "stream"])
+@pytest.mark.parametrize("case", ["decode", "batch_sampler", "stream", "large rows"])
 def test_a_state_is_taken_up_by_the_other_way(
     sources: dict[str, Any], case: str, saved_with: int, taken_up_with: int
 ) -> None:
@@ -226,6 +228,19 @@ def test_a_state_is_taken_up_by_the_other_way(
     with BatchReader(sources[name], **settings, num_loaders=taken_up_with) as reader:
         reader.load_state_dict(state)
         assert begun + [bytes_of(batch) for batch in reader] == expected
+
+
+def test_a_left_out_rest_of_an_epoch_is_not_read(sources: dict[str, Any]) -> None:
+    """A loop that is left early: the next one begins with the next epoch, in the middle of a group."""
+    settings = SETTINGS | {"epochs": 1, "last_batch": "partial"}
+    with BatchReader(Counted(), **settings, num_loaders=0) as reader:
+        expected = [[batch.indices.tolist() for batch in reader] for _ in range(2)]
+    with BatchReader(source := Counted(), **settings, num_loaders=0) as reader:
+        source.rows = 0
+        assert [batch.indices.tolist() for batch in islice(reader, 3)] == expected[0][:3]
+        assert source.rows == 3 * 4
+        assert [check_labels(batch) for batch in reader] == expected[1]
+        assert source.rows == 3 * 4 + SAMPLES
 
 
 # ---- what there is not
@@ -304,11 +319,21 @@ class BrokenRows(Broken):
     stores_rows = True
 
 
+class Counted(Broken):
+    """Counts the rows that are read."""
+
+    rows = 0
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        self.rows += len(indices)
+        out["data"][...], out["label"][...] = indices.reshape(-1, 1, 1, 1), indices  # type: ignore[index]
+
+
 @pytest.mark.parametrize("kind", [Broken, BrokenRows])
 def test_an_error_is_the_same_and_its_cause_is_the_exception_itself(kind: type[Broken]) -> None:
     told = []
     for number in (0, 2):
-        with BatchReader(kind(), batch_size=4, num_loaders=number, epochs=1, **ALONE) as reader:
+        with BatchReader(kind(), batch_size=4, num_loaders=number, epochs=1) as reader:
             batches = iter(reader)
             good = [next(batches).indices.tolist() for _ in range(7)]
             with pytest.raises(SampleError) as raised:
@@ -347,7 +372,7 @@ def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: P
 
 @pytest.mark.parametrize("kind", [Broken, BrokenRows])
 def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
-    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial", **ALONE}
+    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial"}
     with BatchReader(kind(), **settings, num_loaders=0) as reader:
         assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
         statistics = reader.statistics()
@@ -393,7 +418,7 @@ class Interrupted(Broken):
 
 @pytest.mark.parametrize("copy", [True, False])
 def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
-    with BatchReader(Interrupted(), batch_size=4, num_loaders=0, epochs=1, copy=copy, **ALONE) as reader:
+    with BatchReader(Interrupted(), batch_size=4, num_loaders=0, epochs=1, copy=copy) as reader:
         batches, seen = iter(reader), []
         with contextlib.suppress(KeyboardInterrupt):
             while True:
@@ -405,7 +430,7 @@ def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
 
 
 def test_a_loop_begun_anew_after_ctrl_c_has_the_next_epoch_alone() -> None:
-    settings: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "epochs": 1, "last_batch": "partial", **ALONE}
+    settings: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "epochs": 1, "last_batch": "partial"}
     with BatchReader(Interrupted(), **settings) as reader:
         with pytest.raises(KeyboardInterrupt):
             list(reader)
@@ -454,14 +479,14 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         "num_loaders": 0,
         "epochs": 8,
         "last_batch": "partial",
-    } | ALONE
+    }
     expected = factor * large(SAMPLES)
     with Pipeline(Parameters(**given), hooks) as pipeline:
         from blobfeed.readers.delivery.named_batches import NamedBatches
         from blobfeed.readers.delivery.tops import make_tops
 
-        assert pipeline.plan.batches_per_slot == 1
         batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)
+        assert (pipeline.peek().make is not None) is (factor == 1)
         for number in range(80):
             interrupts_in(number + 1, batches.next, "pipeline", "delivery")
             batch = batches.next()

@@ -132,9 +132,9 @@ class StreamWorker(Worker):
         self._readers: dict[int, ShardReader] = {}
         self._note_read = partial(self.status.write, Activity.READING)
 
-    def fill(self, task: Fill) -> WorkDone:
+    def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
         """Make a whole batch, with fewer rows if its shard ends."""
-        (wanted,), rows = task.runs, self.slots[task.slot]
+        (wanted,), rows = task.runs, self.slots[task.slot] if rows is None else rows
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self.status.write(Activity.READING, wanted.position)

@@ -98,11 +98,11 @@ class Worker(ABC):
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
         """Prepare for `task`, which will come later."""
 
-    def work(self, message: ToLoader) -> WorkDone:
-        """Do the task `message`; a sample that raises becomes a bad row, not an exception."""
+    def work(self, message: ToLoader, rows: NamedRows | None = None) -> WorkDone:
+        """Do the task `message`; a sample that raises becomes a bad row, not an exception. `rows`: see `fill`."""
         match message:
             case Fill():
-                return self.fill(message)
+                return self.fill(message, rows)
             case Postprocess():
                 return WorkDone(self._postprocess_batches(message))
             case Draw():
@@ -112,8 +112,8 @@ class Worker(ABC):
         raise TypeError(f"a loader without a sampler got the task {task!r}")
 
     @abstractmethod
-    def fill(self, task: Fill) -> WorkDone:
-        """Make the task's rows."""
+    def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
+        """Make the task's rows in `rows`, which begin with the task's first row; without it in the task's slot."""
 
     @abstractmethod
     def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
@@ -335,12 +335,13 @@ class IndexedWorker(Worker):
         except Exception as error:  # reading meets it again, and names the sample
             _log.info("samples could not be announced to their source: %s", summary_of(error))
 
-    def fill(self, task: Fill) -> WorkDone:
-        """Make the task's rows in their slot; reports the rows with bad samples."""
+    def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
+        """Make the task's rows; reports those with bad samples."""
         self._runs = task.runs
+        rows, first = (self.slots[task.slot], 0) if rows is None else (rows, task.first_row)
         bad: list[BadRow] = []
         for wanted in self._announced.pop(task.task, None) or self.wanted(task):
-            out = _cut_rows(self.slots[task.slot], wanted.row, len(wanted.indices))
+            out = _cut_rows(rows, wanted.row - first, len(wanted.indices))
             if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
                 bad.append(self._bad(wanted, out, _KILLED_ITS_LOADERS, task.skip - 1))
             else:

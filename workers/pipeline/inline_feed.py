@@ -6,19 +6,21 @@ The assembly decides here what it decides in the assembler's process, and the wo
 states and errors are the same. But no process watches the time that a task takes, and a sample that would kill its
 loader kills the trainer.
 
-If a batch has a slot to itself and a delivery would only copy it, the batch is given before its rows are made. Its
-`make` reads them right into the trainer's memory, so that each byte is copied once.
+If a delivery would only copy large batches, a group of them is given before its rows are made. The `make` of each
+reads its rows right into the trainer's memory, so that each byte is copied once. The assembly has one task for the
+group, which is done when the last batch is.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -27,7 +29,7 @@ from ..base.errors import PipelineStalled, RingAllocationError
 from ..base.hooks import Hooks
 from ..base.specs import DirectRows, Rows
 from ..base.statistics import Statistics
-from ..loading.worker import Workplace
+from ..loading.worker import WorkDone, Workplace
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
@@ -46,10 +48,12 @@ _ITSELF = 1
 """The number of the only loader."""
 
 _ALONE_BYTES = 1 << 19
-"""A second copy of so much takes longer than what is done for each group."""
+"""A second copy of so much takes longer than what is done for each batch that is made by itself."""
 
-_NOTED_NS = 100_000_000
-"""So much apart are notes on the status board, which `blobfeed monitor` reads."""
+_STRAIGHT_BYTES = 64 << 20
+"""In a group of so much, what is done for each group takes half a percent of the time."""
+
+_MOST_STRAIGHT = 32
 
 _HEAD_START_S = 0.2
 _HEAD_START_BATCHES = 4
@@ -75,19 +79,19 @@ class InlineFeed:
 
         Raises RingAllocationError.
         """
-        if plan.order is not None:  # of a cold file 64 small batches take 0.1 s, and the first one 2 ms
-            alone = straight and plan.batch_bytes >= _ALONE_BYTES
-            plan = replace(plan, starts_small=True, batches_per_slot=1 if alone else plan.batches_per_slot)
-        self._straight = straight and plan.order is not None and plan.batches_per_slot == 1 and not plan.postprocesses
+        alone = plan.batches_per_slot == 1 or plan.batch_bytes >= _ALONE_BYTES
+        self._straight = straight and alone and plan.order is not None and not plan.postprocesses
+        """All batches have `make`."""
+        in_group = _straight_batches(plan) if self._straight else plan.batches_per_slot
+        # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
+        plan = replace(plan, starts_small=plan.order is not None, batches_per_slot=in_group)
         self._plan = plan
         self._begun = time.monotonic_ns()
-        self._waited_ns = self._stalls = 0
-        self._start_ns: int | None = None
-        """The time that the trainer had waited when it took the first group."""
         self._slots = _slots(plan)
         self._assembly = Assembly(plan, alone=True)
         self._assembly.ledger.add_loader(_ITSELF, plan.tasks_in_flight)
-        self._task: ToLoader | None = None
+        self._todo: deque[ToLoader] = deque()
+        """The assembly's task; if its batches have `make`, the parts of it that are still to be made, one for each."""
         self._batches: Sequence[Batch] = ()
         """The next group, until it is accepted."""
         self._failure: Failed | None = None
@@ -102,7 +106,8 @@ class InlineFeed:
             files = self._drawn.descriptor, self._weights.descriptor
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
-        self._next_note = 0
+        self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        """The counts at the end."""
         self._worker = plan.worker(Workplace(self._slots, Unwatched(), self._errors.keep, *files))
         self._globals = None if reads_only(plan) else OwnGlobals()
 
@@ -111,34 +116,26 @@ class InlineFeed:
     def next(self) -> Sequence[Batch]:
         if self._failure is not None:
             raise self._failure.error()
+        outbox = self._assembly.outbox
         while not self._batches:
-            if self._assembly.outbox:
-                announce = self._announced()
-                self._batches = self._plan.unpack(announce, self._slots[announce.slot])
-            elif self._task is None:
+            if outbox and isinstance(announce := outbox[0], Announce):
+                batches = self._plan.unpack(announce, self._slots[announce.slot])
+                with interrupts_deferred():
+                    self._batches = batches
+                    del outbox[0]
+            elif outbox:
+                self._fail()
+            elif not self._todo:
                 self._find_task()
-            elif self._straight and isinstance(task := self._task, Fill):
-                [batch] = self._plan.unpack(Announce(task.group, task.slot, runs=task.runs), self._slots[task.slot])
-                batch.make = partial(self._make, task)
-                self._batches = (batch,)
             else:
-                self._work(self._task)
+                self._work(self._todo[0])
         return self._batches
 
     def ready(self) -> Sequence[Batch]:
-        return self.next() if self._assembly.outbox else ()
+        return self.next() if self._batches or self._assembly.outbox else ()
 
     def accept(self, group: int) -> None:
-        if isinstance(self._task, Fill) and self._task.group == group:  # its rows were not needed
-            self._make(self._task, {})
-        outbox = self._assembly.outbox
-        if outbox and isinstance(outbox[0], Announce) and outbox[0].group == group:
-            if self._start_ns is None and self._board is not None:
-                self._board.note_start(self._waited_ns)
-                self._start_ns = self._waited_ns
-            # If an interrupt comes in between, this is called again: until the last line all may be done twice.
-            self._batches = ()
-            del outbox[0]
+        self._batches = ()
 
     def release(self, group: int) -> None:
         announce = self._assembly.release(group)
@@ -159,89 +156,109 @@ class InlineFeed:
 
     # ---- making them
 
-    def _announced(self) -> Announce:
-        """Return the first announcement of the outbox; raises the error that ended the run if that comes first."""
-        first = self._assembly.outbox[0]
-        if isinstance(first, Announce):
-            return first
-        self._failure = Failed(explain(self._plan, first, lambda number, _: self._errors[number]))
+    def _fail(self) -> NoReturn:
+        """Raise the error that ended the run, which is the next message."""
+        last = self._assembly.outbox[0]
+        assert not isinstance(last, Announce)
+        self._failure = Failed(explain(self._plan, last, lambda number, _: self._errors[number]))
         self._errors.clear()  # see Failed
         raise self._failure.error()
 
     def _find_task(self) -> None:
         """Take the next task, or bring the assembly further without one; raises PipelineStalled if it is stuck."""
         with interrupts_deferred():
-            order = next(self._assembly.assignments(0.0), None)
-            if order is not None:
-                self._task = order.task
+            assigned = next(self._assembly.assignments(0.0), None)
+            if assigned is not None:
+                task = assigned.task
+                self._todo.extend(self._parts(task) if self._straight and isinstance(task, Fill) else (task,))
                 return
             freed = self._assembly.announce()
         if not (freed or self._assembly.outbox):
             raise PipelineStalled(too_many_held(len(self._slots)))
 
-    def _make(self, task: Fill, into: DirectRows) -> Mapping[int, int]:
+    def _parts(self, task: Fill) -> Iterator[Fill]:
+        """Give the batches of `task` to the trainer before their rows are made; yields the part of each."""
+        whole = Announce(task.group, task.slot, runs=task.runs)
+        self._batches = batches = self._plan.unpack(whole, self._slots[task.slot])
+        for batch in batches:
+            runs = tuple(batch.runs)
+            part = Fill(task.task, task.group, task.slot, runs[0].row, batch.rows, runs=runs)
+            batch.make = partial(self._make, part, batch.tops)
+            yield part
+
+    def _make(self, part: Fill, slot: Mapping[str, Rows], into: DirectRows | None) -> Mapping[int, int]:
         """See Batch.make."""
+        if into is None:
+            with interrupts_deferred():
+                self._note_done(part, WorkDone(), 0)
+            return {}
         if self._failure is not None:
             raise self._failure.error()
-        own = self._slots[task.slot]
-        self._slots[task.slot] = cast("dict[str, Rows]", {**own, **into})
-        try:
-            self._work(task)
-        finally:
-            self._slots[task.slot] = own
-        return dict(self._announced().replaced)
+        bad = self._work(part, cast("dict[str, Rows]", {**slot, **into})).bad
+        if bad and self._assembly.outbox:
+            self._fail()
+        return {row.row - part.first_row: row.replacement for row in bad}
 
-    def _work(self, task: ToLoader) -> None:
-        """Do `task`. If it has been done before, into other memory, it is not reported again."""
+    def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
+        """Do `task`; if it has been done before, into other memory, it is not reported again."""
         begun = time.monotonic_ns()
         try:
             with _no_globals if self._globals is None else self._globals.used():
-                work = self._worker.work(task)
+                work = self._worker.work(task, rows)
             now = time.monotonic_ns()
-            if task is self._task:
-                done = Done(_ITSELF, task.task, now - begun, tuple(work.bad), work.stream_rows, work.drawn)
-                with interrupts_deferred():
-                    self._stalls += isinstance(task, Fill)
-                    self._task = None
-                    self._assembly.done(done, now / 1e9)
-                    self._assembly.announce()
+            with interrupts_deferred():
+                self._note_done(task, work, now - begun)
         except BaseException:
-            if task is self._task and isinstance(task, Postprocess):  # it may have changed rows: these are made again
+            if isinstance(task, Postprocess) and self._todo:  # it may have changed rows: these are made again
                 with interrupts_deferred():
                     self._assembly.ledger.remove_loader(_ITSELF)
                     self._assembly.ledger.add_loader(_ITSELF, self._plan.tasks_in_flight)
-                    self._task = None
+                    self._todo.clear()
             raise
-        self._waited_ns += now - begun
-        if now > self._next_note:
-            self._note(now)
-        for bad in self._assembly.taken_bad_samples():
-            _log.warning("%s", bad)
+        for sample in self._assembly.taken_bad_samples() if work.bad else ():
+            _log.warning("%s", sample)
+        return work
 
-    def _note(self, now: int) -> None:
-        """Write the counts on the board, for monitors outside of this process."""
-        if (board := self._board) is None:
+    def _note_done(self, task: ToLoader, work: WorkDone, elapsed_ns: int) -> None:
+        """Record that `task` is done, unless it was before. The assembly hears of its task when all parts are done."""
+        board = self._board
+        if board is None or not self._todo or self._todo[0] is not task:
             return
-        board.set_count(Count.STALLS, self._stalls)
+        self._todo.popleft()
+        board.add(Count.STALLS, isinstance(task, Fill))
+        board.add(Count.WAITED_NS, elapsed_ns)
+        if work.bad:  # the only batch of its group, or the last one of the run
+            self._todo.clear()
+        if self._todo:
+            return
+        done = Done(_ITSELF, task.task, elapsed_ns, tuple(work.bad), work.stream_rows, work.drawn)
+        self._assembly.done(done, 0.0)
+        self._assembly.announce()
+        if self._straight and isinstance(self._assembly.outbox[0], Announce):  # the trainer has these batches
+            del self._assembly.outbox[0]
         board.set_count(Count.REPLACED, self._assembly.replaced)
         board.set_count(Count.TASKS, self._assembly.tasks_done)
-        board.set_count(Count.WAITED_NS, self._waited_ns)
-        self._next_note = now + _NOTED_NS
+        if isinstance(task, Fill) and not board.count(Count.FIRST_BATCH_NS):
+            board.note_start(board.count(Count.WAITED_NS))
 
     # ---- counts, the end
 
     def statistics(self, batches: int) -> Statistics:
+        return replace(self._last if self._board is None else self._counts(self._board), batches=batches)
+
+    def _counts(self, board: StatusBoard) -> Statistics:
+        waited_s = board.count(Count.WAITED_NS) / 1e9
         return Statistics(
-            batches=batches,
-            stalls=self._stalls,
-            stall_s=self._waited_ns / 1e9,
-            start_s=(self._start_ns or 0) / 1e9,
+            batches=0,
+            stalls=board.count(Count.STALLS),
+            stall_s=waited_s,
+            start_s=board.count(Count.START_NS) / 1e9,
             loaders=0,
             loader_deaths=0,
             replaced=self._assembly.replaced,
             dropped_messages=0,
             tasks=self._assembly.tasks_done,
-            diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, self._waited_ns / 1e9),
+            diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, waited_s),
         )
 
     def states(self) -> list[LoaderState]:
@@ -249,11 +266,25 @@ class InlineFeed:
         return []
 
     def close(self) -> None:
-        self._batches, self._task, self._failure = (), None, None
+        self._batches, self._failure = (), None
+        self._todo.clear()
         self._errors.clear()
         files, self._drawn, self._weights = (self._drawn, self._weights), None, None
-        board, self._board = self._board, None
+        if (board := self._board) is not None:
+            self._last, self._board = self._counts(board), None
         close_all(*(file.close for file in (*files, board) if file is not None))
+
+
+def _straight_batches(plan: Plan) -> int:
+    """Return the number of batches in a group if each is made right in the trainer's memory.
+
+    With `on_error: replace` one, so that a bad sample is counted when it is found.
+    """
+    given = plan.parameters
+    if given.on_error == "replace":
+        return 1
+    ahead = _MOST_STRAIGHT if given.prefetch_batches == "auto" else given.prefetch_batches // 2
+    return max(1, min(ahead, _STRAIGHT_BYTES // max(1, plan.batch_bytes)))
 
 
 def _slots(plan: Plan) -> list[dict[str, Rows]]:

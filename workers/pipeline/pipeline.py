@@ -153,7 +153,7 @@ class Pipeline(Closing):
             if not ahead and (batches := head_start(plan)):
                 if total is None or total > batches:  # else it is over before loaders would be of use
                     self._head_start = batches
-                return InlineFeed(replace(plan, batches_per_slot=1), straight=self._straight)
+                return InlineFeed(replace(plan, batches_per_slot=1), straight=False)
         return ProcessFeed(plan)
 
     def peek(self) -> Batch:
@@ -176,9 +176,11 @@ class Pipeline(Closing):
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
+        if batch.make is not None:
+            batch.make(None)
+            batch.make = None  # it refers to the feed
         if self._feed is not None:
             self._feed.accept(batch.group)
-        batch.make = None  # it refers to the feed
         ready = self._intake.ready
         self._intake = Intake(self._intake.progress.after(batch), ready[1:])
         if self._trace is not None:
