@@ -70,6 +70,19 @@ def test_large_rows_are_read_by_the_trainer_for_four_batches_at_most(large: Path
     assert all(ways[4:])
 
 
+def test_loaders_end_with_a_head_start_that_fails(large: Path) -> None:
+    me = psutil.Process()
+    before = me.children(recursive=True)
+    with BatchReader({"npy": {"data": str(large)}}, **LARGE) as reader:
+        batches = iter(reader)
+        next(batches)
+        os.utime(large, ns=(1, 1))
+        for _ in range(2):
+            with pytest.raises(SampleError, match="start the training again"):
+                next(batches)
+            assert me.children(recursive=True) == before
+
+
 def test_what_is_held_stays_as_it_is_when_loaders_take_over(large: Path) -> None:
     with Pipeline(Parameters(source={"npy": {"data": str(large)}}, tops=("data",), **LARGE)) as pipeline:
         pipeline.deliver_into_host(straight=False)
