@@ -86,7 +86,7 @@ class StillPipeline:
 
 @dataclass(frozen=True)
 class _Count:
-    """As much of a Progress."""
+    """As much of a Position."""
 
     taken: int
 

@@ -24,7 +24,8 @@ from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.plan import Plan, State
+from ..workers.plan.plan import Plan
+from ..workers.plan.state import State
 from ..workers.processes.process import interrupts_deferred
 from ..workers.transport.memory import available_memory
 from .caffe_base import CaffeLayer

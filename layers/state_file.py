@@ -27,7 +27,7 @@ import msgspec
 
 from ..workers.base.errors import ParameterError
 from ..workers.base.files import in_folder, write_whole
-from ..workers.plan.plan import State
+from ..workers.plan.state import State
 from .last_words import is_embedded
 
 _LINE = 4096

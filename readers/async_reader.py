@@ -16,7 +16,7 @@ from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.order.batches import Batches
-from ..workers.plan.plan import State
+from ..workers.plan.state import State
 from ..workers.transport.packed import hook_name
 from .looped import LoopedPipeline, check_hook, close_when_forgotten
 

@@ -15,7 +15,7 @@ from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.plan.locating import Place, locate
-from ..workers.plan.plan import State
+from ..workers.plan.state import State
 from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
 from .delivery.own_arrays import OwnArrays
 from .delivery.tops import UnevenTop

@@ -20,7 +20,7 @@ from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.base.source import Source
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.make_plan import open_declared
-from ..workers.plan.plan import State
+from ..workers.plan.state import State
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatches

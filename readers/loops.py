@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ..workers.order.batches import Batches
-from ..workers.plan.plan import State
+from ..workers.plan.state import State
 
 LOOP_START = "loop_start"
 """In a reader's state: the position where its loop began, if nothing else says so."""
@@ -133,9 +132,8 @@ class StreamLoops(Loops):
     def next_loop(self, state: Mapping[str, int | str]) -> State:
         if self.epochs is None:
             return dict(state)
-        shards = len(json.loads(str(state["sequences"])))
         begin = (int(state["epoch"]) // self.epochs + 1) * self.epochs
-        return {**state, "epoch": begin, "sequences": json.dumps([0] * shards), "turn": 0, "end": 0}
+        return {**state, "epoch": begin, "position": 0, "end": 0}
 
     def pipeline_epochs(self, state: Mapping[str, object]) -> int | None:
         if self.epochs is None:

@@ -72,9 +72,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
-    "workers/order/shard_turns.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/stream_plan.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
-    "workers/plan/ordered_plan.py": ("workers/plan",),
+    "workers/order/shard_rounds.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/plan.py": (
         "workers/plan",
         "workers/scheduling/test_assembly.py",
@@ -119,9 +117,6 @@ _ALIKE: dict[str, str] = {
     ),
     r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
-    ),
-    r"workers/plan/schedule\.py: def announcement\(.*": (
-        "an abstract method's default is nobody's; OrderedPlan's line reads the same, and test_plan.py tests it"
     ),
 }
 

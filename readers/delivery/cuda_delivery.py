@@ -28,7 +28,7 @@ from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
-from ...workers.plan.plan import Progress
+from ...workers.plan.plan import Position
 from ...workers.processes.process import interrupts_deferred
 from .conversion import Conversion, check_range, check_types, check_whole_numbers
 from .cuda_convert import DeviceConversion
@@ -90,10 +90,10 @@ class CudaDelivery(Delivery):
         """Batches that have been sent, and those of them that blobs have got."""
         self._conversions = [DeviceConversion(_conversion_on_device(top), device.constant) for top in self.tops]
         self._locked: bool | None = None if pipeline.parameters.page_lock == "ring" else False
-        self._at_end: Progress | None = None
+        self._at_end: Position | None = None
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> Position:
         if self._at_end is not None:
             return self._at_end
         oldest = self._oldest()

@@ -20,7 +20,8 @@ from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShap
 from ...workers.base.specs import AnyArray, ConvertedRows
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
-from ...workers.plan.plan import Progress, State
+from ...workers.plan.plan import Position
+from ...workers.plan.state import State
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Upcoming(msgspec.Struct, frozen=True):
 
     batch: Batch
     shapes: list[Shape]
-    before: Progress
+    before: Position
 
 
 class Filled(msgspec.Struct, frozen=True):
@@ -104,7 +105,7 @@ class Delivery(ABC):
         return (self._upcoming() if self.filled is None else self.filled.upcoming).shapes
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> Position:
         """After what has been received: what was taken from the pipeline ahead of that does not count."""
         return self.pipeline.progress if self.filled is None else self.filled.upcoming.before
 

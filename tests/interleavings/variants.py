@@ -7,10 +7,8 @@ from typing import Any
 
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.order.epoch_order import SequentialOrder
-from blobfeed.workers.order.shard_turns import StreamPosition
-from blobfeed.workers.plan.ordered_plan import OrderedPlan
+from blobfeed.workers.order.shard_rounds import Shards
 from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.plan.stream_plan import StreamPlan
 from blobfeed.workers.transport.packed import Packed
 
 SLOTS = 2
@@ -66,10 +64,10 @@ class Variant:
             "variant": self,
         }
         if self.stream:
-            return SmallStreamPlan(shards=len(SHARD_ROWS), position=StreamPosition.start(len(SHARD_ROWS)), **common)
+            return SmallPlan(shards=Shards(len(SHARD_ROWS)), **common)
         samples = self.batches * self.rows
         order = SmallOrder(samples, has_windows=self.affinity)
-        return SmallOrderedPlan(order=order, **common)
+        return SmallPlan(order=order, **common)
 
 
 _KNOWN: dict[int, Plan] = {}
@@ -79,19 +77,19 @@ def _known(number: int) -> Plan:
     return _KNOWN[number]
 
 
-class _Constant:
+@dataclass(frozen=True, kw_only=True)
+class SmallPlan(Plan):
     """Remembered states refer to the plan and do not hold it: it does not change."""
 
-    slots = SLOTS
+    variant: Variant
+
+    @property
+    def slots(self) -> int:
+        return SLOTS
 
     def __reduce__(self) -> tuple[Any, ...]:
-        _KNOWN[id(self)] = self  # type: ignore[assignment]
+        _KNOWN[id(self)] = self
         return _known, (id(self),)
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallOrderedPlan(_Constant, OrderedPlan):
-    variant: Variant
 
 
 class SmallOrder(SequentialOrder):
@@ -101,13 +99,8 @@ class SmallOrder(SequentialOrder):
         super().__init__(samples)
         self.has_windows = has_windows
 
-    def window_at(self, position: int) -> int:
-        return position // 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallStreamPlan(_Constant, StreamPlan):
-    variant: Variant
+    def window_at(self, position: int) -> int | None:
+        return position // 3 if self.has_windows else None
 
 
 VARIANTS = (

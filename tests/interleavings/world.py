@@ -634,7 +634,7 @@ class World:
             tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
             tuple(sorted(self.assembly._failures)),
             tuple(self.assembly._unreleased),
-            repr((schedule._turns, schedule._draws, schedule._rows, schedule._ends)) if self.variant.stream else "",
+            repr((schedule.rounds, schedule._groups)) if self.variant.stream else "",
             tuple(map(told, self.batches.frames)),
             tuple(map(told, self.releases.frames)),
             tuple(feed._releasing), told(self.batches.kept), feed._failure is None,

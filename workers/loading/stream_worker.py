@@ -18,7 +18,8 @@ from ..base.hooks import Sample
 from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import NamedRows, RaggedRows
-from ..sources.stream import EMPTY_EPOCH, FIX_STREAM, StreamSource, shuffled
+from ..order.shard_rounds import EMPTY_EPOCH
+from ..sources.stream import FIX_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of
 from ..transport.messages import BadRow, Fill, Postprocess, Run
 from ..transport.status_board import Activity

@@ -29,9 +29,7 @@ from ..base.keys import text_digest
 from ..base.parameters import Parameters
 from ..base.source import Source, SufficientSize
 from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
-from ..order.drawn_order import DrawnOrder
-from ..order.epoch_order import EpochOrder
-from ..order.rounds import between
+from ..order.rounds import Order, between
 from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource
 from ..transport.error_channel import SendError, describe, sendable, summary_of
@@ -287,7 +285,7 @@ class IndexedWorker(Worker):
     def __init__(
         self,
         decoded: SampleDecoder,
-        order: EpochOrder | DrawnOrder,
+        order: Order,
         parameters: Parameters,
         place: Workplace,
         draw: Callable[[Draw], Drawn] | None = None,

@@ -52,7 +52,7 @@ class ChunkOrder(EpochOrder):
         """Prepare the order. `chunks_are_decoded`: reading one sample of a chunk costs as much as reading all."""
         super().__init__(samples)
         self._key = partial(derive_key, seed)
-        self.has_windows = chunks_are_decoded
+        self._chunks_are_decoded = chunks_are_decoded
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
             if value < 1:
                 raise ParameterError(f"{name} is {value}: expected at least 1")
@@ -69,7 +69,7 @@ class ChunkOrder(EpochOrder):
         return super().__getstate__() | {"_epoch": None}
 
     def window_at(self, position: int) -> int | None:
-        if not self.has_windows:
+        if not self._chunks_are_decoded:
             return None
         number, within = divmod(position, self.samples)
         return number * self._windows + self._window_at(self._of_epoch(number), within)

@@ -6,7 +6,7 @@ Only when an epoch is drawn its length is known. The assembler has the order; lo
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
@@ -65,6 +65,8 @@ class DrawnOrder:
     _needed: int | None = None
     _asked: Draw | None = None
     _file_end: int = 0
+
+    is_computed: ClassVar[bool] = False
 
     @property
     def gives_batches(self) -> bool:
@@ -131,13 +133,14 @@ class DrawnOrder:
     # ---- for a loader
 
     def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
-        """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
         draws = self.file.read(run.offset, run.rows, np.int64)
         return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws
 
     def batch_key(self, run: Run) -> tuple[int, ...]:
-        """Return what identifies a batch that begins with `run`."""
         return run.epoch, run.position
+
+    def affinity(self, _run: Run, _skipped: int) -> None:
+        return None
 
     def _samples(self, offset: int, count: int) -> IndexArray:
         return samples_in(self.file.read(offset, count, np.int64))

@@ -75,9 +75,7 @@ class EpochOrder(ABC):
     """The number of positions in one epoch."""
 
     gives_batches = False
-
-    has_windows: bool = False
-    """True if `window_at` returns windows."""
+    is_computed = True
 
     declared: str = ""
     """The facts that define the order beyond samples, seed and `shuffle`. A state resumes only if they are equal."""
@@ -124,13 +122,14 @@ class EpochOrder(ABC):
         return f"epoch {epoch} has {self.samples} samples"
 
     def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
-        """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
         indices, epochs = self.with_epochs(run.epoch * self.samples + run.position, run.rows)
         return indices, epochs, indices
 
     def batch_key(self, run: Run) -> tuple[int, ...]:
-        """Return what identifies a batch that begins with `run`."""
         return (run.epoch * self.samples + run.position,)
+
+    def affinity(self, run: Run, skipped: int) -> int | None:
+        return self.window_at(run.epoch * self.samples + run.position + skipped)
 
     def window_at(self, position: int) -> int | None:
         """Return the window of a global position, numbered through all epochs; None if windows do not matter.

@@ -2,16 +2,18 @@
 
 An *item* is the unit that ranks share out: a sample, or a whole batch if a sampler gives batches. A *run* is a row of
 consecutive samples of one epoch. Lengths of epochs may become known only when they are drawn: until then the cut waits.
-batches.py counts rounds where all epochs have the same length; this file says which samples they hold.
+batches.py counts rounds where all epochs have the same length; this file says which samples they hold. A stream has
+ShardRounds, whose face is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 from ..base.parameters import Parameters
+from ..base.specs import IndexArray
 from ..transport.messages import Run
 
 
@@ -22,6 +24,10 @@ class Order(Protocol):
     def gives_batches(self) -> bool:
         """True if an item is a batch and not a sample."""
 
+    @property
+    def is_computed(self) -> bool:
+        """True if the lengths of all epochs are known, so that the trainer can compute where each round begins."""
+
     def length(self, epoch: int) -> int | None:
         """Return the number of items of `epoch`; None while it is not known."""
 
@@ -30,6 +36,15 @@ class Order(Protocol):
 
     def complaint(self, epoch: int) -> str:
         """Return the beginning of a message about the length of `epoch`, which is known."""
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
+
+    def batch_key(self, run: Run) -> tuple[int, ...]:
+        """Return what identifies a batch that begins with `run`."""
+
+    def affinity(self, run: Run, skipped: int) -> int | None:
+        """Return the affinity of the row `skipped` rows behind the first one of `run`; None if there is none."""
 
 
 class Placed(NamedTuple):
@@ -53,6 +68,13 @@ class Rounds:
     item: int = 0
     ended: bool = False
     failure: str = ""
+
+    can_be_cut: ClassVar[bool] = True
+    """True if several loaders may make rows of one affinity."""
+
+    @property
+    def is_computed(self) -> bool:
+        return self.order.is_computed
 
     def place(self, row: int, most: int = 1) -> Placed | None:
         """Return the next round, in rows of a slot from `row` on; None while a length is awaited, and at the end.
@@ -80,6 +102,17 @@ class Rounds:
         runs = list(self._runs(row, found, first, first + each))
         self.epoch, self.item = (epoch, end) if length - end >= least else (epoch + 1, 0)
         return Placed(runs, rounds, (self.epoch, self.item))
+
+    def note_rows(self, run: Run, _rows: int) -> list[Run]:
+        return [run]
+
+    def affinity(self, run: Run, skipped: int) -> int | None:
+        return self.order.affinity(run, skipped)
+
+    def sample_in(self, run: Run, skipped: int, _seen: int) -> tuple[int, int, str]:
+        """Return (epoch, index, location) of the sample `skipped` rows behind the first one of `run`."""
+        indices, epochs, _ = self.order.samples_of(part_of(run, min(skipped, run.rows - 1), 1))
+        return int(epochs[0]), int(indices[0]), ""
 
     def _left_in_epoch(self, round_items: int) -> int:
         """Return the items left in the epoch; if they make no further round, go on to the next epoch first.

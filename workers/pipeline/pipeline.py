@@ -24,8 +24,8 @@ from ..base.specs import ArraySpec
 from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
-from ..plan.ordered_plan import OrderedPlan
-from ..plan.plan import Plan, Progress, State
+from ..plan.plan import Plan, Position
+from ..plan.state import State
 from ..processes.process import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
@@ -56,7 +56,7 @@ class Intake(msgspec.Struct, frozen=True):
     It is replaced as a whole, so that Ctrl-C finds a batch either taken or not.
     """
 
-    progress: Progress
+    progress: Position
     ready: tuple[Batch, ...] = ()
     """Batches that have come and have not been taken."""
 
@@ -274,7 +274,6 @@ class Pipeline(Closing):
         What is held then stays as it is and is not to be released: the next groups are numbered anew. Raises what the
         start of processes raises.
         """
-        assert isinstance(self._plan, OrderedPlan)
         taken = self._intake.progress.taken
         with interrupts_deferred():
             if taken and self._starting is None:
@@ -313,7 +312,7 @@ class Pipeline(Closing):
         return [] if self._feed is None else self._feed.states()
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> Position:
         """The progress of the trainer: a batch that was taken counts as received."""
         return self._intake.progress
 
@@ -340,7 +339,7 @@ class Pipeline(Closing):
         if feed is not None:
             self.start(ahead=True)
 
-    def set_weights(self, weights: object, *, received: Progress | None = None) -> None:
+    def set_weights(self, weights: object, *, received: Position | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
 
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.

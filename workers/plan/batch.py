@@ -33,17 +33,12 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     drawn: bytes = b""
     """The sampler's samples, int64."""
     end: tuple[int, int] | None = None
-    """The epoch and item at which the round behind it begins, if the sampler's epochs say so."""
+    """The epoch and item at which the round behind it begins, unless that is computed."""
 
     make: Callable[[DirectRows | None], Mapping[int, int]] | None = None
     """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
     and the others in the slot, and returns `replaced`. May be repeated after an interrupt, into other memory. Raises
     what `Feed.next` raises. `make(None)` makes nothing: rows that have not been made are left out."""
-
-    @property
-    def shard(self) -> int:
-        """The stream's shard from which the batch comes."""
-        return self.runs[0].shard
 
     @cached_property
     def indices(self) -> IndexArray:

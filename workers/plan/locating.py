@@ -9,14 +9,12 @@ import msgspec
 import numpy as np
 
 from ..base.errors import ParameterError
-from ..base.source import Source
 from ..base.specs import IndexArray
 from ..order.batches import rand_skip_of
 from ..order.draws import draws_of
 from ..order.sample_rng import globals_kept
 from ..transport.messages import Draw, Drawn
 from .batch import Batch
-from .ordered_plan import OrderedPlan
 from .plan import Plan
 
 
@@ -38,7 +36,7 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
     if wanted and wanted[0] < 0:
         raise ParameterError(f"batch {wanted[0]}: batches are counted from 0")
     source = plan.source
-    if not isinstance(source, Source) or not isinstance(plan, OrderedPlan):
+    if plan.shards is not None:
         raise ParameterError("a stream's samples have no indices, so its batches cannot be located")
     with globals_kept():
         batches = dict(_found(plan, wanted))
@@ -51,7 +49,7 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
     }
 
 
-def _found(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     past = [number for number in wanted if number < plan.first_number]
     if past:
         given, samples = plan.parameters, 1 if plan.order is None else plan.order.samples
@@ -64,7 +62,7 @@ def _found(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batc
     yield from _some(plan, wanted[len(past) :])
 
 
-def _some(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+def _some(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     """Yield batches by number: one by one if the order is computed, else along the way, which draws each epoch once."""
     if plan.order is not None:
         for number in wanted:
@@ -73,7 +71,7 @@ def _some(plan: OrderedPlan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch
         yield from ((number, batch) for number, batch in _walk(plan, wanted[0], wanted[-1]) if number in wanted)
 
 
-def _begin_of(plan: OrderedPlan, number: int) -> tuple[int, int]:
+def _begin_of(plan: Plan, number: int) -> tuple[int, int]:
     """Return the epoch and the item at which batch `number` begins."""
     if plan.batches is not None:
         return divmod(plan.batches.round_start(number - plan.first_number), plan.batches.samples)
@@ -84,7 +82,7 @@ def _begin_of(plan: OrderedPlan, number: int) -> tuple[int, int]:
     return batch.end
 
 
-def _walk(plan: OrderedPlan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
+def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
     """Yield batches `first` … `last`, drawn here. If all epochs are as long, none before `first` is drawn."""
     if plan.batches is not None:
         if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
@@ -120,7 +118,7 @@ class _Memory(dict[int, IndexArray]):
         del self[offset]
 
 
-def _drawn_into(memory: _Memory, plan: OrderedPlan, asked: Draw) -> Drawn:
+def _drawn_into(memory: _Memory, plan: Plan, asked: Draw) -> Drawn:
     by = plan.sampling
     assert by is not None
     if not asked.weights and by.log.changes and min(change.version for change in by.log.changes) > 1:

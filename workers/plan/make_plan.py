@@ -35,7 +35,7 @@ from ..order.make_order import make_order
 from ..order.mixed_order import MixedOrder
 from ..order.sample_rng import globals_kept
 from ..order.samplers import Sampler
-from ..order.shard_turns import StreamPosition
+from ..order.shard_rounds import Shards
 from ..sources import is_our_own, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
@@ -43,9 +43,7 @@ from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
 from ..transport.packed import Packed, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
-from .ordered_plan import OrderedPlan
 from .plan import Plan, max_loaders
-from .stream_plan import StreamPlan
 from .trial import on_trial
 
 _TRIAL_BATCH = 2
@@ -234,7 +232,7 @@ def _ordered_plan(
     transform: CropMirror | None,
     base_dir: Path,
     sampler: Sampler | None,
-) -> OrderedPlan:
+) -> Plan:
     order = _order(parameters, plain) if sampler is None else None
     source, cached_samples = plain, 0
     if parameters.cache is not None:
@@ -264,7 +262,7 @@ def _ordered_plan(
             row = _made(timed, index, epoch, 1)
             postprocessor, per_row = _postprocessor(trial_hooks.postprocess, parameters, rows, row, index)
             seconds += per_row
-    return OrderedPlan(
+    return Plan(
         **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
         seconds_per_row=seconds,
         rows_at_once=source.rows_at_once,
@@ -354,9 +352,7 @@ def _postprocessor(
 # ---- as a stream
 
 
-def _stream_plan(
-    parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None
-) -> StreamPlan:
+def _stream_plan(parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None) -> Plan:
     for name, value, why in (
         ("shuffle", parameters.shuffle, "use the stream's capacity and min_after_dequeue"),
         ("rand_skip", parameters.rand_skip, "skip in the function that makes the stream"),
@@ -375,12 +371,9 @@ def _stream_plan(
         row = allocate_rows(rows.slot_specs, 1)
         rows.put(first(), row, 0)
         postprocessor, _ = _postprocessor(trial_hooks.postprocess, parameters, rows, row, 0)
-    return StreamPlan(
+    return Plan(
         **_common(parameters, hooks, source, StreamDecoder(source, rows, num_shards, postprocessor)),
-        shards=shards,
-        capacity=source.capacity,
-        position=StreamPosition.start(shards),
-        takes_any_shards=source.shards is None,
+        shards=Shards(shards, source.capacity, any_number=source.shards is None),
     )
 
 

@@ -4,74 +4,76 @@
     assembler   chooses the next rows: `schedule`
     loaders     make them: `worker`
 
-OrderedPlan and StreamPlan have files of their own. `parameters` is the only place of `batch_size`, `seed` and other
-parameters; no component stores a copy.
+`parameters` is the only place of `batch_size`, `seed` and other parameters; no component stores a copy.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any
 
-from ..base.errors import ParameterError
-from ..base.parameters import Parameters
+import msgspec
+
+from ..base.errors import ParameterError, SourceError
+from ..base.parameters import Parameters, without_source
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
+from ..loading.drawing import SamplerRunner
 from ..loading.sampling import Sampling
-from ..loading.stream_worker import StreamDecoder
+from ..loading.stream_worker import StreamDecoder, StreamWorker
 from ..loading.transform import CROPS
-from ..loading.worker import SampleDecoder, Worker, Workplace
-from ..order.batches import Batches
+from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace
+from ..order.batches import Batches, batches_per_slot
+from ..order.drawn_order import DrawnOrder
 from ..order.epoch_order import EpochOrder
-from ..order.rounds import by_batch
-from ..order.weights_log import NewWeights
+from ..order.rounds import Rounds, by_batch
+from ..order.shard_rounds import ShardRounds, Shards
+from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..sources.stream import StreamSource
 from ..transport.control_groups import processors_granted
 from ..transport.messages import Announce
 from ..transport.packed import Packed
 from ..transport.ring import SlotLayout
+from ..transport.shared_file import SharedFile
 from ..transport.status_board import About
 from .batch import Batch
 from .schedule import Schedule
-
-State = dict[str, int | str]
+from .state import State, check_state
 
 _AHEAD = 4
 """The slots that `prefetch_batches: auto` fills ahead of the trainer, besides the one that it reads. With only two, the
 trainer waited at every fourth slot of tiny batches."""
 
+_STATE_VERSION = 3
 
-class Progress(Protocol):
-    """The trainer's position in a run. Immutable: each batch replaces it by the next one in a single assignment."""
+_PARTS_OF_EPOCH = 16
+"""A slot holds at most 1/16 of an epoch if weights may be set. By default there are five slots."""
 
-    @property
-    def taken(self) -> int:
-        """The number of batches since the start of the plan."""
-
-    def after(self, batch: Batch) -> Progress:
-        """Return the progress after the trainer has also received `batch`."""
-
-    def state(self) -> State:
-        """Return plain values from which `Plan.resumed` continues."""
+_NO_WEIGHTS = (
+    "set_weights: this pipeline has {}: declare sampler: {{weights: FILE, draws: n}}, or {{draws: n}} to begin with "
+    "equal ones"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan(ABC):
+class Plan:
     """The description of a run. It does not change while the pipeline runs.
+
+    One of three gives the samples: `order` computes them, `sampling` draws them epoch by epoch, and a stream gives them
+    as they come, in `shards`. The first round begins at `position` of `epoch`, which counts items: samples, a sampler's
+    batches, or batches of the shards in turn. `first_number`: batches that an earlier run took.
 
     `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
     `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
     `postprocesses`: true with a postprocess hook.
-    `seconds_per_row`: measured in setup on one sample, a first guess. `first_number`: batches that an earlier run took.
+    `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `tried`: the sample that setup has made. `auto_slots`: the slots of `prefetch_batches: auto`. `order`: the
-    order, if it is computed. `sampling`: the sampler, if one draws it. A stream has neither.
+    maximum. `auto_slots`: the slots of `prefetch_batches: auto`. `end`: the value of `epochs` if `last_batch: wrap` cut
+    a batch short at the end of a stream, else 0: more epochs cannot follow.
     """
 
     parameters: Parameters
@@ -80,29 +82,51 @@ class Plan(ABC):
     slot_specs: Mapping[str, ArraySpec]
     postprocesses: bool
     max_loaders: int
-    seconds_per_row: float = 0.0
+    order: EpochOrder | None = None
+    sampling: Sampling | None = None
+    shards: Shards | None = None
+    epoch: int = 0
+    position: int = 0
     first_number: int = 0
+    end: int = 0
+    seconds_per_row: float = 0.0
     rows_at_once: int = 1
     batches_per_slot: int = 1
     tried: int = 0
     auto_slots: int = _AHEAD + 1
-    order: EpochOrder | None = None
-    sampling: Sampling | None = None
     starts_small: bool = False
     """The first slot gets one batch, whatever the others get."""
 
-    ends: ClassVar[str] = "the stream has ended in all of its epochs"
-    """The message of EndOfData behind the last batch, if the number of batches is not known."""
+    @property
+    def ends(self) -> str:
+        """The message of EndOfData behind the last batch, if the number of batches is not known."""
+        if self.shards is not None:
+            return "the stream has ended in all of its epochs"
+        return "all batches have been delivered"
 
     @property
-    @abstractmethod
     def samples(self) -> int:
-        """The number of samples in an epoch, over all ranks; raises SourceError for a stream, where it is unknown."""
+        """The number of samples in an epoch, over all ranks; raises SourceError where it is unknown."""
+        if self.order is not None:
+            return self.order.samples
+        if self.sampling is None:
+            raise SourceError("a stream does not know how many samples it has: read it until its end")
+        about = self.sampling.about
+        if about.length is None or about.gives_batches:
+            raise SourceError(f"{about.name} says how many samples an epoch has when it has drawn it")
+        return about.length
 
-    @property
+    @cached_property
     def batches(self) -> Batches | None:
-        """All batches of this rank, if all epochs have the same length; else None."""
-        return None
+        """The batches of this rank, counted in items; None if the length of an epoch is unknown."""
+        given = self.parameters
+        about = None if self.sampling is None else self.sampling.about
+        items = self.order.samples if self.order is not None else None if about is None else about.length
+        if items is None:
+            return None
+        if about is not None and about.gives_batches:
+            given = msgspec.structs.replace(given, batch_size=1)
+        return Batches(items, given, self.epoch * items + self.position)
 
     @cached_property
     def total_batches(self) -> int | None:
@@ -133,27 +157,99 @@ class Plan(ABC):
             batches.append(batch)
         return batches
 
-    @abstractmethod
-    def begin(self) -> Progress: ...
+    # ---- where a run stands
 
-    @abstractmethod
-    def resumed(self, state: Mapping[str, object]) -> Self:
+    def begin(self) -> Position:
+        return Position(self, end=self.end)
+
+    @cached_property
+    def joins_epochs(self) -> bool:
+        """True if a batch is only cut short at the end of the whole run."""
+        return self.shards is not None and self.parameters.last_batch == "wrap"
+
+    def resumed(self, state: Mapping[str, object]) -> Plan:
         """Return this plan continued from `state`; raises ParameterError if that is not possible."""
+        fixed: tuple[str, ...] = ("samples", "seed", "shuffle" if self.sampling is None else "sampler", "order")
+        if self.shards is not None:
+            fixed = ("seed", "batch_size", "last_batch", "world_size", "capacity")
+            fixed += () if self.shards.any_number else ("shards",)
+        checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
+        plan = self.moved(int(checked.get("epoch", 0)), int(checked["position"]), int(checked["batches"]))
+        if self.shards is not None:
+            return plan._with_shards(self.shards, int(checked["shards"]), int(checked["end"]))
+        if self.sampling is not None:
+            log = WeightsLog.from_text(str(checked["weights"]), self.sampling.samples)
+            if log.changes and not self.sampling.about.takes_weights:
+                raise ParameterError(f"the state has weights, and {self.sampling.about.name} takes none")
+            plan = replace(plan, sampling=replace(self.sampling, log=log))
+        if plan.batches is None:
+            return plan
+        # Of an epoch there may be less left than a round.
+        return plan.moved(*divmod(plan.batches.round_start(0), plan.batches.samples), plan.first_number)
 
-    @abstractmethod
+    def _with_shards(self, shards: Shards, count: int, end: int) -> Plan:
+        epochs = self.parameters.epochs
+        if end and end != epochs:
+            raise ParameterError(
+                f"the state was saved at the end of epochs={end}, whose last batches are short, and this "
+                f"pipeline has epochs={epochs}: the same batches cannot follow; give the same epochs, or start without "
+                "the state"
+            )
+        if not count:
+            raise ParameterError("the state's shards are 0: expected at least one")
+        if count != shards.count:
+            self.decoded.value.num_shards = count * (self.parameters.world_size or 1)
+        return replace(self, shards=replace(shards, count=count), end=end)
+
+    def moved(self, epoch: int, position: int, number: int) -> Plan:
+        """Return this plan from another position on, which is batch `number`."""
+        return replace(self, epoch=epoch, position=position, first_number=number)
+
+    def from_batch(self, taken: int) -> Plan:
+        """Return this plan without its first `taken` batches; the lengths of its epochs are known."""
+        return self.moved(*Position(self, taken).at, self.first_number + taken)
+
+    def reweigh(self, weights: object, received: Position, *, started: bool) -> NewWeights:
+        """Record new weights for the sampler and the first epoch that uses them; raises ParameterError."""
+        if self.sampling is None:
+            raise ParameterError(_NO_WEIGHTS.format("no sampler with weights"))
+        if not self.sampling.about.takes_weights:
+            raise ParameterError(_NO_WEIGHTS.format(f"{self.sampling.about.name}, which has no weights"))
+        checked, log = check_weights(weights, self.sampling.samples, "set_weights"), self.sampling.log
+        planned = self.parameters.device_prefetch + self.most_ahead(self.sampling.most_in_slot) if started else 0
+        # The first epoch of which no batch is among those taken, nor among the next `planned` ones.
+        (epoch, position), samples = received.at, self.samples
+        rest = Batches(samples, self.parameters, epoch * samples + position)
+        change = log.add(-(-rest.round_start(planned) // samples), checked)
+        return NewWeights(change, checked, log.forget(epoch))
+
+    # ---- for the others
+
+    @property
+    def _drawn_order(self) -> DrawnOrder | None:
+        if self.sampling is None:
+            return None
+        return DrawnOrder(without_source(self.parameters), self.sampling.about, list(self.sampling.log.changes))
+
     def schedule(self) -> Schedule:
         """Return the schedule for one assembler, from the plan's start."""
+        given, drawn = without_source(self.parameters), self._drawn_order
+        if self.shards is not None:
+            return Schedule(ShardRounds(given, self.shards.count, self.epoch, self.position))
+        order, most = drawn or self.order, self.batches_per_slot
+        assert order is not None
+        rounds = Rounds(order, given, self.epoch, self.position)
+        return Schedule(rounds, most, 1 if self.starts_small else most, drawn)
 
-    @abstractmethod
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
-
-    def reweigh(self, weights: object, progress: Progress, *, started: bool) -> NewWeights:
-        """Record new weights for the sampler and the first epoch that uses them; raises ParameterError."""
-        raise ParameterError(
-            "set_weights: this pipeline has no sampler with weights: declare sampler: {weights: FILE, draws: n}, or "
-            "{draws: n} to begin with equal ones"
-        )
+        decoded, given, drawn = self.decoded.value, self.parameters, self._drawn_order
+        if self.order is not None:
+            return IndexedWorker(decoded, self.order, given, place)
+        if self.sampling is None or drawn is None:
+            return StreamWorker(decoded, given, place)
+        drawn.file = SharedFile(place.drawn)
+        return IndexedWorker(decoded, drawn, given, place, SamplerRunner(self.sampling, given, place).answer)
 
     @property
     def source(self) -> Source | StreamSource:
@@ -229,6 +325,81 @@ class Plan(ABC):
         ahead = self.parameters.prefetch_batches
         return (_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot
 
+    def sized(self) -> Plan:
+        """Return this plan with the number of batches in a slot that its measured time suggests."""
+        in_slot, batches, sampling = self._batches_in_slot(self.seconds_per_row), self.batches, self.sampling
+        if batches is None or sampling is None or not sampling.about.takes_weights:
+            return replace(self, batches_per_slot=in_slot)
+        # New weights apply after all batches that may be planned. With tiny batches in full slots that would be epochs.
+        most = min(self._batches_in_slot(0), max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH))
+        return replace(self, batches_per_slot=min(in_slot, most), sampling=replace(sampling, most_in_slot=most))
+
+    def _batches_in_slot(self, seconds_per_row: float) -> int:
+        size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
+        return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
+
+
+class Position(msgspec.Struct, frozen=True):
+    """The trainer's position in a run, behind `taken` batches of `plan`. Each batch replaces it in one assignment.
+
+    `next`: the epoch and item at which the next round begins, if only announcements say so. `end`: see Plan.
+    """
+
+    plan: Plan
+    taken: int = 0
+    next: tuple[int, int] | None = None
+    end: int = 0
+
+    def after(self, batch: Batch) -> Position:
+        """Return the position after the trainer has also received `batch`."""
+        plan, end = self.plan, self.end
+        if plan.joins_epochs and batch.rows < plan.parameters.batch_size:
+            end = plan.parameters.epochs or 0
+        return Position(plan, self.taken + 1, batch.end, end)
+
+    @property
+    def at(self) -> tuple[int, int]:
+        """The epoch and the item at which the next round begins."""
+        if self.next is not None or self.plan.batches is None or not self.taken:
+            return self.next or (self.plan.epoch, self.plan.position)
+        return divmod(self.plan.batches.round_start(self.taken), self.plan.batches.samples)
+
+    def state(self) -> State:
+        """Return plain values from which `Plan.resumed` continues."""
+        plan, given, (epoch, position) = self.plan, self.plan.parameters, self.at
+        world_size = given.world_size or 1
+        common: State = {"version": _STATE_VERSION, "batches": plan.first_number + self.taken, "seed": given.seed}
+        if plan.order is not None:
+            return {
+                **common,
+                "position": epoch * plan.samples + position,
+                "samples": plan.samples,
+                "shuffle": str(given.shuffle),
+                "order": plan.order.declared,
+                "data": plan.data,
+                "world_size": world_size,
+            }
+        common |= {"epoch": epoch, "position": position}
+        if plan.sampling is not None:
+            return {
+                **common,
+                "samples": plan.sampling.samples,
+                "sampler": plan.sampling.about.name,
+                "order": plan.sampling.about.declared,
+                "data": plan.data,
+                "weights": plan.sampling.log.as_text(epoch),
+            }
+        assert plan.shards is not None
+        return {
+            **common,
+            "batch_size": given.batch_size,
+            "shards": plan.shards.count,
+            "world_size": world_size,
+            "capacity": plan.shards.capacity,
+            "end": self.end,
+            "last_batch": given.last_batch,
+        }
+
 
 def usable_cores() -> int:
     """Return the number of cores that this process may use, which may be fewer than the machine has.
@@ -246,63 +417,3 @@ def max_loaders(parameters: Parameters) -> int:
     if parameters.num_loaders != "auto":
         return parameters.num_loaders
     return max(1, int(usable_cores() * parameters.cpu_share + 1e-9))
-
-
-def check_state(
-    state: Mapping[str, object], ours: State, fixed: tuple[str, ...], changed_data: str = "refuse"
-) -> State:
-    """Check that `state` has the names and types of `ours` and its values of `fixed`, and return it.
-
-    Raises ParameterError, also for other `data`, unless `changed_data` is "accept".
-    """
-    given = dict(state) if isinstance(state, Mapping) else {}
-    version, expected = given.get("version"), int(ours["version"])
-    if isinstance(version, int) and 0 < version < expected:
-        raise ParameterError(
-            f"the state has version={version}, as an earlier blobfeed saved it; this one reads version={expected}: "
-            "go on with the blobfeed that saved it, or start without the state"
-        )
-    theirs, own = (next((name for name in _WAYS if name in of), "") for of in (given, ours))
-    if theirs and theirs != own:
-        raise ParameterError(
-            f"the state was saved with {_WAYS[theirs]} ({theirs}={given[theirs]!r}), this pipeline has {_WAYS[own]} "
-            f"({own}={ours[own]!r}): the same batches cannot follow; use the same source and order, or start without "
-            "the state"
-        )
-    if given.keys() != ours.keys() or version != expected:
-        raise ParameterError(
-            f"this is no state of such a pipeline: {state!r}; expected the names {', '.join(ours)} "
-            f"and version {expected}"
-        )
-    checked: State = {}
-    for name, value in given.items():
-        if not isinstance(value, int | str) or type(value) is not type(ours[name]) or str(value).startswith("-"):
-            raise ParameterError(f"the state's {name} is {value!r}: expected a value such as {ours[name]!r}")
-        checked[name] = value
-    for name in fixed:
-        if checked[name] != ours[name]:
-            raise ParameterError(
-                f"the state was saved with {name}={checked[name]!r}, this pipeline has {name}={ours[name]!r}: "
-                "the same batches cannot follow; use the same source and order, or start without the state"
-            )
-    if changed_data == "refuse" and "data" in checked and checked["data"] != ours["data"]:
-        raise ParameterError(
-            f"the data have changed since the state was saved: {_changes(str(checked['data']), str(ours['data']))}; "
-            "give changed_data='accept' to go on in the same order with the data as they are, or start without it"
-        )
-    return checked
-
-
-def _changes(then: str, now: str) -> str:
-    """The parts of two identities that differ, in words."""
-    try:
-        before, after = dict(json.loads(then)), dict(json.loads(now))
-    except (ValueError, TypeError):
-        return f"it has data={then!r}, expected {now!r}"
-    names = [name for name in dict.fromkeys((*before, *after)) if before.get(name) != after.get(name)]
-    source = f"source {after.get('source')!r}: "
-    return source + "; ".join(f"{name}: {before.get(name)} then, {after.get(name)} now" for name in names)
-
-
-_WAYS = {"sampler": "a sampler", "sequences": "a stream", "shuffle": "no sampler"}
-"""The kind of a pipeline, by a name that occurs only in states of that kind."""

@@ -27,8 +27,6 @@ from ..base.source import CacheCounts, Tops
 from ..base.specs import AnyArray, ArraySpec
 from ..transport.packed import trial_copy
 
-EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
-
 FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
 """What to do where no sample can be replaced."""
 

@@ -62,8 +62,8 @@ Replaced = tuple[tuple[int, int], ...]
 class Announce(Message, frozen=True, tag="announce"):
     """`group` lies complete in `slot`, which holds `runs`; `replaced`: the samples put in for bad ones.
 
-    Only of drawn epochs: `ends`: the epoch and item at which the round behind each batch begins. `indices`: int64, the
-    sample of each row.
+    `ends`: the epoch and item at which the round behind each batch begins, unless that is computed. `indices`: int64,
+    the sample of each row, if a sampler drew them.
     """
 
     group: int

@@ -17,7 +17,7 @@ from blobfeed.readers.delivery.tops import make_tops
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.plan import State
+from blobfeed.workers.plan.state import State
 
 from blobfeed import ParameterError, SampleError
 

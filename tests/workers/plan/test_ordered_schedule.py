@@ -14,7 +14,7 @@ from blobfeed.workers.order.drawn_order import DrawnOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.rounds import Rounds, by_batch
 from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.plan.schedule import OrderedSchedule
+from blobfeed.workers.plan.schedule import Schedule
 from blobfeed.workers.transport.messages import Announce, Drawn, Run, WeightsChange
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -33,7 +33,7 @@ HOLE = -7
 class Cut(NamedTuple):
     """A schedule, the arithmetic that counts its batches, and how many share a slot."""
 
-    schedule: OrderedSchedule
+    schedule: Schedule
     oracle: RankedBatches
     per_slot: int
     in_first: int
@@ -54,7 +54,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     order, per_slot = make_order(samples, shuffle=False, seed=0), draw(st.integers(1, 5))
     in_first = draw(st.sampled_from((1, per_slot)))
     rounds = Rounds(order, oracle.parameters, *divmod(start, samples))
-    return Cut(OrderedSchedule(order, rounds, per_slot, in_first), oracle, per_slot, in_first)
+    return Cut(Schedule(rounds, per_slot, in_first), oracle, per_slot, in_first)
 
 
 def positions(runs: Sequence[Run], samples: int) -> dict[int, int]:
@@ -98,7 +98,7 @@ def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_
 
 def test_a_slot_of_many_batches_is_one_run() -> None:
     order = make_order(1000, shuffle=False, seed=0)
-    schedule = OrderedSchedule(order, Rounds(order, Parameters(source={}, batch_size=4)), 32, 32)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4)), 32, 32)
     assert schedule.has(0)
     assert schedule.has(1)
     assert schedule.runs(1, 0, 128) == (Run(0, 128, 0, 128),)
@@ -106,7 +106,7 @@ def test_a_slot_of_many_batches_is_one_run() -> None:
 
 def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
     order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
-    schedule = OrderedSchedule(order, Rounds(order, Parameters(source={}, batch_size=5, epochs=1)), 2, 2)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1)), 2, 2)
     chunks: dict[int | None, set[int]] = {}
     for group in range(100):
         assert schedule.has(group)
@@ -124,7 +124,7 @@ def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
 class Memory:
     """The shared file, and a sampler that draws `lists`; of another version of the weights, the same plus 1000."""
 
-    def __init__(self, schedule: OrderedSchedule, lists: list[Any], *, gives_batches: bool) -> None:
+    def __init__(self, schedule: Schedule, lists: list[Any], *, gives_batches: bool) -> None:
         self.schedule = schedule
         self.lists = lists
         self.gives_batches = gives_batches
@@ -161,7 +161,7 @@ def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot
     about = AboutSampler("sampler()", gives_batches=gives_batches, takes_weights=True)
     given: dict[str, Any] = {"epoch": 0, "position": 0, "changes": []} | start
     order = DrawnOrder(parameters, about, given["changes"])
-    return OrderedSchedule(order, Rounds(order, parameters, given["epoch"], given["position"]), per_slot, per_slot)
+    return Schedule(Rounds(order, parameters, given["epoch"], given["position"]), per_slot, per_slot, order)
 
 
 class Made(NamedTuple):
@@ -179,7 +179,7 @@ def made_of(announce: Announce, batch_size: int) -> list[Made]:
     return [Made([next(indices) for _ in each], each, end) for each, end in zip(epochs, announce.ends, strict=True)]
 
 
-def run(schedule: OrderedSchedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[Made]:
+def run(schedule: Schedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[Made]:
     """All batches, with every group announced when its slot is wanted for another."""
     found: list[Made] = []
     group = announced = 0

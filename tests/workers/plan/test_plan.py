@@ -15,11 +15,9 @@ from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder
-from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPosition
+from blobfeed.workers.order.shard_rounds import Shards
 from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.ordered_plan import OrderedPlan
-from blobfeed.workers.plan.plan import Progress, max_loaders, usable_cores
-from blobfeed.workers.plan.stream_plan import StreamPlan
+from blobfeed.workers.plan.plan import Plan, max_loaders, usable_cores
 from blobfeed.workers.transport.messages import Announce, Run
 from blobfeed.workers.transport.packed import Packed
 
@@ -31,32 +29,32 @@ ORDER = make_order(SAMPLES, shuffle=True, seed=5)
 DECODED: Packed[Any] = Packed(SimpleNamespace(identity='{"source": "hdf5"}'))
 
 
-def indexed(batches_per_slot: int = 2, **values: Any) -> OrderedPlan:
+def indexed(batches_per_slot: int = 2, **values: Any) -> Plan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
-    return OrderedPlan(
+    return Plan(
         parameters=parameters, order=ORDER, batches_per_slot=batches_per_slot,
         decoded=DECODED, specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
 
-def stream(shards: int = 2, **values: Any) -> StreamPlan:
+def stream(shards: int = 2, **values: Any) -> Plan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
-    return StreamPlan(
-        parameters=parameters, shards=shards, position=StreamPosition.start(shards), capacity=6, decoded=DECODED,
+    return Plan(
+        parameters=parameters, shards=Shards(shards, capacity=6), decoded=DECODED,
         specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
 
-def announced(plan: OrderedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
+def announced(plan: Plan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
     """The announcement of `group`, behind those before it."""
     schedule = plan.schedule()
     assert all(schedule.has(each) for each in range(group + 1))
     return schedule.announcement(group, 0, replaced, good_rows)
 
 
-def unpacked(plan: OrderedPlan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
+def unpacked(plan: Plan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
     announce = announced(plan, group, replaced, good_rows)
     return [] if announce is None else plan.unpack(announce, rows())
 
@@ -116,8 +114,8 @@ def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named(
 
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
-    (batch,) = plan.unpack(Announce(3, 0, (), (Run(0, 3, 1, 8, shard=1),)), rows(4))
-    assert (batch.number, batch.epoch, batch.position, batch.rows, batch.shard, batch.group) == (33, 1, 8, 3, 1, 3)
+    (batch,) = plan.unpack(Announce(3, 0, (), (Run(0, 3, 1, 8, shard=1),), ((1, 6),)), rows(4))
+    assert (batch.number, batch.epoch, batch.position, batch.rows, batch.end, batch.group) == (33, 1, 8, 3, (1, 6), 3)
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
     assert np.asarray(batch.tops["data"]).shape == (3, 2)
@@ -126,16 +124,19 @@ def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
 # ---- going on
 
 
-def after(plan: OrderedPlan | StreamPlan, batches: list[Batch]) -> dict[str, Any]:
+def after(plan: Plan, batches: list[Batch]) -> dict[str, Any]:
     """The state behind `batches`."""
-    progress: Progress = plan.begin()
+    progress = plan.begin()
     for batch in batches:
         progress = progress.after(batch)
     return progress.state()
 
 
-def of_stream(plan: StreamPlan, runs: list[Run]) -> list[Batch]:
-    announces = (Announce(number, 0, (), (run,)) for number, run in enumerate(runs))
+def of_stream(plan: Plan, runs: list[Run]) -> list[Batch]:
+    announces = (
+        Announce(number, 0, (), (run,), ((run.epoch, run.position // 4 * 2 + run.shard + 1),))
+        for number, run in enumerate(runs)
+    )
     return [batch for announce in announces for batch in plan.unpack(announce, rows())]
 
 
@@ -165,19 +166,17 @@ def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> No
 def test_a_streams_state_counts_what_each_shard_has_given() -> None:
     given = [Run(0, 4, 0, 0, shard=0), Run(0, 4, 0, 0, shard=1), Run(0, 4, 0, 4, shard=0)]
     state = after(stream(), of_stream(stream(), given))
-    assert (state["batches"], state["epoch"], state["sequences"], state["turn"]) == (3, 0, "[2, 1]", 1)
+    assert (state["batches"], state["epoch"], state["position"]) == (3, 0, 3)
     resumed = stream().resumed(state)
-    assert resumed.position == StreamPosition(0, [2, 1], 1)
     assert resumed.first_number == 3
     assert state["version"] == 3
     schedule = resumed.schedule()
     assert schedule.has(0)
     assert schedule.runs(0, 0, 4) == (Run(0, 4, 0, 4, shard=1),)
-    assert stream().resumed({**state, "turn": 5}).position.turn == 1
 
 
 @pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
-def test_a_state_that_is_another_ones_is_refused(plan: OrderedPlan | StreamPlan) -> None:
+def test_a_state_that_is_another_ones_is_refused(plan: Plan) -> None:
     state = plan.begin().state()
     assert plan.resumed(state) is not None
     for wrong, message in (
@@ -195,7 +194,7 @@ def test_a_state_that_is_another_ones_is_refused(plan: OrderedPlan | StreamPlan)
 
 
 @pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
-def test_a_state_of_an_earlier_version_is_refused_by_its_version(plan: OrderedPlan | StreamPlan) -> None:
+def test_a_state_of_an_earlier_version_is_refused_by_its_version(plan: Plan) -> None:
     state = plan.begin().state()
     earlier = {"version": 1, "batches": 3, "position": 12, "samples": SAMPLES, "seed": 5, "shuffle": "True"}
     for wrong in (earlier, {**state, "version": 1}):
@@ -210,7 +209,7 @@ def test_a_state_of_a_pipeline_of_another_kind_says_what_differs() -> None:
         match=r"saved with a sampler \(sampler='sampler {weights}'\), this pipeline has no sampler \(shuffle=",
     ):
         indexed().resumed(sampled)
-    with pytest.raises(ParameterError, match=r"saved with no sampler \(shuffle=.* has a stream \(sequences="):
+    with pytest.raises(ParameterError, match=r"saved with no sampler \(shuffle=.* has a stream \(shards="):
         stream().resumed(indexed().begin().state())
 
 
@@ -266,27 +265,6 @@ def test_a_stream_that_has_come_to_its_end_gets_no_more_epochs(last_batch: str, 
             longer.resumed(state)
     else:
         assert longer.resumed(state).begin().state() == state
-
-
-@pytest.mark.parametrize("sequences", ["", "[1]", "[1, 2, 3]", "nothing", "3"])
-def test_a_streams_state_has_a_number_for_each_shard(sequences: str) -> None:
-    with pytest.raises(ParameterError, match="expected 2 numbers"):
-        stream().resumed({**stream().begin().state(), "sequences": sequences})
-
-
-def test_an_end_that_is_told_late_ends_no_other_epoch() -> None:
-    turns = ShardTurns(StreamPosition.start(1), epochs=3, chained=False)
-    turns.note_end(0, 0)
-    assert turns.next() == ShardBatch(1, 0, 0)
-    turns.note_end(0, 0)
-    assert turns.next() == ShardBatch(1, 0, 1)
-
-
-def test_a_streams_batch_whose_first_row_is_bad_is_not_announced() -> None:
-    schedule = stream().schedule()
-    assert schedule.has(0)
-    schedule.note_done(0, 4)
-    assert schedule.announcement(0, 0, (), good_rows=0) is None
 
 
 # ---- sizes

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from blobfeed.workers.plan.stream_plan import StreamSchedule
 from blobfeed.workers.scheduling.assembly import Assembly, Death
 from blobfeed.workers.scheduling.ledger import Evidence
 from blobfeed.workers.transport.messages import (
@@ -22,7 +21,7 @@ from blobfeed.workers.transport.messages import (
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
-from tests.interleavings.variants import SLOTS, SmallOrderedPlan, Variant
+from tests.interleavings.variants import SLOTS, Variant
 
 
 def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Assembly:
@@ -210,7 +209,6 @@ def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
 
 def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
     plan = Variant("test", rows=2, batches=2, postprocess=True).plan()
-    assert isinstance(plan, SmallOrderedPlan)
     for bad, batches in ((1, 3), ()), ((2, 3), (2,)):
         made = Assembly(replace(plan, batches_per_slot=2))
         for loader in 1, 2:
@@ -309,10 +307,9 @@ def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
     made = assembly(rows=1, stream=True)
-    assert isinstance(made.schedule, StreamSchedule)
-    made.schedule.complaint, made.schedule.cause = "no samples", (3, "a traceback")
+    made.schedule.rounds.ended, made.schedule.rounds.failure = True, "no samples"
     (failure,) = told(made)
-    assert failure == Failure("SourceError", "no samples", cause=3, traceback="a traceback")
+    assert failure == Failure("SourceError", "no samples")
     assert made.last is failure
 
 

@@ -11,7 +11,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
-import hypothesis.strategies as st
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError, SourceError
@@ -19,11 +18,9 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.sample_rng import SampleRng
-from blobfeed.workers.order.shard_turns import ShardBatch, ShardTurns, StreamPosition
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.sources.stream import StreamSource
-from hypothesis import given
 
 from blobfeed import BatchReader
 from tests.support.crash_table import hung_s
@@ -66,7 +63,7 @@ def batches(pipeline: Pipeline, most: int | None = None) -> Iterator[Batch]:
 def seen(batch: Batch) -> Seen:
     number = batch.tops["number"]
     assert isinstance(number, np.ndarray)
-    return batch.epoch, batch.shard, number.tolist()
+    return batch.epoch, batch.runs[0].shard, number.tolist()
 
 
 def read_all(**options: Any) -> list[Seen]:
@@ -418,33 +415,6 @@ def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loa
     endless: dict[str, Any] = {"last_batch": "drop", "epochs": None, "batch_size": SAMPLES, "num_loaders": num_loaders}
     with make_pipeline(**endless) as pipeline, pytest.raises(SourceError, match=r"no full batch: .* batch_size=53"):
         list(batches(pipeline))
-
-
-@given(lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4), lag=st.lists(st.integers(0, 6)))
-def test_the_turns_do_not_depend_on_when_an_end_becomes_known(lengths: list[int], lag: list[int]) -> None:
-    prompt = _deliver(lengths, [])
-    assert _deliver(lengths, lag) == prompt
-    assert sorted(prompt) == [
-        (epoch, shard, k) for epoch in range(2) for shard, n in enumerate(lengths) for k in range(n)
-    ]
-
-
-def _deliver(lengths: list[int], lag: list[int]) -> list[tuple[int, int, int]]:
-    """Batches with something in them, when ends become known `lag[i]` draws late."""
-    schedule = ShardTurns(StreamPosition.start(len(lengths)), epochs=2, chained=False)
-    delivered: list[tuple[int, int, int]] = []
-    unknown: list[tuple[int, ShardBatch]] = []
-    lags = iter(lag)
-    while not schedule.finished:
-        draw = schedule.next()
-        if draw is not None and draw.sequence < lengths[draw.shard]:
-            delivered.append((draw.epoch, draw.shard, draw.sequence))
-        elif draw is not None:
-            unknown.append((next(lags, 0), draw))
-        for _, late in [entry for entry in unknown if entry[0] <= 0 or draw is None]:
-            schedule.note_end(late.epoch, late.shard)
-        unknown = [(left - 1, late) for left, late in unknown if left > 0 and draw is not None]
-    return delivered
 
 
 # ---- what the function takes

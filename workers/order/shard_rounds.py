@@ -1,0 +1,121 @@
+"""Cuts a stream into batches: the shards take turns. Pure.
+
+An epoch's items are the batches of this rank's shards in turn: item k is batch `k // shards` of shard `k % shards`. A
+shard's length becomes known by a batch that is not full. From then on the shard is skipped; what was requested of it
+before comes back empty and is dropped. When all shards have ended, the epoch ends. So the moment at which an end
+becomes known has no effect: the batches and their order depend on the number of shards alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..base.parameters import Parameters
+from ..transport.messages import Run
+from .rounds import Placed, part_of
+
+EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
+
+_NO_FULL_BATCH = (
+    "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "
+    "use a smaller batch_size, fewer shards, or last_batch 'wrap' or 'partial'"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shards:
+    """The shards of one rank; each belongs to one loader at a time. `capacity`: the size of their shuffle buffers.
+
+    `any_number`: the user declared no number of shards; it is that of the loaders, and may change at a restart.
+    """
+
+    count: int
+    capacity: int = 0
+    any_number: bool = False
+
+
+@dataclass(slots=True)
+class ShardRounds:
+    """The batches of `shards` shards from `item` of `epoch` on; the same face as Rounds.
+
+    With `last_batch: wrap` epochs join without a border, so a shard ends once.
+    """
+
+    parameters: Parameters
+    shards: int
+    epoch: int = 0
+    item: int = 0
+    ended: bool = False
+    failure: str = ""
+    _under_way: set[tuple[int, int]] = field(default_factory=set)
+    """The epoch and item of each batch that was placed and whose rows are not known."""
+    _ends: dict[int, int] = field(default_factory=dict)
+    """The first item of each shard in this epoch that is known not to be full."""
+    _longest: int = field(init=False)
+    """The number of rows of the longest batch in this epoch."""
+
+    can_be_cut: ClassVar[bool] = False
+    is_computed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        self._longest = self.parameters.batch_size if self.item else 0
+
+    def place(self, row: int, _most: int = 1) -> Placed | None:
+        """Return the next batch to request; None while the end of the epoch is awaited, and behind the last batch."""
+        if self.ended or len(self._ends) == self.shards:
+            return None
+        while self.item % self.shards in self._ends:
+            self.item += 1
+        size, (sequence, shard) = self.parameters.batch_size, divmod(self.item, self.shards)
+        run = Run(row, size, self.epoch, sequence * size, shard=self._first_shard + shard)
+        self._under_way.add((self.epoch, self.item))
+        self.item += 1
+        return Placed([run], 1, (self.epoch, self.item))
+
+    def note_rows(self, run: Run, rows: int) -> list[Run]:
+        """Record that the stream had `rows` rows for `run`; returns the batch that they make, [] for none."""
+        size, drops = self.parameters.batch_size, self.parameters.last_batch == "drop"
+        item = run.position // size * self.shards + run.shard - self._first_shard
+        self._under_way.discard((run.epoch, item))
+        if run.epoch == self.epoch and not self.ended:
+            self._longest = max(self._longest, rows)
+            if rows < size:
+                self._note_end(item)
+        return [part_of(run, 0, rows)] if rows >= (size if drops else 1) else []
+
+    def affinity(self, run: Run, _skipped: int) -> int:
+        """Return the shard: the loader that runs it makes all of its batches."""
+        return run.shard
+
+    def sample_in(self, run: Run, skipped: int, seen: int) -> tuple[int, int, str]:
+        """Return (epoch, index, location) of the sample, as far as known; `seen`: the loader's last sample."""
+        return run.epoch, seen if seen >= 0 else run.position + skipped, f"the stream's shard {run.shard}"
+
+    @property
+    def _first_shard(self) -> int:
+        """The number of the first shard among the shards of all ranks."""
+        return (self.parameters.rank or 0) * self.shards
+
+    def _note_end(self, item: int) -> None:
+        """Record that batch `item` of this epoch is not full."""
+        shard = item % self.shards
+        self._ends[shard] = min(item, self._ends.get(shard, item))
+        if len(self._ends) < self.shards:
+            return
+        given = self.parameters
+        least = given.batch_size if given.last_batch == "drop" else 1
+        if self._longest < least and not self._may_get_more():
+            complaint = _NO_FULL_BATCH if self._longest else EMPTY_EPOCH
+            self.failure = complaint.format(self.epoch, given.batch_size)
+        is_last = given.last_batch == "wrap" or (given.epochs is not None and self.epoch + 1 >= given.epochs)
+        self.ended = is_last or bool(self.failure)
+        self.epoch, self.item, self._longest = self.epoch + 1, 0, 0
+        self._ends.clear()
+
+    def _may_get_more(self) -> bool:
+        """Return true if a batch of this epoch before its shard's end is still being made.
+
+        A dismissed loader may have it, while the shard's next loader has already met the end.
+        """
+        return any(epoch == self.epoch and item < self._ends[item % self.shards] for epoch, item in self._under_way)
