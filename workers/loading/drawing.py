@@ -2,21 +2,58 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from ..base.errors import SourceError
+from ..base.errors import ParameterError, SourceError
 from ..base.parameters import Parameters
-from ..order.draws import draws_of
+from ..order.drawn_order import MOST_SAMPLES, draws_of
 from ..order.sample_rng import globals_kept
-from ..order.samplers import Weights
+from ..order.samplers import AboutSampler, DrawnEpoch, Sampler, Weights, draw_epoch
+from ..order.weights_log import WeightsLog
 from ..transport.error_channel import describe, sendable, summary_of
 from ..transport.messages import Draw, Drawn
+from ..transport.packed import Packed
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Activity
-from .sampling import Sampling
 from .worker import Workplace
 
 _MOST_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """A sampler that draws from `samples` samples, packed for the loader that draws, with what others know of it.
+
+    `log`: the weights that were set.
+    `most_in_slot`: the batches per slot if they took no time. The first epoch of new weights is computed from it, since
+    it must not depend on measured times.
+    """
+
+    sampler: Packed[Sampler]
+    about: AboutSampler
+    samples: int
+    most_in_slot: int = 1
+    log: WeightsLog = field(default_factory=WeightsLog)
+
+    @classmethod
+    def by(cls, sampler: Sampler, samples: int) -> Sampling:
+        """Pack the sampler; raises ParameterError for more samples than it can number."""
+        if samples > MOST_SAMPLES:
+            raise ParameterError(
+                f"{sampler.about.name} chooses among at most 2**48 samples, and the source has {samples}"
+            )
+        # Only the loader that draws imports its modules: often that is torch, which the others do not need.
+        packed = Packed(sampler, parts={sampler.about.name: sampler})
+        return cls(sampler=packed, about=sampler.about, samples=samples)
+
+    def draw(self, epoch: int, parameters: Parameters, weights: Weights | None = None) -> DrawnEpoch:
+        """Return the samples of `epoch`; raises what draw_epoch does, and what unpickling the sampler does."""
+        size = parameters.batch_size
+        return draw_epoch(
+            self.sampler.value, epoch, seed=parameters.seed, samples=self.samples, batch_size=size, weights=weights
+        )
 
 
 class SamplerRunner:

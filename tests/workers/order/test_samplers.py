@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.order import samplers
+from blobfeed.workers.order.drawn_order import MOST_SAMPLES, draws_of, samples_in
 from blobfeed.workers.order.samplers import (
     BalancedSampler,
     HookSampler,
@@ -22,7 +24,7 @@ from blobfeed.workers.order.samplers import (
     sampler_rng,
 )
 from blobfeed.workers.order.weights_log import WeightsLog, check_weights, version_at, without_superseded
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 SEED, SAMPLES = 7, 100
@@ -200,6 +202,23 @@ def test_an_iterable_that_breaks_its_word_is_told() -> None:
     sampler.about = replace(sampler.about, length=3)
     with pytest.raises(SourceError, match=r"it gave 2, and its length is 3: .* leave out the sampler's __len__"):
         drawn(sampler)
+
+
+@given(st.lists(st.integers(0, 9) | st.integers(0, MOST_SAMPLES - 1), max_size=50))
+@example([])
+def test_a_draw_says_its_sample_and_how_often_that_came_before(indices: list[int]) -> None:
+    draws = draws_of(np.array(indices, np.int64))
+    assert samples_in(draws).tolist() == indices
+    seen: Counter[int] = Counter()
+    for draw, index in zip(draws.tolist(), indices, strict=True):
+        assert draw == index + seen[index] * MOST_SAMPLES
+        seen[index] += 1
+
+
+def test_a_sample_that_comes_too_often_to_be_counted_is_still_that_sample() -> None:
+    draws = draws_of(np.full(40_000, MOST_SAMPLES - 1))
+    assert (samples_in(draws) == MOST_SAMPLES - 1).all()
+    assert len(np.unique(draws)) == 2**15
 
 
 # ---- weights
