@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,14 +18,14 @@ from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, RingAllocationError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
-from ..base.hooks import Hooks, PostprocessHook, Sample
+from ..base.hooks import Hooks, Sample
 from ..base.limits import limits_kept
 from ..base.parameters import Parameters
 from ..base.source import Source
-from ..base.specs import ArraySpec, NamedRows, allocate_rows
+from ..base.specs import ArraySpec, allocate_rows
+from ..loading.drawing import Sampling
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker
-from ..loading.sampling import Sampling
 from ..loading.stream_worker import StreamDecoder, copy_row, shard_items
 from ..loading.transform import CropMirror
 from ..loading.worker import SampleDecoder, read_one
@@ -257,14 +257,11 @@ def _ordered_plan(
             first = int(order.indices(epoch * order.samples + position, 1)[0])
         may_be_bad = first is None or parameters.on_error == "replace"
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
-        rows, postprocessor = timed.rows, None
-        if trial_hooks.postprocess is not None:
-            row = _made(timed, index, epoch, 1)
-            postprocessor, per_row = _postprocessor(trial_hooks.postprocess, parameters, rows, row, index)
-            seconds += per_row
+        rows = timed.rows
+        postprocessor, per_row = _postprocessor(trial_hooks, parameters, rows, partial(read_one, source, index))
     return Plan(
         **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
-        seconds_per_row=seconds,
+        seconds_per_row=seconds + per_row,
         rows_at_once=source.rows_at_once,
         tried=index,
         order=order,
@@ -315,25 +312,24 @@ def _seconds_per_row(decoded: SampleDecoder, index: int, epoch: int) -> float:
 
 def _seconds_for(decoded: SampleDecoder, index: int, epoch: int, rows: int) -> float:
     begun = time.perf_counter()
-    _made(decoded, index, epoch, rows)
-    return time.perf_counter() - begun
-
-
-def _made(decoded: SampleDecoder, index: int, epoch: int, rows: int) -> NamedRows:
     # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
     decoded.make(np.full(rows, index, np.int64), np.full(rows, epoch, np.int64), out, lambda *_: None)
-    return out
+    return time.perf_counter() - begun
 
 
 def _postprocessor(
-    hook: PostprocessHook, parameters: Parameters, rows: RowMaker, row: NamedRows, index: int
-) -> tuple[Postprocessor, float]:
-    """Try the hook on a few copies of `row`, which is sample `index`; returns also the seconds per row.
+    hooks: Hooks, parameters: Parameters, rows: RowMaker, first: Callable[[], Sample]
+) -> tuple[Postprocessor | None, float]:
+    """Try the postprocess hook, if there is one, on a few copies of sample `first()`; returns also the seconds per row.
 
     A hook that fails is tried on a whole batch: it may be written for four samples of each of 16 classes.
     """
-    count = min(parameters.batch_size, _TRIAL_BATCH)
+    if hooks.postprocess is None:
+        return None, 0.0
+    hook, sample, row = hooks.postprocess, first(), allocate_rows(rows.slot_specs, 1)
+    rows.put(sample, row, 0)
+    index, count = sample.index, min(parameters.batch_size, _TRIAL_BATCH)
     while True:
         trial, samples = allocate_rows(rows.slot_specs, count), BatchSamples(np.full(count, index, np.int64), 0, ())
         for copy in range(count):
@@ -366,11 +362,7 @@ def _stream_plan(parameters: Parameters, hooks: Hooks, source: StreamSource, tra
     trial_source, trial_hooks = trial_copy((source, hooks))
     first = partial(_first_sample, trial_source, num_shards, parameters.seed)
     rows = RowMaker(trial_hooks, source.specs, first, parameters, transform)
-    postprocessor = None
-    if trial_hooks.postprocess is not None:
-        row = allocate_rows(rows.slot_specs, 1)
-        rows.put(first(), row, 0)
-        postprocessor, _ = _postprocessor(trial_hooks.postprocess, parameters, rows, row, 0)
+    postprocessor, _ = _postprocessor(trial_hooks, parameters, rows, first)
     return Plan(
         **_common(parameters, hooks, source, StreamDecoder(source, rows, num_shards, postprocessor)),
         shards=Shards(shards, source.capacity, any_number=source.shards is None),

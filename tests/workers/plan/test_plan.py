@@ -89,11 +89,6 @@ def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
     assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
 
 
-@pytest.mark.parametrize(("good_rows", "batches"), [(-1, 2), (0, 0), (3, 0), (4, 1), (7, 1), (8, 2)])
-def test_only_whole_batches_before_a_bad_row_are_unpacked(good_rows: int, batches: int) -> None:
-    assert len(unpacked(indexed(), 0, (), good_rows)) == batches
-
-
 def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
     (batch,) = unpacked(indexed(batches_per_slot=1, last_batch="wrap"), 2)
     assert batch.epochs.tolist() == [0, 0, 1, 1]
@@ -153,26 +148,6 @@ def test_a_state_says_where_the_next_batch_stands() -> None:
         "data": '{"source": "hdf5"}',
         "world_size": 1,
     }
-
-
-def test_a_resumed_plan_goes_on_with_the_batch_that_would_have_come_next() -> None:
-    plan = indexed()
-    state = after(plan, [*unpacked(plan, 0), *unpacked(plan, 1)])
-    expected, first = unpacked(plan, 2)[0], unpacked(plan.resumed(state), 0)[0]
-    assert (first.number, first.epoch, first.position) == (expected.number, expected.epoch, expected.position)
-    assert after(plan.resumed(state), unpacked(plan.resumed(state), 0))["batches"] == 6
-
-
-def test_a_streams_state_counts_what_each_shard_has_given() -> None:
-    given = [Run(0, 4, 0, 0, shard=0), Run(0, 4, 0, 0, shard=1), Run(0, 4, 0, 4, shard=0)]
-    state = after(stream(), of_stream(stream(), given))
-    assert (state["batches"], state["epoch"], state["position"]) == (3, 0, 3)
-    resumed = stream().resumed(state)
-    assert resumed.first_number == 3
-    assert state["version"] == 3
-    schedule = resumed.schedule()
-    assert schedule.has(0)
-    assert schedule.runs(0, 0, 4) == (Run(0, 4, 0, 4, shard=1),)
 
 
 @pytest.mark.parametrize("plan", [indexed(), stream()], ids=["indexed", "stream"])
@@ -287,11 +262,6 @@ def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
     plan = indexed(batches_per_slot, prefetch_batches=prefetch, delivery=delivery)
     assert plan.slots == slots
     assert plan.layout.rows == 4 * batches_per_slot
-
-
-def test_a_streams_batch_has_a_slot_to_itself() -> None:
-    plan = stream()
-    assert (plan.batches_per_slot, plan.layout.rows) == (1, plan.parameters.batch_size)
 
 
 def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
