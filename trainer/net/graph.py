@@ -173,22 +173,25 @@ class Net(nn.Module):
         may have another size than in the prototxt. Without any, the net computes with what stands in its blobs and
         what its data layers read. Raises NetError for names that do not fit.
         """
-        values, _ = self._run(inputs)
+        values, _ = self.run(inputs)
         return {name: values[name] for name in self._returned}
 
     def objective(self, **inputs: Tensor) -> Tensor:
         """Run every layer, as `forward` does. Returns the sum of the tops, each times its loss_weight: no axes."""
-        _, terms = self._run(inputs)
+        _, terms = self.run(inputs)
         return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
 
-    def _run(self, inputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """The tops by name, and the terms of the objective."""
+    def run(
+        self, inputs: Mapping[str, Tensor], layers: slice = slice(None), values: dict[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Run `layers`, or all, over `values`, or those of the net. Returns these, and the terms of the objective."""
         if inputs:
             self._check_inputs(inputs)
         is_traced = torch.compiler.is_compiling()  # then no tensor may stay here, and sizes may be symbols
-        values: dict[str, Tensor] = {} if is_traced else self.values
+        if values is None:
+            values = {} if is_traced else self.values
         terms: list[Tensor] = []
-        for step in self.steps:
+        for step in self.steps[layers]:
             given = inputs and step.takes_inputs and all(name in inputs for name, _, _ in step.tops)
             tops = [inputs[name] for name, _, _ in step.tops] if given else step.run(values, is_traced=is_traced)
             for (name, blob, weight), tensor in zip(step.tops, tops, strict=True):

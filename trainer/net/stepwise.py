@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..layer_types.layer import Tensors
 from ..prototxt.errors import NetError
 from .graph import Net, Step
 
@@ -26,7 +25,7 @@ class Stepwise:
         self._net = net
         self._takers = _takers(net.steps)
         self._in_need = _in_need(net.steps)
-        self._graphs: dict[int, tuple[Mapping[str, Tensor], Tensors]] = {}
+        self._graphs: dict[int, tuple[Mapping[str, Tensor], Sequence[Tensor]]] = {}
         """By layer: its bottoms by name and its tops at the last forward; autograd's graph reaches no further."""
         self._has_run = False
 
@@ -44,11 +43,10 @@ class Stepwise:
                 name: each.detach().requires_grad_(each.requires_grad or name in in_need)
                 for name, each in bottoms.items()
             }
-            tops = step.run(bottoms)
-            self._graphs[nth] = bottoms, tops
-            for (name, blob, weight), top in zip(step.tops, tops, strict=True):
-                values[name] = top
-                blob.adopt(top)
+            made, _ = self._net.run({}, slice(nth, nth + 1), dict(bottoms))
+            self._graphs[nth] = bottoms, [made[name] for name, _, _ in step.tops]
+            for name, blob, weight in step.tops:
+                values[name] = made[name]
                 if weight:
                     blob.diff.fill_(weight)
             after(nth)
