@@ -12,5 +12,4 @@ from . import (  # noqa: F401
     pooling,
     python,
     recurrent,
-    shaping,
 )

@@ -82,10 +82,6 @@ class Convolution(_Sliding):
         functional.conv3d,
     )
 
-    def read_options(self) -> None:
-        if len(self.param.top) != len(self.param.bottom):
-            raise self.context.unsupported("needs as many tops as bottoms")
-
     def make_weights(self, *bottom: Shape) -> None:
         self._axis = self.axis(self.options.axis, bottom[0], "axis")
         spatial = len(bottom[0]) - self._axis - 1

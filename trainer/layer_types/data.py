@@ -32,17 +32,6 @@ class _DataLayer(PythonLayer):
     bottoms = range(1)
     tops = range(1, 3)
     in_place = False
-    moved: ClassVar[tuple[str, ...]] = ("scale", "mean_file", "crop_size", "mirror")
-    """Fields that Caffe reads in transform_param, and before 2014 read here."""
-
-    def _make(self) -> Any:
-        for name in ("source", "batch_size"):
-            if not getattr(self.options, name):
-                raise self.wrong(f"{self.fields[0]} needs {name!r}", name)
-        for name in self.moved:
-            if name in self.options.DESCRIPTOR.fields_by_name and self.options.HasField(name):
-                raise self.wrong(f"{name!r} belongs in transform_param", name)
-        return super()._make()
 
     def _find_class(self) -> Any:
         return MultiProcessInputLayer
@@ -120,8 +109,6 @@ class ImageData(_DataLayer):
 
     def _source_parameters(self) -> Mapping[str, object]:
         options = self.options
-        if bool(options.new_height) != bool(options.new_width):
-            raise self.wrong("new_height and new_width go together")
         # Relative paths in a list that lies in the working directory are taken from there, as in Caffe.
         is_beside = (self.context.folder / options.source).exists()
         root = self._located(options.root_folder) if options.root_folder else "" if is_beside else str(Path.cwd())
@@ -164,7 +151,6 @@ class WindowData(_DataLayer):
 
     fields = ("transform_param",)
     tops = range(2, 3)
-    moved = ("mean_file", "crop_size", "mirror")  # its scale counts here alone
 
     def _find_class(self) -> Any:
         return WindowsInputLayer

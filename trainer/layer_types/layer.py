@@ -106,8 +106,6 @@ class Layer(nn.Module):
     that is named after the type, in front."""
     bottoms: ClassVar[range] = range(1, 2)
     tops: ClassVar[range] = range(1, 2)
-    axes: ClassVar[tuple[str, ...]] = ()
-    """The options that are axes of the first bottom, which must have them."""
     in_place: ClassVar[bool] = False
     """True if the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
@@ -120,6 +118,8 @@ class Layer(nn.Module):
         self.param = context.param
         self.options: Any = getattr(self.param, self.fields[0]) if self.fields else None
         """The first of `fields`."""
+        self.arguments: dict[str, Any] = {}
+        """The options that a row's function takes."""
         self.top_count = len(self.param.top)
         self.has_warned = False
         """A warning about this layer's data has been logged; it is not repeated for each batch."""
@@ -128,13 +128,13 @@ class Layer(nn.Module):
         self._why = ""
         """The message about it; empty if there is nothing to check."""
         for name, is_wrong, text in REFUSALS.get(self.param.type, ()):
-            value = getattr(self.options, name)
-            if is_wrong(value, self.options):
-                raise self.wrong(text.format(value), name)
+            if is_wrong(self.options, self.param):
+                value = getattr(self.options, name) if name else None
+                raise self.wrong(text.format(value), name) if name else context.unsupported(text)
         self.read_options()
 
     def read_options(self) -> None:
-        """Check what else can be checked before the bottoms are known; most layers need none."""
+        """Read and check what is used often; most layers need none."""
 
     @property
     def blobs(self) -> list[Tensor]:
@@ -155,18 +155,13 @@ class Layer(nn.Module):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
-        self.check_axes(bottom[0] if bottom else ())
         blobs = {str(nth): blob.detach().to("meta") for nth, blob in enumerate(self.blobs)}
         try:
             tops = functional_call(self, blobs, tuple(torch.empty(shape, device="meta") for shape in bottom))
-        except (RuntimeError, IndexError) as error:
+        except (RuntimeError, IndexError, ValueError) as error:
             reason, _, _ = str(error).partition("\n")
             raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
         return [tuple(top.shape) for top in tops]
-
-    def check_axes(self, shape: Shape) -> list[int]:
-        """The options in `axes`, counted from the front; raises PrototxtError if `shape` has no such axis."""
-        return [self.axis(getattr(self.options, name), shape, name) for name in self.axes]
 
     def add_weights(self, shape: Shape, name: str = "", value: float = 0.0) -> None:
         """Append weights of `shape`, filled as the option `name` says, or with `value` if it is not given."""
@@ -278,7 +273,6 @@ class Elementwise(Layer):
     in_place = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self.check_axes(bottom[0])
         return [bottom[0]]
 
 

@@ -14,6 +14,7 @@ from torch.nn import functional
 from ..prototxt.blob_proto import read_blob
 from ..prototxt.schema import HingeNorm, Message, NormalizationMode
 from .blobs import Shape
+from .functions import alike, loss
 from .layer import Layer, Tensors, layer_type
 
 _log = logging.getLogger("blobfeed")
@@ -103,24 +104,12 @@ def normalized(
     return total / max(shape[0], 1) if mode == NormalizationMode.BATCH_SIZE else total
 
 
-class _Loss(Layer):
-    """Base: a first bottom of predictions, a second one of labels or targets; the top is a number."""
-
-    bottoms = range(2, 3)
-    is_loss = True
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        if not bottom[0]:
-            raise self.context.misfit("needs bottoms with an axis of samples, got one of shape ()")
-        if bottom[0][:1] != bottom[1][:1] or math.prod(bottom[0]) != math.prod(bottom[1]):
-            raise self.context.misfit(f"its bottoms must have the same shape, got {bottom[0]} and {bottom[1]}")
-        return [()]
-
-
-class _ScoreLoss(_Loss):
+class _ScoreLoss(Layer):
     """Base: scores (batch, classes, ...) and labels (batch, ...). Tops: the loss, and probabilities if wanted."""
 
+    bottoms = range(2, 3)
     tops = range(1, 3)
+    is_loss = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self._axis = self.axis(self.options.axis, bottom[0], "axis")
@@ -182,8 +171,11 @@ class InfogainLoss(_ScoreLoss):
         return -(gains * limited * (judged.labels >= 0).unsqueeze(1)).sum()
 
 
-class _RowLoss(_Loss):
-    """Base: the first bottom is (batch, classes), with as many axes as it likes."""
+class _RowLoss(Layer):
+    """Base: predictions (batch, classes), with as many axes as they like, and labels."""
+
+    bottoms = range(2, 3)
+    is_loss = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         if len(bottom[0]) < 2:
@@ -215,56 +207,15 @@ class HingeLoss(_RowLoss):
         return (margins.sum() / len(scores),)
 
 
-@layer_type("SigmoidCrossEntropyLoss")
-class SigmoidCrossEntropyLoss(_Loss):
+def _sigmoid_cross_entropy(scores: Tensor, targets: Tensor, options: Message) -> Tensor:
     """The cross entropy of the sigmoid of the first bottom and the probabilities in the second."""
-
-    fields = ("loss_param",)
-
-    def forward(self, scores: Tensor, targets: Tensor) -> Tensors:
-        options = self.param.loss_param
-        targets, ignored = targets.reshape(scores.shape), ignored_label(options)
-        counts = torch.ones_like(targets) if ignored is None else (targets.trunc() != ignored).to(targets.dtype)
-        total = functional.binary_cross_entropy_with_logits(scores, targets, counts, reduction="sum")
-        return (normalized(total, counts.sum(), counts.shape, options, NormalizationMode.BATCH_SIZE),)
+    targets, ignored = alike(scores, targets), ignored_label(options)
+    counts = torch.ones_like(targets) if ignored is None else (targets.trunc() != ignored).to(targets.dtype)
+    total = functional.binary_cross_entropy_with_logits(scores, targets, counts, reduction="sum")
+    return normalized(total, counts.sum(), counts.shape, options, NormalizationMode.BATCH_SIZE)
 
 
-@layer_type("EuclideanLoss")
-class EuclideanLoss(_Loss):
-    """Half the mean over the batch of the squared distance between its two bottoms, of one shape (batch, ...)."""
-
-    def forward(self, first: Tensor, second: Tensor) -> Tensors:
-        difference = first - second.reshape(first.shape)
-        return (difference.square().sum() / (2 * len(first)),)
-
-
-@layer_type("ContrastiveLoss")
-class ContrastiveLoss(_Loss):
-    """Half the mean of d² for pairs (third bottom 1) and of max(margin - d, 0)² for others (0); d is their distance."""
-
-    bottoms = range(3, 4)
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        tops = super().top_shapes(*bottom)
-        if math.prod(bottom[2]) != bottom[0][0]:
-            raise self.context.misfit(
-                f"its third bottom needs a number for each of the {bottom[0][0]} pairs, got shape {bottom[2]}"
-            )
-        return tops
-
-    def forward(self, first: Tensor, second: Tensor, similar: Tensor) -> Tensors:
-        options = self.options
-        squares = (first - second.reshape(first.shape)).flatten(1).square().sum(1)
-        if options.legacy_version:
-            apart = (options.margin - squares).relu()
-        else:
-            with torch.no_grad():
-                distance = squares.sqrt()
-                gap = (options.margin - distance).relu()
-                # Caffe's gradient has this divisor, so that equal samples cause no division by zero.
-                slope = gap / (distance + 1e-4)
-            apart = gap.square() - slope * (squares - squares.detach())
-        return (torch.where(similar.reshape(-1) != 0, squares, apart).sum() / (2 * len(first)),)
+loss("SigmoidCrossEntropyLoss", _sigmoid_cross_entropy, "options", bottoms=range(2, 3), fields=("loss_param",))
 
 
 @layer_type("Accuracy")

@@ -111,9 +111,6 @@ class PythonLayer(Layer):
 
     def _find_class(self) -> Any:
         options = self.options
-        for name in ("module", "layer"):
-            if not options.HasField(name):
-                raise self.wrong(f"python_param needs {name!r}")
         _make_importable(self.context.folder)
         try:
             with self._noting(f"the import of {options.module!r}"):

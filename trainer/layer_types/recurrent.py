@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .blobs import Shape
+from .functions import row
 from .layer import Layer, Tensors, layer_type
 
 
@@ -116,19 +117,17 @@ class LSTM(_Recurrent):
         return hidden, (hidden, cell)
 
 
-@layer_type("LSTMUnit")
-class LSTMUnit(Layer):
-    """One step: cells (1, streams, n), gates (1, streams, 4 n), cont (1, streams) → cells, hidden."""
-
-    bottoms = range(3, 4)
-    tops = range(2, 3)
-
-    def forward(self, cells: Tensor, gates: Tensor, cont: Tensor) -> Tensors:
-        return _lstm_unit(cells, gates, cont.unsqueeze(-1))
-
-
 def _lstm_unit(cells: Tensor, gates: Tensor, cont: Tensor) -> tuple[Tensor, Tensor]:
     opened, candidate = torch.tensor_split(gates, [3 * cells.shape[-1]], -1)
     entry, forget, exit_ = torch.sigmoid(opened).chunk(3, -1)
     cells = cont * forget * cells + entry * torch.tanh(candidate)
     return cells, exit_ * torch.tanh(cells)
+
+
+# One step: cells (1, streams, n), gates (1, streams, 4 n), cont (1, streams) → cells, hidden.
+row(
+    "LSTMUnit",
+    lambda cells, gates, cont: _lstm_unit(cells, gates, cont.unsqueeze(-1)),
+    bottoms=range(3, 4),
+    tops=range(2, 3),
+)

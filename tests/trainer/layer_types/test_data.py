@@ -11,7 +11,6 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.schema import Phase
 from blobfeed.workers.base.errors import ParameterError, SampleError
 from numpy.typing import NDArray
@@ -192,12 +191,6 @@ def test_what_a_net_computes_is_written_batch_behind_batch(tmp_path: Path, monke
         assert file["label"][:].tolist() == list(range(10))
 
 
-def test_numbers_without_samples_are_not_written(tmp_path: Path) -> None:
-    text = 'layer { name: "out" type: "HDF5Output" bottom: "x" bottom: "z" hdf5_output_param { file_name: "out.h5" } }'
-    with pytest.raises(NetError, match=r"layer 'out' .*with an axis of samples, got \(\) and \(2,\)"):
-        make_net(tmp_path, with_inputs(text, x=(), z=(2,)))
-
-
 def test_a_batch_without_rows_adds_none_to_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """layer { name: "f" type: "Filter" bottom: "x" bottom: "keep" top: "kept" }
@@ -321,31 +314,6 @@ def test_nets_in_older_formats_read_the_same(files: Path, text: str) -> None:
 
 
 # ---- mistakes
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        (data_layer("x"), 2, "data_param needs 'batch_size'"),
-        (data_layer("", "batch_size: 1"), 2, "data_param needs 'source'"),
-        (data_layer("x", "batch_size: 2\n crop_size: 3"), 3, "'crop_size' belongs in transform_param"),
-        (data_layer("x", "batch_size: 2", "transform_param { force_gray: true force_color: true }"), 1, "exclude"),
-        (data_layer("x", "batch_size: 2", 'bottom: "y"'), 1, "needs 0 bottom"),
-        (data_layer("x", "batch_size: 2", 'top: "third"'), 1, "needs 1 or 2 top, got 3"),
-        (
-            hdf5_data("batch_size: 2").replace("\n", "\ntransform_param { scale: 2 }"),
-            2,
-            "does not read 'transform_param'",
-        ),
-        (image_data("batch_size: 2 new_height: 3"), 2, "new_height and new_width go together"),
-    ],
-)
-def test_a_mistake_in_the_prototxt_is_named_with_its_line(tmp_path: Path, text: str, line: int, message: str) -> None:
-    if 'bottom: "y"' in text:
-        text = 'layer { name: "y" type: "Input" top: "y" input_param { shape { dim: 1 } } } ' + text
-    with pytest.raises(PrototxtError, match=message) as error:
-        make_net(tmp_path, text)
-    assert error.value.line == line
 
 
 def test_what_is_wrong_with_the_files_names_them_and_the_layer(tmp_path: Path) -> None:

@@ -117,25 +117,6 @@ def test_r_cnns_old_layer_reads_the_same(folder: Path) -> None:
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.parametrize(
-    ("text", "line", "message"),
-    [
-        (window_data(transform=""), 2, "needs a crop_size"),
-        (window_data(transform="crop_size: 9 scale: 2"), 2, "does not read 'scale' here"),
-        (window_data("crop_size: 9"), 3, "'crop_size' belongs in transform_param"),
-        (window_data('crop_mode: "round"'), 0, "crop_mode"),
-        (window_data("fg_threshold: 2"), 0, "no foreground windows"),
-        (window_data().replace("fg_fraction: 0.5", "fg_fraction: 2"), 0, "'fg_fraction' is 2.*: expected 0 to 1"),
-    ],
-)
-def test_mistakes_are_named(folder: Path, text: str, line: int, message: str) -> None:
-    with pytest.raises(Exception, match=message) as error:
-        make_net(folder, text)
-    if line:
-        assert isinstance(error.value, PrototxtError)
-        assert error.value.line == line
-
-
 def test_the_mean_file_of_the_layer_may_lie_in_the_home_directory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

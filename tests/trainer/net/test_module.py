@@ -118,24 +118,6 @@ def test_a_gradient_reaches_the_inputs(tmp_path: Path) -> None:
     assert inputs["data"].grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize(
-    ("names", "message"),
-    [
-        (("data",), r"layer 'label': no tensor for its top 'label'"),
-        (("data", "label", "conv"), r"takes no tensor 'conv'; it takes data, label"),
-    ],
-)
-def test_inputs_that_the_net_does_not_take_are_refused(names: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    net = Net(write(tmp_path), "TRAIN")
-    with pytest.raises(NetError, match=message):
-        net(**dict.fromkeys(names, torch.zeros(2, 1, 5, 5)))
-
-
-def test_a_phase_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(NetError, match="phase must be 'TRAIN' or 'TEST', got 'train'"):
-        Net(write(tmp_path), "train")
-
-
 def test_tensors_can_stand_for_what_a_data_layer_reads(tmp_path: Path) -> None:
     write_project(tmp_path)
     net = Net(tmp_path / "net.prototxt", "TEST")

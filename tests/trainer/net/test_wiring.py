@@ -9,18 +9,10 @@ import pytest
 import torch
 from blobfeed.layers.torch_blob import BlobError
 from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.schema import Phase, message_classes
 
 from tests.support.trainer_nets import make_net, with_inputs
-
-
-def refusal(folder: Path, text: str, phase: Phase = Phase.TRAIN) -> PrototxtError:
-    with pytest.raises(PrototxtError) as caught:
-        make_net(folder, text, phase)
-    assert f"net.prototxt:{caught.value.line}:" in str(caught.value)
-    return caught.value
 
 
 @pytest.mark.parametrize(
@@ -68,138 +60,6 @@ def test_layers_without_weights_may_have_the_same_name(tmp_path: Path) -> None:
     )
     assert names(net) == ["x", "y", "loss", "loss'"]
     assert float(net.objective()) == pytest.approx(2 * np.log(2))
-
-
-def test_a_net_with_no_layer_in_its_phase_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrototxtError, match="no layer is included in phase TRAIN"):
-        make_net(tmp_path, 'layer { name: "a" type: "Input" include { phase: TEST } }')
-
-
-@pytest.mark.parametrize(
-    ("text", "what"),
-    [
-        ('layer { name: "l" }', "needs a 'type'"),
-        ('layer { type: "ReLU" }', "needs a 'name'"),
-        (
-            'layer { name: "x" type: "PReLU" bottom: "x" top: "y" }',
-            "layer 'x': a layer above has the same name, and weights are found by the name",
-        ),
-        ('layer { name: "l" type: "EuclideanLoss" bottom: "x" top: "y" }', "EuclideanLoss needs 2 bottom, got 1"),
-        ('layer { name: "l" type: "ReLU" bottom: "x" top: "y" top: "z" }', "needs 1 top, got 2"),
-        ('layer { name: "l" type: "Eltwise" bottom: "x" top: "y" }', "needs at least 2 bottom, got 1"),
-        ('layer { name: "l" type: "Flatten" bottom: "x"\n top: "x" }', "cannot work in place"),
-        ('layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n loss_weight: [1, 2] }', "one loss_weight for each"),
-        (
-            'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n dropout_param { } }',
-            "ReLU does not read 'dropout_param'",
-        ),
-        ('layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n blobs { num: 1 } }', "ReLU does not read 'blobs'"),
-        (
-            'layer { name: "l" type: "ReLU" bottom: "x" top: "y"\n param { lr_mult: 1 } }',
-            "has 0 weight blobs, but `param` is given 1 times",
-        ),
-        (
-            'layer { name: "l" type: "ReLU" bottom: "x" top: "y" include { phase: TEST }\n exclude { phase: TEST } }',
-            "layer 'l' has include and exclude rules: give only one kind",
-        ),
-        (
-            'layer { name: "l" bottom: "x" top: "y"\n type: "Convolutoin" }',
-            "layer 'l': type 'Convolutoin' is not supported (did you mean 'Convolution'?)",
-        ),
-        (
-            'layer { name: "l" type: "Scale" bottom: "x" top: "y" scale_param {\n filler { type: "xavir" } } }',
-            "filler type 'xavir' is not supported (did you mean 'xavier'?)",
-        ),
-        (
-            'layer { name: "l" type: "ReLU" bottom: "x"\n top: "data" }',
-            "its top 'data' is already made by layer 'data' (net.prototxt:1:1)",
-        ),
-        (
-            'layer { name: "l" type: "ReLU" top: "y"\n bottom: "dta" }',
-            "no layer above makes its bottom 'dta' (did you mean 'data'?)",
-        ),
-        (
-            'layer { name: "l" type: "ReLU" top: "dta"\n bottom: "dta" }',
-            "no layer above makes its bottom 'dta' (did you mean 'data'?)",
-        ),
-        (
-            'layer { name: "t" include { phase: TEST } top: "t" } layer { name: "l" type: "Exp" bottom: "t" top: "y" }',
-            "layer 't' (net.prototxt:3:1) does, but it stands below or is not in this phase",
-        ),
-        (
-            'layer { name: "i" type: "Input" top: "a" top: "b" top: "c" input_param { shape {} shape {} } }',
-            "one for each of its 3 tops, got 2",
-        ),
-        ('layer { name: "i" type: "Input" top: "a" input_param { shape {\n dim: -1 } } }', "must not be negative"),
-        ("\ndebug_info: true", "debug_info is not supported"),
-    ],
-)
-def test_what_makes_no_net_is_refused_with_its_line(tmp_path: Path, text: str, what: str) -> None:
-    """The mistake stands in the last line."""
-    text = with_inputs(text, data=(1, 2), x=(1, 2))
-    error = refusal(tmp_path, text)
-    assert what in str(error).replace(f"{tmp_path}/", "")
-    assert error.line == text.count("\n") + 1
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ('type: "Convolution" convolution_param { kernel_size: 3 }', "num_output must be at least 1"),
-        ('type: "Convolution" convolution_param { num_output: 1 }', "kernel_size is needed"),
-        ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 }', "kernel_w is needed as well"),
-        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 kernel_h: 1 kernel_w: 1 }', "not both"),
-        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: [1, 2, 3] }', "given 3 times"),
-        (
-            'type: "Convolution" convolution_param { num_output: 1 kernel_size: 1 stride: 0 }',
-            "stride must be at least 1",
-        ),
-        ('type: "Convolution" convolution_param { num_output: 3 kernel_size: 1 group: 2 }', "does not divide both"),
-        ('type: "Pooling" pooling_param { }', "kernel_size is needed"),
-        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 3 }', "must be smaller than the kernel"),
-        ('type: "Pooling" pooling_param { kernel_size: 3 pad: 1 pool: STOCHASTIC }', "STOCHASTIC takes no pad"),
-        ('type: "Pooling" pooling_param { global_pooling: true stride: 2 }', "takes no kernel"),
-        ('type: "InnerProduct" inner_product_param { }', "num_output must be at least 1"),
-        ('type: "InnerProduct" inner_product_param { num_output: 1 axis: 4 }', "has no axis 4"),
-        ('type: "Dropout" dropout_param { dropout_ratio: 1 }', "at least 0 and below 1"),
-        ('type: "LRN" lrn_param { local_size: 4 }', "must be odd"),
-        ('type: "LRN" lrn_param { norm_region: WITHIN_CHANNEL k: 2 }', "no effect with WITHIN_CHANNEL"),
-        ('type: "BatchNorm" param { lr_mult: 1 }', "are not learnt"),
-        (
-            'type: "Convolution" bottom: "x" convolution_param { num_output: 1 kernel_size: 1 }',
-            "as many tops as bottoms",
-        ),
-        ('type: "Convolution" convolution_param { num_output: 1 kernel_h: 1 kernel_w: 1 axis: 0 }', "two spatial axes"),
-        ('type: "Scale" scale_param { axis: 2 num_axes: 3 }', "num_axes 3 does not fit"),
-        ('type: "Flatten" flatten_param { axis: 2 end_axis: 1 }', "comes after"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { coeff: 1 }', "one coeff for each"),
-        ('type: "Eltwise" bottom: "x" eltwise_param { operation: MAX coeff: [1, 1] }', "only with operation: SUM"),
-        ('type: "Python"', "python_param needs 'module'"),
-    ],
-)
-def test_options_that_cannot_be_honoured_are_refused_with_their_line(tmp_path: Path, options: str, what: str) -> None:
-    error = refusal(tmp_path, with_inputs(f'layer {{ name: "l" bottom: "x" top: "y"\n{options} }}', x=(1, 4, 5, 5)))
-    assert what in str(error)
-    assert error.line in (2, 3)
-
-
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ('type: "Convolution" convolution_param { num_output: 1 kernel_size: 9 }', "is larger than the bottom"),
-        ('type: "Pooling" pooling_param { kernel_size: 9 }', "is larger than the bottom"),
-        ('type: "Pooling" pooling_param { kernel_size: 1 stride: 5 }', "begins behind the bottom"),
-        ('type: "Concat" bottom: "z"', r"bottoms of shapes \(1, 4, 5, 5\), \(2, 4\): .* must match"),
-        ('type: "Eltwise" bottom: "z"', "the same shape"),
-        ('type: "EuclideanLoss" bottom: "z"', "must have the same shape"),
-        ('type: "SoftmaxWithLoss" bottom: "z"', "need 25 labels"),
-    ],
-)
-def test_bottoms_that_do_not_fit_are_named_with_their_layer(tmp_path: Path, options: str, what: str) -> None:
-    text = with_inputs(f'layer {{ name: "l" bottom: "x" {options} top: "y" }}', x=(1, 4, 5, 5), z=(2, 4))
-    with pytest.raises(NetError, match=what) as caught:
-        make_net(tmp_path, text)
-    assert "net.prototxt:3:1: layer 'l'" in str(caught.value)
 
 
 def test_blobs_that_no_layer_takes_are_the_outputs(tmp_path: Path) -> None:
@@ -271,19 +131,6 @@ def test_weights_of_another_net_reach_a_layer_of_a_test_that_shares_them_in_anot
     test = make_net(tmp_path, with_inputs(trained + only_tested, x=(4, 2), z=(4, 4)), seed=1)
     test.share_weights(train)
     assert torch.equal(test.layers["c"].blobs[0].flatten(), train.layers["a"].blobs[0].flatten())
-
-
-@pytest.mark.parametrize(
-    ("more", "z", "what"),
-    [
-        ("", (4, 3), r"'w' have the shape \(3, 3\), and those of layer 'a' \(3, 2\)"),
-        ("share_mode: PERMISSIVE", (4, 3), "only their counts must agree"),
-        ("lr_mult: 1", (4, 2), "lr_mult of the weights 'w' is 1, and 2 in layer 'a'"),
-    ],
-)
-def test_weights_that_cannot_be_shared_are_named(tmp_path: Path, more: str, z: tuple[int, ...], what: str) -> None:
-    with pytest.raises(PrototxtError, match=what):
-        make_net(tmp_path, with_inputs(SHARED.replace("MORE", more), x=(4, 2), z=z))
 
 
 def test_no_gradient_goes_where_propagate_down_is_false(tmp_path: Path) -> None:

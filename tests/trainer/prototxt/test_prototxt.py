@@ -100,51 +100,9 @@ def test_a_syntax_error_names_line_and_column(tmp_path: Path, text: str, line: i
     assert (error.line, error.column) == (line, column)
 
 
-def test_an_unknown_field_is_named_with_its_line_and_the_nearest_known_one(tmp_path: Path) -> None:
-    error = refusal(tmp_path, 'layer {\n  name: "c"\n  convolution_param { num_ouput: 3 }\n}')
-    assert error.line == 3
-    assert "ConvolutionParameter has no field 'num_ouput'" in str(error)
-    assert "did you mean 'num_output'?" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [("norm_param", ""), ("prior_box_param", ""), ("convolutoin_param", " (did you mean 'convolution'?)")],
-)
-def test_the_field_of_a_foreign_layer_type_is_not_likened_to_any_other(tmp_path: Path, name: str, hint: str) -> None:
-    text = str(refusal(tmp_path, f'layer {{ name: "c" {name} {{ }} }}'))
-    assert f"has no field {name!r} that this trainer supports{hint}; a layer type that Caffe 1.0 does not" in text
-
-
-def test_an_enum_value_that_is_not_supported_is_named(tmp_path: Path) -> None:
-    error = refusal(tmp_path, "layer {\n  pooling_param { pool: MEDIAN }\n}")
-    assert error.line == 2
-    assert "PoolMethod has no value MEDIAN that this trainer supports" in str(error)
-    error = refusal(tmp_path, "layers { type: INNERPRODUCT }")
-    assert "V1LayerType has no value INNERPRODUCT that this trainer supports (did you mean 'INNER_PRODUCT'?)" in str(
-        error
-    )
-
-
 def test_a_file_may_begin_with_the_mark_of_windows_editors(tmp_path: Path) -> None:
     (tmp_path / "net.prototxt").write_text('name: "n"\r\n', encoding="utf-8-sig")
     assert read_prototxt(tmp_path / "net.prototxt", NetParameter).message.name == "n"
-
-
-def test_a_missing_file_is_an_error_that_says_who_named_it(tmp_path: Path) -> None:
-    with pytest.raises(PrototxtError, match=r"net\.prototxt: no such file \(named at solver:1:1\)"):
-        read_prototxt(tmp_path / "net.prototxt", NetParameter, named_by="solver:1:1")
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "net.prototxt").write_bytes(b"\x89HDF\r\n\x1a\n\xff\xfe")
-    with pytest.raises(PrototxtError, match="is not a prototxt"):
-        read_prototxt(tmp_path / "net.prototxt", NetParameter)
-
-
-def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PrototxtError, match="cannot be read"):
-        read_prototxt(tmp_path, NetParameter)
 
 
 def test_locations_survive_comments_strings_and_lists() -> None:

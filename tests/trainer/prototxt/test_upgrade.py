@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 from blobfeed.trainer.layer_types.layer import LAYER_TYPES
-from blobfeed.trainer.prototxt.errors import PrototxtError
 from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
 from blobfeed.trainer.prototxt.schema import DimCheckMode, NetParameter, V1LayerType
 from google.protobuf import text_format
@@ -72,17 +71,3 @@ def test_inputs_of_the_net_become_an_input_layer(tmp_path: Path, shapes: str) ->
     assert document.where("layer", 0).endswith(":2:2")
     assert second.name == "r"
     assert document.where("layer", 1).endswith(":4:1")
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "what"),
-    [
-        ('\ninput: "x" input_dim: [1, 2]', 2, "four input_dim"),
-        ('layer { name: "a" }\nlayers { name: "b" }', 2, "cannot stand in one file"),
-        ('layers { }\nlayers {\n layer { type: "conv" kernelsize: 3 } }\nlayers { }', 3, "format V0, of 2013"),
-    ],
-)
-def test_what_cannot_be_upgraded_is_named_with_its_line(tmp_path: Path, text: str, line: int, what: str) -> None:
-    with pytest.raises(PrototxtError, match=what) as caught:
-        read(tmp_path, text)
-    assert caught.value.line == line

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from blobfeed.trainer.pycaffe.coord_map import (
-    AxisMismatchException,
     CropError,
     UndefinedMapException,
     coord_map_from_to,
@@ -83,21 +81,6 @@ def test_a_map_says_where_the_center_of_a_window_lies() -> None:
         assert axis == expected[0]
         for found, number in ((scale, expected[1]), (shift, expected[2])):
             np.testing.assert_allclose(np.atleast_1d(found), np.atleast_1d(number))
-
-
-def test_what_has_no_offset_is_refused() -> None:
-    n = NetSpec()
-    n.data = layers.Input(shape={"dim": [1, 1, 30, 30]})
-    half = layers.Convolution(n.data, kernel_size=3, stride=2, num_output=1)
-    for top in (layers.InnerProduct(n.data, num_output=2), layers.Pooling(n.data, global_pooling=True)):
-        with pytest.raises(UndefinedMapException, match="not connected"):
-            crop(top, n.data)
-    with pytest.raises(CropError, match=r"one scale .* got scale \[2.0\]"):
-        crop(half, n.data)
-    with pytest.raises(CropError, match=r"offset \[-1.0\]"):
-        crop(n.data, layers.Convolution(n.data, kernel_size=3, num_output=1, pad=2))
-    with pytest.raises(AxisMismatchException, match=r"axes \[1, 2\]"):
-        crop(layers.Convolution(layers.Convolution(n.data, kernel_size=3, num_output=1), axis=2, kernel_size=3), n.data)
 
 
 def test_scripts_for_pycaffe_catch_its_errors() -> None:
