@@ -31,6 +31,8 @@ ROOMS = (
     "workers/processes",
     "workers/remote",
     "workers/scheduling",
+    "workers/sources",
+    *(f"workers/sources/{kind}" for kind in ("cache", "files", "images", "lmdb", "parquet", "table", "tar")),
     "workers/transport",
     "workers/watching",
 )

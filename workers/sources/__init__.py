@@ -75,13 +75,13 @@ def options_of(kind: str) -> type[msgspec.Struct]:
 
 
 def is_our_own(source: Source) -> bool:
-    """Whether reading `source` runs no code of the user's."""
+    """Return true if reading `source` runs no code of the user's."""
     of_one_kind = source.kind in KINDS and source.kind not in ("concat", "stream")
     return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
 
 
 def is_in_memory(source: Source) -> bool:
-    """Whether `source`, one of our own, holds all samples in memory, and no file."""
+    """Return true if `source`, one of our own, holds all samples in memory, and no file."""
     return KINDS[source.kind].in_memory
 
 

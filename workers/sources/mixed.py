@@ -78,7 +78,7 @@ class ConcatSource(Source):
 
     @property
     def chunk_samples(self) -> int | None:
-        """That of all sources, if they have the same."""
+        """The samples in a chunk, if all sources have as many."""
         sizes = {source.chunk_samples for source in self.sources}
         return sizes.pop() if len(sizes) == 1 else None
 
@@ -113,7 +113,7 @@ def _in_words(source: Source) -> str:
 
 
 def open_concat(parts: object, *, tops: Tops, base_dir: Path) -> ConcatSource:
-    """What `source: {concat: [{hdf5: {…}}, {npy: {…}}, …]}` declares; raises ParameterError, SourceError."""
+    """Open what `source: {concat: [{hdf5: {…}}, {npy: {…}}, …]}` declares; raises ParameterError, SourceError."""
     if not isinstance(parts, list | tuple) or not parts:
         raise ParameterError(f"source concat: expected a list of sources, got {parts!r}")
     return ConcatSource([_open_part(f"concat[{number}]", part, tops, base_dir) for number, part in enumerate(parts)])
@@ -127,7 +127,7 @@ def _open_part(what: str, spec: object, tops: Tops, base_dir: Path) -> Source:
 
 
 def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Tops, base_dir: Path) -> MixedSource:
-    """What `mix: [{hdf5: {…}, weight: 0.7}, …]` declares: sources as anywhere, each with a weight, else 1.
+    """Open what `mix: [{hdf5: {…}, weight: 0.7}, …]` declares: sources as anywhere, each with a weight, else 1.
 
     Raises ParameterError, SourceError.
     """

@@ -1,8 +1,8 @@
-"""Whether the network file systems that a source lies on answer.
+"""The question whether the network file systems that a source lies on answer.
 
-A hard-mounted file system whose server is gone makes whoever asks it wait for ever, out of reach of any signal but
-SIGKILL. So another process asks first, which can be killed: `stat --file-system`, which NFS and its like hand on to the
-server. It is started only if something lies on such a file system, and takes two milliseconds.
+A hard-mounted file system whose server is gone makes each process that asks it wait without end, out of reach of any
+signal but SIGKILL. So another process asks first, which can be killed: `stat --file-system`, which NFS and its like
+hand on to the server. It is started only if something lies on such a file system, and takes two milliseconds.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ from ..base.specs import AnyArray, ArraySpec
 from ..transport.packed import trial_copy
 
 FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
-"""What to do where no sample can be replaced."""
+"""The advice where no sample can be replaced."""
 
 _FIXED = (int, float, str, bytes)
-"""Types whose values nobody can change."""
+"""The types whose values cannot be changed."""
 
 Make = Callable[..., Iterable[object]]
 _Item = TypeVar("_Item")
@@ -213,14 +213,14 @@ def _copied(value: Any) -> Any:
 
 
 def _taken(held: list[_Item], chance: random.Random) -> _Item:
-    # Of random.Random only random() is promised to stay the same in later versions of Python.
+    # Of random.Random only random() is sure to stay the same in later versions of Python.
     chosen = int(chance.random() * len(held))
     held[chosen], held[-1] = held[-1], held[chosen]
     return held.pop()
 
 
 def _arguments(make: Make) -> tuple[list[str], list[str]]:
-    """Which of shard, shards and epoch `make` gets by position, and which by name; raises ParameterError."""
+    """Return which of shard, shards and epoch `make` gets by position, and which by name; raises ParameterError."""
     try:
         signature = inspect.signature(make)
     except (TypeError, ValueError):  # written in C, and says nothing

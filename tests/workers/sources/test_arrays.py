@@ -141,11 +141,6 @@ def test_more_than_there_is_memory_for_is_an_error_that_says_what_to_do(monkeypa
         open_arrays({"data": DATA})
 
 
-def test_the_fingerprint_is_that_of_the_content() -> None:
-    first, same, other = (open_arrays({"data": data}) for data in (DATA, DATA.copy(), DATA + 1))
-    assert first.fingerprint() == same.fingerprint() != other.fingerprint()
-
-
 # ---- several sources
 
 

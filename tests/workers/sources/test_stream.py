@@ -285,19 +285,6 @@ def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
     assert samples_of(1, read_all(source=source)) == list(range(6))
 
 
-def test_ranks_run_shards_of_their_own() -> None:
-    runs = [read_all(rank=rank, world_size=2, epochs=1) for rank in range(2)]
-    assert sorted(samples_of(0, runs[0]) + samples_of(0, runs[1])) == list(range(SAMPLES))
-
-
-def test_a_decode_hook_sees_the_components() -> None:
-    def double(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
-        return {"number": sample["number"] * 2, "name": sample["name"]}
-
-    options = {"hooks": Hooks(decode=double), "tops": ["number", "name"], "epochs": 1}
-    assert sorted(samples_of(0, read_all(**options))) == [2 * number for number in range(SAMPLES)]
-
-
 @pytest.mark.parametrize(("shards", "world_size"), [(1, 1), (3, 1), (1, 2), (2, 2)])
 def test_random_numbers_belong_to_one_sample_of_all_shards_and_ranks(shards: int, world_size: int) -> None:
     def draw(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
@@ -447,10 +434,6 @@ def test_a_function_that_takes_no_shard_is_one_shard_and_may_take_the_epoch() ->
 def test_shards_get_the_epoch_too() -> None:
     got = _numbers(_shares, last_batch="partial", num_loaders=2)
     assert sorted(number for batch in got for number in batch) == [*range(7), *range(100, 107)]
-
-
-def test_with_wrap_and_epochs_all_batches_of_a_shard_but_the_last_are_full() -> None:
-    assert [len(batch) for batch in _numbers(_whole_epoch, last_batch="wrap")] == [3, 3, 3, 3, 2]
 
 
 def test_the_epoch_may_stand_anywhere() -> None:

@@ -18,14 +18,14 @@ from ...base.specs import AnyArray, IndexArray
 SUM_BYTES = 8
 
 Varying = Mapping[str, AnyArray] | None
-"""The arrays of one sample that vary in size, by name and in order; None if they cannot be told."""
+"""The arrays of one sample that vary in size, by name and in order; None if they cannot be known."""
 
 _SPREAD = np.uint64(0x9E3779B97F4A7C15)
 """2^64 divided by the golden ratio, odd: multiplying by it loses nothing, and keeps an index and a label apart."""
 
 
 def is_small(nbytes: int) -> bool:
-    """Whether an array of so many bytes goes into the seed."""
+    """Return true if an array of so many bytes goes into the seed."""
     return nbytes <= SUM_BYTES
 
 
@@ -35,7 +35,7 @@ def checksums(
     large: Iterable[Sequence[memoryview]],
     varying: Sequence[Varying] = (),
 ) -> list[int]:
-    """One for each of the samples `indices`; -1 where its varying arrays cannot be told.
+    """Return one for each of the samples `indices`; -1 where its varying arrays cannot be known.
 
     `small`: arrays of shape (samples, …), C-contiguous, with at most 8 bytes for each sample. `large`: for each array
     the bytes of each sample. `varying`: for each sample, or nothing; their shapes are part of the checksum.

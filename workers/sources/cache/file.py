@@ -93,8 +93,8 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _holds(path: Path, layout: Layout) -> bool:
-    """Whether a whole file of this layout lies at `path`; raises ParameterError if it is no cache at all."""
-    if path.exists() and not path.is_file():  # a named pipe would be opened for ever
+    """Return true if a whole file of this layout lies at `path`; raises ParameterError if it is no cache at all."""
+    if path.exists() and not path.is_file():  # to open a named pipe would never end
         raise ParameterError(f"cache: path {path} is not a regular file: it is left alone, choose another path")
     try:
         with path.open("rb") as file:
@@ -208,7 +208,7 @@ class CacheFile:
         return samples
 
     def _damaged(self, indices: IndexArray, copies: Mapping[str, AnyArray], varying: Sequence[Varying]) -> list[int]:
-        """Which rows have another checksum than their samples were stored with.
+        """Return the rows that have another checksum than their samples were stored with.
 
         `copies` are looked at in place of what they were copied from: they are in the processor's cache.
         """
@@ -227,7 +227,7 @@ class CacheFile:
         return [] if sums == wanted else [row for row, checksum in enumerate(sums) if checksum != wanted[row]]
 
     def _varying(self, indices: IndexArray) -> list[Varying]:
-        """What varies in size of each sample; nothing if nothing does."""
+        """Return the arrays of each sample that vary in size; an empty list if none does."""
         return [self._views(index) for index in indices.tolist()] if self._shapes else []
 
     def _views(self, index: int) -> Varying:
@@ -277,7 +277,7 @@ class CacheFile:
 
 
 def _cut(data: memoryview, size: int, numbers: Iterable[int]) -> list[memoryview]:
-    """Those of the pieces of `size` bytes that have these numbers."""
+    """Return those of the pieces of `size` bytes that have these numbers."""
     return [data[at : at + size] for at in [number * size for number in numbers]]
 
 

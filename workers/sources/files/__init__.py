@@ -1,1 +1,1 @@
-"""What all sources read from: the bytes of local files and of objects in storage, and the paths that name them."""
+"""The bytes of local files and of objects in storage, which all sources read, and the paths that name them."""

@@ -31,7 +31,7 @@ from ...base.specs import AnyArray, IndexArray
 
 Bytes = NDArray[np.uint8]
 Locking = bool | Literal["best-effort"] | None
-"""Whether the HDF5 library locks a file while it is open."""
+"""The locking of a file by the HDF5 library while it is open."""
 
 _MAP_BELOW_BYTES = 1 << 19
 _SEQUENTIAL_BYTES = 4 << 20
@@ -44,7 +44,7 @@ _NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|ora
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """A file as it was when it was examined; whoever reads it compares.
+    """A file as it was when it was examined; each reader compares.
 
     Times of writing can be set at will, the time of the last change to the inode cannot. What `repr` shows is all that
     caches and saved states go by: the rest may be another after a restart of the machine, for the same content.
@@ -78,12 +78,12 @@ class FileStamp:
             raise SourceError(
                 f"{self.path}: it was changed since it was examined "
                 f"({sizes if now.st_size != self.size else 'its time of change differs'}); "
-                "start the training again, on files that nobody writes to, renames or removes"
+                "start the training again, on files that no program writes to, renames or removes"
             )
 
     @property
     def on_network(self) -> bool:
-        """Whether it lies on a network file system."""
+        """True if it lies on a network file system."""
         return is_network(self.device)
 
     def maps(self, row_bytes: int) -> bool:
@@ -98,12 +98,12 @@ def are_small(row_bytes: int) -> bool:
 
 @cache
 def is_network(device: int) -> bool:
-    """Whether the file system of this number is a network's."""
+    """Return true if the file system of this number is a network's."""
     return any(network for number, _, network in mounted(MOUNTS) if number == f"{os.major(device)}:{os.minor(device)}")
 
 
 def mounted(mountinfo: Path) -> Iterator[tuple[str, str, str]]:
-    """Of each file system its number, where it is mounted, and what it is if it is a network's."""
+    """Yield the number of each file system, its mount point, and its name if it is a network's."""
     try:
         lines = os.fsdecode(mountinfo.read_bytes()).split("\n")[:-1]
     except OSError:
@@ -154,7 +154,7 @@ class RawFile:
         self._scattered = False
         self._announced_to = 0
         try:
-            # O_NONBLOCK: what is no regular file by now must not hold up whoever opens it.
+            # O_NONBLOCK: what is no regular file by now must not hold up the process that opens it.
             self.descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise SourceError(f"{stamp.path}: it was there when training started, and now: {error.strerror}") from error
@@ -220,7 +220,7 @@ class RawFile:
         """Nothing is to be fetched of a file on disk."""
 
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
-        """Have the kernel start reading these bytes; whether all of them were in memory already, and nothing was done.
+        """Have the kernel start reading these bytes; return true if all of them were in memory already.
 
         Whole pages, since the kernel reads no less, and rows that share one are announced once. After rows that lie
         apart the kernel no longer reads ahead by itself, in the map and by the descriptor, until rows are neighbours.
@@ -237,7 +237,7 @@ class RawFile:
         return False
 
     def _follow(self, begins: IndexArray, ends: IndexArray) -> bool:
-        """Whether these rows lie one behind the other; a single one, behind the last that was announced.
+        """Return true if these rows lie one behind the other; a single one, behind the last that was announced.
 
         Shuffled labels do not, though they may share so few pages that these do.
         """
@@ -254,7 +254,7 @@ def whole_pages(offsets: IndexArray, sizes: IndexArray | int) -> tuple[IndexArra
 
 
 def in_memory(descriptor: int, size: int, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Whether the page cache holds the first and the last page of each range (offset, bytes) of a file of `size` bytes.
+    """Return true if the page cache holds the ends of each range (offset, bytes) of a file of `size` bytes.
 
     mincore would tell of every page, but of a file that the caller may not write to it says that all of it is there
     (Linux 5.2 and later), and data sets are often somebody else's. It takes twice as long as well, called by ctypes.

@@ -11,7 +11,7 @@ from ...base.keys import text_digest
 from .remote import RemoteStamp, Stamp
 
 _MOST_LOOKS = 1000
-"""Of a million files that many are looked at, spread over all: 2 ms, and 1 s where each look goes over a network."""
+"""The number of files looked at, spread over all: 2 ms, and 1 s where each look goes over a network."""
 
 _DIGITS = 12
 

@@ -153,7 +153,7 @@ def _checksum(stored: bytes | memoryview) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """What msgpack does not know, an array or a type, by what it does know."""
+    """Return what msgpack does not know, an array or a type, by what it does know."""
     if isinstance(value, np.ndarray):
         return value.dtype.str, value.shape, value.tobytes()
     return np.dtype(value).str

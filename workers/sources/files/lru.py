@@ -15,7 +15,7 @@ from ...base.specs import AnyArray
 
 _LARGEST_SCRATCH_BYTES = 64 << 20
 _FILL_ENTRY_BYTES = 512
-"""Of an array object, its key and its place in the cache: else millions of them would be kept at no cost."""
+"""The bytes of an array object, its key and its place in the cache: else millions of them would be kept at no cost."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Value = TypeVar("_Value")

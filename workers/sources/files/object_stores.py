@@ -29,16 +29,16 @@ _DEADLINE_S, _LONGEST_DEADLINE_S = 60.0, 86_400.0
 _SILENCE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
 _GAVE_UP_FOR_S = 10.0
-"""How long a store that did not answer up to the deadline gets a single attempt: a task's rows are tried one by one."""
+"""The time for which a store that did not answer gets a single attempt: a task's rows are tried one by one."""
 
 _chance = random.SystemRandom()
-"""Of its own: Python's common generator is the user's, and forked loaders would draw equal numbers from a copy."""
+"""A generator of its own: Python's is the user's, and forked loaders would draw equal numbers from a copy."""
 
 _Answer = TypeVar("_Answer")
 
 
 def deadline_s() -> float:
-    """How long one read may take with all its retries; raises SourceError if the environment holds no such time."""
+    """Return the seconds that one read may take with its retries; raises SourceError if the environment says none."""
     given = os.environ.get("BLOBFEED_CLOUD_DEADLINE_S", str(_DEADLINE_S))
     with suppress(ValueError):
         if 0 < float(given) <= _LONGEST_DEADLINE_S:
@@ -130,7 +130,7 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _named(self, error: Exception) -> Exception:
-        """What a library's exception means: Gone, _Refused, _Final or, if another attempt may help, anything else."""
+        """Return what a library's exception means: Gone, _Refused, _Final, or another if one more attempt may help."""
 
     @abstractmethod
     def _renew(self) -> None:
@@ -267,7 +267,7 @@ class _Obstore(ObjectStore):
         said = f"status {status[1]}" if status else "the connection failed or was too slow"
         said += f" ({code[1]})" if code else ""
         passes = status and (status[1] in ("408", "429") or status[1].startswith("5"))
-        if "//169.254." in text and not passes:  # the address at which a cloud's machine is told its credentials
+        if "//169.254." in text and not passes:  # the address at which a cloud's machine gets its credentials
             return _Refused(
                 "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
                 "reads public buckets)"
@@ -347,7 +347,7 @@ def _version(meta: Any) -> str:
 
 
 def _version_of(info: Mapping[str, Any]) -> str:
-    """As `_version`, of what fsspec says of an object."""
+    """Return the version of an object by what fsspec says of it."""
     named = ["ETag", "etag", "LastModified", "last_modified", "mtime", "modified", "date_time", "CRC"]
     named += ["blob_id", "sha", "modify", "modificationTime"]
     return repr([(name, info[name]) for name in named if name in info] or sorted(info.items(), key=str))
@@ -380,8 +380,8 @@ def objects_below(url: str, what: str, or_else: str = "") -> list[tuple[str, str
     """
     if url.startswith("http") or "::" in url.partition("://")[2]:
         raise SourceError(
-            f"{what}: {url} cannot be cached: https lists no folder, nor does a chain of URLs, so nobody would "
-            "notice what has changed in it; leave out 'cache', or read from a store that lists its objects, such as "
+            f"{what}: {url} cannot be cached: https lists no folder, nor does a chain of URLs, so a change "
+            "in it would not be noticed; leave out 'cache', or read from a store that lists its objects, such as "
             f"s3://{or_else}"
         )
     store, key = locate(url)

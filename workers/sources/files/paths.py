@@ -59,7 +59,7 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
     """The files and URLs that `paths` names, relative ones from `base_dir`, those of a glob in natural order.
 
     `{000..146}` stands for each of these numbers, `{train,extra}` for each of these words, as WebDataset and the shell
-    have it, also in URLs that nobody lists.
+    have it, also in URLs of stores that give no lists.
     A path that exists is neither that nor a glob, whatever characters it has, nor is a folder that a glob begins with.
     Raises SourceError, its message begun by
     `what`, if a glob matches nothing; it does not check whether the other files exist.
@@ -183,7 +183,7 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
 
 
 def _has_signature(stream: IO[bytes] | RangeStream) -> bool:
-    """Whether the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
+    """Return true if the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
     size, position = stream.seek(0, os.SEEK_END), 0
     while position + len(_HDF5_SIGNATURE) <= size:
         stream.seek(position)

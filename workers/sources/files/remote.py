@@ -218,7 +218,7 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
 
 
 class Announced(Generic[_Key, _Found]):
-    """What `ask` says of keys: of those that are wanted together at the same time, by threads; in process `home` not.
+    """The answers of `ask` for keys; threads ask for those that are wanted together, but not in process `home`.
 
     Of what was announced and not taken the newest `most` are kept, and at least two tasks, which may be read soon. Some
     is never taken: a sample that another process puts into a cache meanwhile comes from there.
@@ -242,7 +242,7 @@ class Announced(Generic[_Key, _Found]):
                 self._under_way[key] = threads(os.getpid()).submit(self._ask, key)
 
     def take(self, key: _Key) -> _Found:
-        """What comes of the request for `key` that is under way, or else of asking now."""
+        """Return what comes of the request for `key` that is under way, or else of asking now."""
         found = self._under_way.pop(key, None)
         try:
             return self._ask(key) if found is None else found.result()
@@ -278,13 +278,13 @@ def _whole(url: str) -> memoryview | None:
 
 @functools.cache
 def _kept_blocks(_process: int) -> RecentlyUsed[tuple[RemoteStamp, int], memoryview]:
-    """Of all objects that this process reads."""
+    """Return the blocks of all objects that this process reads."""
     return RecentlyUsed(_BLOCKS_KEPT_BYTES, weigh=len)
 
 
 @functools.cache
 def threads(_process: int) -> ThreadPoolExecutor:
-    """Of this process: a forked copy has none of its parent's."""
+    """Return the threads of this process: a forked copy has none of its parent's."""
     return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="object storage")
 
 

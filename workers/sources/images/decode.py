@@ -38,7 +38,7 @@ INTERPOLATIONS = {
 }
 
 REDUCES = simplejpeg is not None
-"""Whether large JPEGs can be decoded at a reduced size here."""
+"""True if large JPEGs can be decoded at a reduced size here."""
 
 _JPEG = b"\xff\xd8\xff"
 _END_OF_IMAGE = b"\xff\xd9"
@@ -102,7 +102,7 @@ class ImageDecoder:
     def decode_like(
         self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None
     ) -> tuple[Image, tuple[int, int]]:
-        """As `decode`; raises ValueError, SampleTooLargeError for an image that is not as `spec` says."""
+        """Return the same as `decode`; raises ValueError, SampleTooLargeError for an image that is not of `spec`."""
         image, size = self.decode(data, sufficient)
         require_like_first((self._channels, *size), spec)
         return image, size
@@ -145,7 +145,7 @@ class ImageDecoder:
         return cv2.resize(image, size[::-1], dst=kept, interpolation=self._interpolation)  # type: ignore[return-value]
 
     def _is_only_damaged(self, data: bytes) -> bool:
-        """Whether simplejpeg can decode it when told to overlook damage: then OpenCV must not try."""
+        """Return true if simplejpeg can decode it with its damage overlooked: then OpenCV must not try."""
         try:
             self._decode_by_turbo(data, strict=False)
         except ValueError:
@@ -195,7 +195,7 @@ def _jpeg_size(data: bytes) -> tuple[int, int]:
 
 
 def ends_early(data: bytes) -> bool:
-    """Whether it is a JPEG whose last scan never ends: some versions of OpenCV fill it up with gray and say nothing.
+    """Return true for a JPEG whose last scan never ends: some versions of OpenCV fill it up with gray and say nothing.
 
     Neither marker can occur inside a scan's data; a thumbnail's own end comes before the picture's last scan.
     """

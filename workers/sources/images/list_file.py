@@ -122,7 +122,7 @@ class _Block:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """Where the images' lines begin in the text."""
+        """The places at which the images' lines begin in the text."""
         return self.begins[self.first] + self.at
 
 
@@ -144,7 +144,7 @@ def _blocks(text: bytes) -> Iterator[_Block]:
 
 
 def _usual_label_count(lines: Sequence[bytes]) -> int:
-    """How many numbers stand at the end of most lines, after a first word that may be a number, too."""
+    """Return how many numbers stand at the end of most lines, after a first word that may be a number, too."""
     ends = (itertools.takewhile(_is_number, reversed(line.split()[1:])) for line in lines)
     counts = Counter(len(list(numbers)) for numbers in ends)
     return counts.most_common(1)[0][0] if counts else 0

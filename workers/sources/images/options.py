@@ -16,7 +16,7 @@ LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or 
 
 
 class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How pictures are decoded, wherever they are stored; sizes in pixels, 0 for not given.
+    """The decoding of pictures, wherever they are stored; sizes in pixels, 0 for not given.
 
     new_height: resize every image to this height, whatever its ratio; goes with new_width.
     new_width: resize every image to this width.
@@ -69,7 +69,7 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         return 3 if self.is_color else 1
 
     def spec(self, size_of_first: Callable[[], tuple[int, int]]) -> ArraySpec:
-        """That of the pictures as samples. `size_of_first`: gives the (height, width) of the first one."""
+        """Return the spec of the pictures as samples. `size_of_first`: gives the (height, width) of the first one."""
         fixed = self.equal_sizes or self.new_height > 0
         size = size_of_first() if self.equal_sizes else self.largest_size
         return ArraySpec((self.channels, *size), np.dtype(np.uint8), varies=not fixed)

@@ -40,7 +40,7 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     context_pad: how many of the sample's pixels, on each side, show what lies around the window.
     crop_mode: "square" widens each window to a square first.
     fg_threshold: a window is foreground if its overlap is this or more.
-    bg_threshold: a window is background if its overlap is less than this, and left out in between.
+    bg_threshold: a window is background if its overlap is less than this; in between it is no sample.
     mirror: whether each window comes once more, mirrored, behind all others.
     """
 

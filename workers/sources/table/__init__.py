@@ -1,7 +1,7 @@
 """A table of samples: columns over stores. A new kind of source is a function that returns a Table."""
 
 from ..files.store import Store
-from .columns import Column, Field, Lent, RecordError, Records, Resident
+from .columns import Column, Field, RecordError, Records, Resident, Views
 from .memory import Memory
 from .naming import naming_first
 from .table import Table
@@ -10,13 +10,13 @@ from .windows import WindowOptions
 __all__ = [
     "Column",
     "Field",
-    "Lent",
     "Memory",
     "RecordError",
     "Records",
     "Resident",
     "Store",
     "Table",
+    "Views",
     "WindowOptions",
     "naming_first",
 ]

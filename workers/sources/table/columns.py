@@ -26,7 +26,7 @@ View = Callable[[_Record, Sufficient | None], AnyArray]
 OutRows = Mapping[str, Any]
 """Rows by name. Those of a top that the column's `gathered` names may also be ConvertedRows."""
 
-Lent = Iterator[Mapping[str, AnyArray]] | Sequence[Mapping[str, AnyArray]] | None
+Views = Iterator[Mapping[str, AnyArray]] | Sequence[Mapping[str, AnyArray]] | None
 
 
 class RecordError(Exception):
@@ -99,7 +99,7 @@ class Column(ABC):
         """Start reading ahead, without waiting; return true if all of it was in memory already."""
         return True
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
         """Return views of these samples, as Source.lend and lend_reduced do; None if they must be read."""
         return None
 
@@ -156,7 +156,7 @@ class Resident(Column):
     def spanned(self, length: int) -> Column | None:
         return None if self._is_widened else Resident(self._top, self._memory, self._name, self._dtype, length)
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
         values, spec = self._memory[self._name], self.specs[self._top]
         return [{self._top: values[index].astype(spec.dtype, copy=False)} for index in indices.tolist()]
 
@@ -243,11 +243,11 @@ class Records(Column, Generic[Place, _Record]):
         except Exception as error:
             raise self._error(index, top) from error
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
         views = {top: field.view for top, field in self._fields.items()}
-        return None if None in views.values() else self._lent(indices, views, sufficient)  # type: ignore[arg-type]
+        return None if None in views.values() else self._views(indices, views, sufficient)  # type: ignore[arg-type]
 
-    def _lent(
+    def _views(
         self, indices: IndexArray, views: Mapping[str, View[Any]], sufficient: SufficientSize | None
     ) -> Iterator[Mapping[str, AnyArray]]:
         for row, index in enumerate(indices.tolist()):

@@ -24,7 +24,7 @@ class Announcements:
     def __init__(self) -> None:
         self.warm = False
         self._found = 0
-        self._told: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED)
+        self._announced: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED)
         self._waits = _disk_waits()
 
     def are_due(self, indices: IndexArray) -> bool:
@@ -32,10 +32,10 @@ class Announcements:
         if self.warm or not len(indices):
             return False
         name = len(indices), int(indices[0]), int(indices[-1])
-        if name in self._told:
-            self._told.remove(name)
+        if name in self._announced:
+            self._announced.remove(name)
             return False
-        self._told.append(name)
+        self._announced.append(name)
         return True
 
     def note_announced(self, rows: int, *, in_memory: bool) -> None:

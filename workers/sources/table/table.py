@@ -16,7 +16,7 @@ from ..files.file import require_in_range
 from ..files.identity import digest
 from ..files.remote import CONNECTIONS
 from ..files.store import Store
-from .columns import Column, Lent, RecordError, Records
+from .columns import Column, RecordError, Records, Views
 from .naming import sample_error
 from .read_ahead import Announcements
 from .windows import Sequences, WindowOptions, WindowPlaces, sequence_ends, windows_of
@@ -152,29 +152,29 @@ class Table(Source):
         for finish in self._finishes:
             finish()
 
-    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Lent:
+    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Views:
         return self.lend(indices, sufficient)
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Lent:
+    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
         require_in_range(indices, self._samples)
         for begin in self._begins:
             begin()
-        lent: list[Any] = []
+        found: list[Any] = []
         for column in self._columns:
             if (views := column.lend(indices, sufficient)) is None:
                 return None
-            lent.append(views)
+            found.append(views)
         if self._is_remote:
             for column in self._columns:
                 column.fetch(indices)
         elif self._ahead:
             self._announce(indices)
-        samples = self._merged(lent)
-        return list(samples) if all(isinstance(views, Sequence) for views in lent) else samples
+        samples = self._merged(found)
+        return list(samples) if all(isinstance(views, Sequence) for views in found) else samples
 
-    def _merged(self, lent: Sequence[Iterable[Mapping[str, AnyArray]]]) -> Iterator[Mapping[str, AnyArray]]:
+    def _merged(self, found: Sequence[Iterable[Mapping[str, AnyArray]]]) -> Iterator[Mapping[str, AnyArray]]:
         try:
-            for parts in zip(*lent, strict=True):
+            for parts in zip(*found, strict=True):
                 arrays = {top: array for part in parts for top, array in part.items()}
                 yield {top: arrays[top] for top in self._specs}
         except RecordError as error:

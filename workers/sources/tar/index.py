@@ -1,4 +1,4 @@
-"""Where the members of tar files lie, grouped into samples as WebDataset groups them."""
+"""The places of the members of tar files, grouped into samples as WebDataset groups them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def make_index(stamp: Stamp) -> TarIndex:
         ) from error
     if symbolic:
         _log.warning(
-            "source tar: %s: %d symbolic links, such as %r, are left out: write it with tar --dereference",
+            "source tar: %s: %d symbolic links, such as %r, are skipped: write it with tar --dereference",
             stamp.path,
             len(symbolic),
             symbolic[0],

@@ -352,12 +352,11 @@ def _hugging_face(folder: Path, content: Content, **size: Any) -> Written:
 
 
 def _concat(folder: Path, content: Content) -> Written:
-    """The first file's samples in a .npy file, the others in memory."""
-    first, *_ = content.parts
-    rest = range(first.stop, len(content.data))
+    """The first file's samples in a .npy file, each other's in memory."""
+    first, *others = content.parts
     stored = _npy(folder, Content(content.data[: first.stop], content.labels[: first.stop]))
-    parts = [stored.spec, *([{"arrays": content.rows(rest)}] if rest else [])]
-    places = [*stored.places, *(f"arrays[{index}]" for index in range(len(rest)))]
+    parts = [stored.spec, *({"arrays": content.rows(part)} for part in others)]
+    places = [*stored.places, *(f"arrays[{index}]" for part in others for index in range(len(part)))]
     return Written(folder, {"concat": parts}, _samples(content), places, stored.files)
 
 

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.files import read_whole
-from blobfeed.workers.sources.images.file import announce_files
 from blobfeed.workers.transport.memory import keep_freed_memory
 
 from tests.workers.sources.images.reading import SIZE, opened, samples
@@ -56,12 +55,6 @@ def test_the_trainer_keeps_its_own_opencv_threads(two_photographs: Path) -> None
         assert cv2.getNumThreads() == 2
     finally:
         cv2.setNumThreads(threads)
-
-
-def test_images_can_be_announced_before_they_are_read(two_photographs: Path) -> None:
-    opened(two_photographs, **SIZE).will_need(np.array([1, 0, 1]))
-    announce_files([os.fsencode(two_photographs), b"/no/such/file"])
-    announce_files([])
 
 
 @pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3 << 20])

@@ -58,12 +58,6 @@ def test_the_shorter_side_is_resized_and_the_other_keeps_the_ratio(two_photograp
     np.testing.assert_array_equal(high, planes(resized(noise(50, 40), 25, 20)))
 
 
-def test_gray_images_are_resized_too(two_photographs: Path) -> None:
-    image = samples(opened(two_photographs, is_color=False, **SIZE), [1])["data"][0]
-    gray = decoded((two_photographs.parent / "a flower.png").read_bytes(), cv2.IMREAD_GRAYSCALE)
-    np.testing.assert_array_equal(image, planes(resized(gray, 48, 64)))
-
-
 @settings(max_examples=40)
 @given(
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),

@@ -43,17 +43,6 @@ def test_large_jpegs_are_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     np.testing.assert_array_equal(picked, planes(resized(decoded(content), 100, 150, cv2.INTER_NEAREST)))
 
 
-def test_images_of_equal_size_need_no_size_given(tmp_path: Path) -> None:
-    contents = {f"{name}.jpg": encoded(picture(30, 44, name)) for name in ("china", "flower")}
-    source = opened(write_list(tmp_path, contents), equal_sizes=True)
-    assert str(source.specs["data"]) == "(3, 30, 44) uint8"
-    for sample, content in zip(samples(source)["data"], contents.values(), strict=True):
-        np.testing.assert_array_equal(sample, planes(decoded(content)))
-    other = write_list(tmp_path, {**contents, "other.jpg": encoded(picture(30, 43))})
-    with pytest.raises(SampleError, match=r"line 3: .*other.jpg cannot be read: it is 30×43 and the first one 30×44"):
-        samples(opened(other, equal_sizes=True))
-
-
 @given(height=st.integers(1, 3000), width=st.integers(1, 3000), shorter=st.integers(1, 600))
 def test_the_shorter_side_gets_its_length_and_the_ratio_stays(height: int, width: int, shorter: int) -> None:
     new_height, new_width = ImageListOptions(path="list.txt", shorter_side=shorter).size_of(height, width)

@@ -117,16 +117,6 @@ def test_windows_are_cut_and_warped_as_by_caffe(folder: Path, mode: str, pad: in
         assert not outside.any()
 
 
-def test_the_trainer_keeps_its_own_opencv_threads(folder: Path) -> None:
-    threads = cv2.getNumThreads()
-    cv2.setNumThreads(2)
-    try:
-        everything(opened(folder, crop_size=8))
-        assert cv2.getNumThreads() == 2
-    finally:
-        cv2.setNumThreads(threads)
-
-
 def test_windows_between_the_thresholds_are_left_out(folder: Path) -> None:
     source = opened(folder, crop_size=8, fg_threshold=0.6, bg_threshold=0.3)
     assert everything(source)["label"].tolist() == [0, 0, 3, 7]
