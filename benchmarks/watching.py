@@ -87,7 +87,7 @@ class Turns:
         self._loop = iter(reader)
         for _ in range(200):
             next(self._loop)
-        pipeline = reader._feed.pipeline
+        pipeline = reader._pipeline
         feed = pipeline._feed
         assert isinstance(feed, ProcessFeed)
         assert feed._assembler is not None

@@ -24,7 +24,7 @@ from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.plan import Plan
+from ..workers.plan.plan import Plan, Position
 from ..workers.plan.state import State
 from ..workers.processes.process import interrupts_deferred
 from ..workers.transport.memory import available_memory
@@ -154,11 +154,11 @@ class MultiProcessInputLayer(CaffeLayer):
         feed = self._opened()
         delivery = feed.delivery_to(top)
         if feed.state_file is not None:
-            feed.state_file.before_batch(feed.state_dict())
+            feed.state_file.before_batch(feed.progress.state())
         delivery.fill([top[i] for i in range(len(top))])
         delivery.filled = None
         if feed.state_file is not None:
-            feed.state_file.after_batch(feed.state_dict())
+            feed.state_file.after_batch(feed.progress.state())
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
@@ -217,7 +217,7 @@ class MultiProcessInputLayer(CaffeLayer):
 
     def state_dict(self) -> State:
         """Return the position of the next batch: a few plain values to store with a snapshot."""
-        return self._opened().state_dict()
+        return self._opened().progress.state()
 
     def load_state_dict(self, state: Mapping[str, int | str]) -> None:
         """Continue from a saved `state`; after setup and before the first forward. Raises ParameterError."""
@@ -235,7 +235,8 @@ class MultiProcessInputLayer(CaffeLayer):
 
         Raises ParameterError.
         """
-        self._opened().set_weights(weights)
+        feed = self._opened()
+        feed.pipeline.set_weights(weights, received=feed.progress)
 
     def close(self) -> None:
         """End the loaders and release all memory. Optional: they also end with the layer, or the process."""
@@ -296,12 +297,9 @@ class _Input:
     def reshape(self, top: Blobs) -> None:
         self._reshape(top, self.delivery_to(top).next_shapes())
 
-    def state_dict(self) -> State:
-        return self.pipeline.state_dict() if self._delivery is None else self._delivery.state_dict()
-
-    def set_weights(self, weights: Any) -> None:
-        received = None if self._delivery is None else self._delivery.progress
-        self.pipeline.set_weights(weights, received=received)
+    @property
+    def progress(self) -> Position:
+        return (self.pipeline if self._delivery is None else self._delivery).progress
 
     @property
     def holds_processes(self) -> bool:

@@ -11,14 +11,13 @@ import msgspec
 from ..workers.base.checks import check_names, check_options
 from ..workers.base.closing import Closing
 from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
-from ..workers.base.hooks import Hooks
 from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
-from ..workers.order.batches import Batches
 from ..workers.plan.state import State
 from ..workers.transport.packed import hook_name
-from .looped import LoopedPipeline, check_hook, close_when_forgotten
+from .batch_reader import BatchReader
+from .keywords import check_hook
 
 if TYPE_CHECKING:
     import torch
@@ -106,42 +105,39 @@ class AsyncReader(Closing):
         passed_on = {name: given.pop(name) for name in _PASSED_ON if name in given}
         self.options = check_options(given, AsyncReaderOptions, "AsyncReader")
         function = check_hook("AsyncReader", "postprocess", self.options.postprocess)
-        hooks = Hooks() if function is None else Hooks(postprocess=_OnData(self.options.data_field, function))
+        hook = None if function is None else _OnData(self.options.data_field, function)
+        values: Any = {**_parameters(self.options), **passed_on}
         try:
-            self._feed = LoopedPipeline(
-                "AsyncReader",
-                _source(self.options),
-                hooks,
-                {**_parameters(self.options), **passed_on},
-                copy=False,
-                loans=_PAIRS,
-            )
+            self._reader = _PairReader(_source(self.options), postprocess=hook, copy=False, **values)
         except (ParameterError, SourceError) as error:
             raise type(error)(_in_own_terms(str(error))) from error
+        self._begin()
+
+    def _begin(self) -> None:
+        self._loop = iter(self._reader)
         self._fetches = 0
-        self._finalizer = close_when_forgotten(self, self._feed)
 
     def __repr__(self) -> str:
-        path, batch_size = self.options.hdf5_path, self._feed.parameters.batch_size
-        return f"AsyncReader({path!r}, batch_size={batch_size}, {self._feed.pipeline.samples:,} samples)"
+        path, batch_size = self.options.hdf5_path, self._reader.parameters.batch_size
+        return f"AsyncReader({path!r}, batch_size={batch_size}, {self.samples:,} samples)"
 
     def fetch_data(self) -> bool:
-        """Ask for the next batch, without waiting for it; True where an epoch ends with it.
+        """Ask for the next batch, without waiting for it; return True if an epoch ends with it.
 
-        Raises FetchOrderError where `njob` batches have been asked for and not been got yet.
+        Raises FetchOrderError if `njob` batches have been asked for and not been got yet.
         """
-        self._feed.pipeline.check_usable()
         asked = self._asked
         if asked >= self.options.njob:
             raise FetchOrderError(
                 f"fetch_data: {asked} batches have been asked for and not been got, and njob is "
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
-        self._feed.pipeline.start()
-        left = Batches(self.samples, self._feed.parameters, int(self.state_dict()["position"]))
-        ends_epoch = left.ends_epoch(asked)
+        pipeline = self._reader._pipeline
+        pipeline.start()
+        batches = pipeline.plan.batches
+        assert batches is not None
         self._fetches += 1
-        return ends_epoch
+        return batches.ends_epoch(self._fetches - 1)
 
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.
@@ -149,15 +145,13 @@ class AsyncReader(Closing):
         Waits for it. Both are yours to read and write until the next-but-one call of this method, when their memory
         may be filled anew. Raises FetchOrderError where no batch has been asked for.
         """
-        self._feed.pipeline.check_usable()
+        self._reader._pipeline.check_usable()
         if not self._asked:
             raise FetchOrderError(
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
             )
-        batch = self._feed.batches.next()
-        data, labels = batch[self.options.data_field], batch[self.options.labels_field]
-        self._feed.batches.delivery.filled = None
-        return data, labels
+        batch = next(self._loop)
+        return batch[self.options.data_field], batch[self.options.labels_field]
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
     getNextBatch = get_next_batch  # noqa: N815
@@ -165,34 +159,38 @@ class AsyncReader(Closing):
     @property
     def samples(self) -> int:
         """Examples in an epoch, over all ranks."""
-        return self._feed.pipeline.samples
+        return self._reader.samples
 
     def state_dict(self) -> State:
-        """Where the next batch stands that has not been got; what was only asked for does not count."""
-        return self._feed.batches.delivery.state_dict()
+        """Return the position of the next batch that was not got; batches that were only asked for do not count."""
+        return self._reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved; what was asked for is forgotten. Raises ParameterError."""
-        self._feed.jump(state)
-        self._fetches = 0
+        self._reader.load_state_dict(state)
+        self._begin()
 
     def statistics(self) -> Statistics:
-        return self._feed.pipeline.statistics()
+        return self._reader.statistics()
 
     def close(self) -> None:
         """End the loaders and give everything back; who then asks for a batch gets PipelineClosed."""
-        self._finalizer()
+        self._reader.close()
 
     destructor = close
 
     @property
     def _asked(self) -> int:
         """Batches that have been asked for and not been got."""
-        return self._fetches - self._feed.batches.count
+        return self._fetches - self._reader._batches.delivery.progress.taken
+
+
+class _PairReader(BatchReader):
+    _loans = _PAIRS
 
 
 class _OnData:
-    """The user's function of the data, as a hook over the whole batch. Whoever looks for the user's code finds it."""
+    """The user's function of the data, as a hook over the whole batch; `__wrapped__` is the user's code."""
 
     __signature__ = Signature([Parameter("batch", Parameter.POSITIONAL_ONLY)])
 
@@ -225,6 +223,7 @@ def _source(options: AsyncReaderOptions) -> dict[str, object]:
 
 def _in_own_terms(message: str) -> str:
     for theirs, ours in (
+        ("BatchReader: ", "AsyncReader: "),
         ("parameter 'dims' names", "num_dim, h_dim, w_dim and cha_dim name"),
         ("parameter 'tops' is", "data_field and labels_field are"),
         ("in 'tops'", "in data_field and labels_field"),
@@ -238,7 +237,7 @@ def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
         "tops": [options.data_field, options.labels_field],
         "batch_size": 1,
         "num_loaders": options.nthread,
-        # The pairs on loan are slots that cannot be filled meanwhile; one slot for what is lent is there anyway.
+        # The pairs on loan are slots that cannot be filled meanwhile; one such slot is there anyway.
         "prefetch_batches": options.njob + _PAIRS - 1,
         "shuffle": options.shuffle,
         "last_batch": "partial",

@@ -1,26 +1,38 @@
-"""`for batch in reader`: the pipeline as a plain Python loop wants it."""
+"""`for batch in reader`: a pipeline as a plain Python loop, in loops of some epochs each."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import atexit
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, Unpack, cast
 
-from ..workers.base.closing import Closing
+import msgspec
+
+from ..workers.base.closing import Closing, close_all
 from ..workers.base.errors import ConcurrentUseError, EndOfData, ParameterError, PipelineClosed, SourceError
+from ..workers.base.files import absolute
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
 from ..workers.base.parameters import ReaderParameters
+from ..workers.base.source import Source
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
+from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.locating import Place, locate
+from ..workers.plan.plan import Plan
 from ..workers.plan.state import State
+from ..workers.processes.process import interrupts_deferred, interrupts_ignored
+from ..workers.sources.stream import StreamSource
 from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
 from .delivery.own_arrays import OwnArrays
-from .delivery.tops import UnevenTop
-from .keywords import check_keywords, names_parameters
-from .looped import LoopedPipeline, SourceLike, close_when_forgotten
+from .delivery.tops import UnevenTop, make_tops
+from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
+from .sharding import warn_of_other_ranks, with_shard
 
 
 class BatchReader(Closing):
@@ -31,25 +43,29 @@ class BatchReader(Closing):
             train(batch["data"], batch["label"])
 
     `source`: a mapping such as {"hdf5": {"path": …}}, or a Source. All parameters of a pipeline may be given by name.
-    `decode(sample, rng)` and `postprocess(batch)` run in the loaders; `sampler` and `batch_sampler` say which samples
-    an epoch has (docs/order.md). `base_dir`: what relative paths are taken from, else the working directory. `train`:
-    False for centred crops and no mirroring.
+    `decode(sample, rng)` and `postprocess(batch)` run in the loaders; `sampler` and `batch_sampler` choose the samples
+    of an epoch (docs/order.md). `base_dir`: the folder of relative paths, else the working directory. `train`: False
+    for centred crops and no mirroring.
 
-    `epochs`: each loop over the reader is so many epochs, and the next loop goes on with the following ones, shuffled
-    anew, whose last batch is smaller if `batch_size` does not divide it (`last_batch` says otherwise); without it one
-    loop never ends. A loop that is left early is over: the next one begins with the next epochs.
-    (An endless loop has no next one, it is continued.) After Ctrl-C, or an error, `next` of the same loop gives the
-    batch that had not been given; for a new loop that goes on there, `load_state_dict(state_dict())`.
+    `epochs`: each loop over the reader covers so many epochs, and the next loop goes on with the following ones,
+    shuffled anew. The last batch of an epoch is smaller if `batch_size` does not divide it (`last_batch` says
+    otherwise). A loop ends before the first batch that begins in a later epoch. Without `epochs` a loop never ends. A
+    loop that is left early is over: the next one begins with the next epochs; an endless one is continued. After Ctrl-C
+    or an error, `next` of the same loop returns the batch that was not received; for a new loop that goes on there,
+    call `load_state_dict(state_dict())`.
 
     `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
-    of your own: keep them, collect them, write into them; memory that you let go is used again, so that a plain loop
-    allocates nothing. `copy=False` spares the copy: what you get is the slot's own memory, writable, and valid until
-    the next step of the loop only, when it is filled anew. `tuples=True` gives tuples of them in the order of the tops,
-    for `for data, label in reader`, in place of NamedBatches, which are dicts and so unpack to their names.
+    of your own: keep them, collect them, write into them; memory that you release is used again, so that a plain loop
+    allocates nothing. `copy=False` saves the copy: the arrays are the slot's own memory, writable, and valid until the
+    next step of the loop. `tuples=True` gives tuples of them in the order of the tops, for `for data, label in reader`,
+    in place of NamedBatches, which are dicts and so unpack to their names.
 
-    Raises ParameterError, SourceError, and whatever `decode` raises on its first sample; processes are started by the
-    first step of the first loop, or by `start`.
+    Raises ParameterError, SourceError, and the errors of `decode` on its first sample. The first step of the first
+    loop, or `start`, starts the processes.
     """
+
+    _loans: ClassVar[int] = 1
+    """The number of later batches up to which a batch stays valid with `copy=False`."""
 
     @names_parameters
     @shortens_tracebacks
@@ -66,62 +82,74 @@ class BatchReader(Closing):
         **parameters: Unpack[ReaderParameters],
     ) -> None:
         check_keywords(BatchReader, parameters)
-        hooks = Hooks(decode, postprocess)
-        self._feed = LoopedPipeline("BatchReader", source, hooks, parameters, copy=copy, base_dir=base_dir, train=train)
-        self.parameters = self._feed.parameters
-        self.copies = self._feed.copies
+        check_hook("BatchReader", "decode", decode)
+        check_hook("BatchReader", "postprocess", postprocess)
+        self.parameters = with_shard(check_reader_parameters("BatchReader", source, parameters, copy))
+        self.copies = self.parameters.delivery == "copy"
         self.tuples = tuples
         self.error: Exception | None = None
-        """What the last step of a loop raised. TensorFlow passes only its text on, as an UnknownError."""
-        self._newest: _Span | None = None
-        """Of the loop that was asked for last: no other one goes on."""
-        self._begun: _Span | None = None
-        """Of the loop that began last."""
+        """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
+        self.is_indexed = StreamSource.kind not in (self.parameters.source or {})
+        """False for a stream, which has neither length nor indices."""
+        # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.
+        epochs, where = None if self.is_indexed else self.parameters.epochs, absolute(base_dir)
+        self._pipeline = Pipeline(
+            msgspec.structs.replace(self.parameters, epochs=epochs),
+            Hooks(decode, postprocess),
+            base_dir=where,
+            train=train,
+            source=source if isinstance(source, Source | StreamSource) else None,
+        )
+        self.tops = make_tops(self._pipeline.specs, self.parameters, where)
+        self._batches = NamedBatches(self._pipeline, self.tops, copy=self.copies, loans=self._loans)
+        self._warns_of_other_ranks = parameters.get("rank") is None and self.parameters.world_size == 1
+        self._newest: object = None
+        """The loop that was made last: no other one goes on."""
+        self._span: _Span | None = None
+        """The loop that began last."""
         self._is_asked = False
-        """A thread is in `next`."""
+        """True while a thread is in `next`."""
         self._closed = False
-        self._finalizer = close_when_forgotten(self, self._feed)
+        self._finalizer = _close_when_forgotten(self, self._batches)
 
-    # ---- what it gives
+    # ---- the contents
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
-        """What each sample of a batch has, by name; where it varies, the largest shape."""
+        """The shape and type of a sample in each top, by name; if samples vary, the largest shape."""
         return {
-            top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop))
-            for top in self._feed.tops
+            top.name: ArraySpec(top.largest_shape(1)[1:], top.dtype, isinstance(top, UnevenTop)) for top in self.tops
         }
 
     def __repr__(self) -> str:
         tops = ", ".join(f"{name}: {spec}" for name, spec in self.specs.items())
-        source = self._feed.pipeline.plan.source
         samples = ""
-        with suppress(SourceError):  # of a stream, or a sampler that says it epoch by epoch
+        with suppress(SourceError):  # unknown for a stream, or a sampler of epochs of any length
             samples = f"{self.samples:,} samples, "
-        return f"{type(self).__name__}({source.kind}, {samples}batch_size={self.parameters.batch_size}, {{{tops}}})"
+        kind = self._pipeline.plan.source.kind
+        return f"{type(self).__name__}({kind}, {samples}batch_size={self.parameters.batch_size}, {{{tops}}})"
 
     @property
     def samples(self) -> int:
-        """Samples in an epoch, over all ranks; raises SourceError for a stream, or a sampler, that does not know."""
-        return self._feed.pipeline.samples
-
-    @property
-    def is_indexed(self) -> bool:
-        """False for a stream, which has neither length nor indices."""
-        return self._feed.is_indexed
+        """The number of samples in an epoch, over all ranks; raises SourceError if it is unknown, as for a stream."""
+        return self._pipeline.samples
 
     @property
     def batches_per_loop(self) -> int | None:
-        """What `len` says, or None where there is no telling."""
-        return self._feed.loops.batches
+        """The number of batches of a loop, as in `len`; None if it is endless or unknown."""
+        batches, epochs = self._pipeline.plan.batches, self.parameters.epochs
+        return None if batches is None or epochs is None else batches.begun_at(0, epochs).total
 
     @property
     def was_moved(self) -> bool:
-        """A state has been loaded, and no loop has been asked for since."""
+        """True if a state was loaded and no loop was made since."""
         return self._newest is None
 
     def __len__(self) -> int:
-        """Batches of one whole loop; raises TypeError where it is endless, or a stream."""
+        """Return the number of batches of a loop; raises TypeError for an endless one, or a stream.
+
+        With `last_batch: wrap` a later loop may have one batch less, if a batch of the loop before reaches into it.
+        """
         batches = self.batches_per_loop
         if batches is None and self.parameters.epochs is None:
             raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
@@ -135,9 +163,10 @@ class BatchReader(Closing):
     def __bool__(self) -> bool:
         return True  # without it Python asks for the length, which an endless one has not
 
+    # ---- loops
+
     def __iter__(self) -> Iterator[NamedBatch]:
-        self._newest = span = _Span()
-        return _Loop(self, span)
+        return _Loop(self)
 
     def into(self, arrays: Mapping[str, Any]) -> Iterator[NamedBatch]:
         """Begin a loop whose batches are put into `arrays`, one for each top; each step overwrites the last batch.
@@ -151,47 +180,60 @@ class BatchReader(Closing):
         """
         if not self.copies:
             raise ParameterError("into: the reader was made with copy=False, which copies nothing: leave it out")
-        own = self._feed.batches.own(arrays)
-        self._newest = span = _Span()
-        return _Loop(self, span, own)
+        return _Loop(self, self._batches.own(arrays))
 
-    def _next(self, span: _Span, into: OwnArrays | None) -> NamedBatch | None:
-        """The next batch within `span`, the same one again until it is received; None at the end."""
+    def _next(self, loop: object, into: OwnArrays | None) -> NamedBatch | None:
+        """Return the next batch of `loop`, the same one again until it is received; None at the end."""
         self._check_open()
-        if span is not self._newest:
+        if loop is not self._newest:
             raise PipelineClosed(
                 "this loop is over: another loop over the same reader has begun, or a state was loaded; for two loops "
                 "at a time use two readers"
             )
-        if span.batches is not self._feed.batches:
-            self._begin(span)
-        batches = self._feed.batches
-        try:
-            if span.end is not None and batches.count >= span.end:
-                return None
-            if span.end_epoch is not None and int(batches.delivery.state_dict()["epoch"]) >= span.end_epoch:
-                span.has_ended = True
-                return None
+        if self._span is None or self._span.loop is not loop:
+            self._begin(loop)
+        batches, end = self._batches, self._span and self._span.end
+        if end is None:
             return batches.next(into)
-        except EndOfData:
-            span.has_ended = span.has_drained = True
-            if batches.count:
+        if batches.delivery.progress.epoch >= end:
+            return None
+        try:
+            return batches.next(into)
+        except EndOfData:  # of a stream
+            if batches.delivery.progress.taken:
                 return None
-        self._begin(span)  # a stream's state was saved at the last batch of a loop, as nobody could know then
-        return self._next(span, into)
+        # A state of a stream that was saved behind a loop's last batch, before it was known to be the last.
+        self._begin(loop)
+        return self._next(loop, into)
 
-    def _begin(self, span: _Span) -> None:
-        if self.parameters.epochs is not None and self._begun is not None and self._begun.is_left(self._feed.batches):
-            left = None if self._begun.end is None else self._begun.end - self._feed.batches.count
-            self._feed.go_to(self._state_of_next_loop(), left)
-        state, batches = self.state_dict(), self._feed.batches
-        self._feed.begin_loop(state)
-        left = self._feed.loops.left(state)
-        span.end = None if left is None else batches.count + left
-        span.end_epoch = self._feed.loops.end_epoch(state)
-        span.has_ended = span.has_drained = False
-        span.batches = batches
-        self._begun = span
+    def _begin(self, loop: object) -> None:
+        if self._warns_of_other_ranks:
+            self._warns_of_other_ranks = False
+            warn_of_other_ranks()
+        end, progress = self._span and self._span.end, self._batches.delivery.progress
+        if end is not None and (progress.epoch < end or not self.is_indexed):  # left early, or bounded by its stream
+            self._batches.go_to(self._within_loop(progress.plan_from(end), end))
+        self._span = _Span(loop, self._end_of_loop(self._batches.delivery.progress.epoch))
+
+    def _end_of_loop(self, epoch: int) -> int | None:
+        """Return the first epoch behind the loop in which `epoch` lies; None without an end."""
+        epochs = self.parameters.epochs
+        return None if epochs is None else (epoch // epochs + 1) * epochs
+
+    def _within_loop(self, plan: Plan, epoch: int) -> Plan:
+        """Return `plan`; over a stream it ends with the loop in which `epoch` lies."""
+        if self.is_indexed:
+            return plan
+        return replace(plan, parameters=msgspec.structs.replace(plan.parameters, epochs=self._end_of_loop(epoch)))
+
+    def _batches_left(self, loop: object) -> int:
+        """Return the number of batches left in `loop`; raises TypeError as `len` does."""
+        span, progress = self._span, self._batches.delivery.progress
+        if span is not None and span.loop is not loop:  # the next loop: what is left of the last one does not count
+            return len(self)
+        end = self._end_of_loop(progress.epoch) if span is None else span.end
+        left = None if end is None else progress.batches_before(end)
+        return len(self) if left is None else left
 
     # ---- the start, states, counts, the end
 
@@ -199,27 +241,29 @@ class BatchReader(Closing):
         """Start the loaders now, so that the first batches lie ready by the time they are asked for.
 
         It returns while they start. Call it behind `load_state_dict`, and before the model is built or restored. With
-        `num_loaders: 0`, or where the trainer's process makes all batches, there is nothing to start. May be repeated.
+        `num_loaders: 0`, or if the trainer's process makes all batches, there is nothing to start. May be repeated.
         Raises RingAllocationError, DescriptorLimitError and the like.
         """
         self._check_open()
-        self._feed.pipeline.start(ahead=True)
+        self._pipeline.start(ahead=True)
 
     def state_dict(self) -> State:
-        """Where the next batch stands: a few plain values, for json, torch.save or what else keeps a checkpoint."""
-        begun = self._begun
-        if begun is not None and begun.has_ended and begun.batches is self._feed.batches:
-            return self._state_of_next_loop()
-        return self._feed.state_dict()
+        """Return the position of the next batch: a few plain values, for json, torch.save or another checkpoint."""
+        return self._batches.delivery.progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
-        """Go on where `state` was saved: the next loop begins with exactly the batch that would have come next.
+        """Go on from a saved `state`: the next loop begins with exactly the batch that would have come next.
 
-        It may be called at any time; a loop in progress is over. Raises ParameterError where the state does not fit.
+        It may be called at any time; a loop in progress is over. Raises ParameterError if the state does not fit; then
+        nothing has changed. Raises PipelineClosed in a fork.
         """
         self._check_open()
-        self._feed.jump(state)
-        self._newest = None
+        self._pipeline.check_usable()
+        epoch = state.get("epoch") if isinstance(state, Mapping) else None
+        plan = self._within_loop(self._pipeline.plan, epoch if isinstance(epoch, int) else 0).resumed(state)
+        with interrupts_deferred():
+            self._batches.go_to(plan)
+            self._newest = self._span = None
 
     def locate(self, batches: int | Iterable[int]) -> dict[int, list[Place]]:
         """Return epoch, index and place of each sample of these batches, by their `number`, past or coming.
@@ -229,32 +273,25 @@ class BatchReader(Closing):
         the reader has gone on from if another run came there, and for a stream.
         """
         self._check_open()
-        return locate(self._feed.pipeline.plan, [batches] if isinstance(batches, int) else batches)
+        return locate(self._pipeline.plan, [batches] if isinstance(batches, int) else batches)
 
     def set_weights(self, weights: object) -> None:
-        """Draw by other weights, one for each sample of the source: those of `sampler={"weights": …}` count no more.
+        """Draw by other weights, one for each sample of the source, in place of those of `sampler={"weights": …}`.
 
-        They count from the first epoch on of which no batch may have been planned: see docs/order.md. `state_dict` has
-        them. Raises ParameterError.
+        They hold from the first epoch on of which no batch may have been planned: see docs/order.md. `state_dict`
+        contains them. Raises ParameterError.
         """
         self._check_open()
-        received = self._feed.batches.delivery.progress
-        self._feed.pipeline.set_weights(weights, received=received)
+        self._pipeline.set_weights(weights, received=self._batches.delivery.progress)
 
     def statistics(self) -> Statistics:
-        """Counts since the reader was made, or last went to another position."""
-        return self._feed.pipeline.statistics()
+        """Return the counts since the reader was made, or last went to another position."""
+        return self._pipeline.statistics()
 
     def close(self) -> None:
-        """End the loaders and give everything back. A reader that is forgotten does so too, when it is collected."""
+        """End the loaders and release everything, as a reader does that is collected as garbage."""
         self._closed = True
         self._finalizer()
-
-    def _state_of_next_loop(self) -> State:
-        state, begun = self._feed.state_dict(), self._begun
-        if begun is not None and begun.end_epoch is not None and int(state["epoch"]) >= begun.end_epoch:
-            return state  # the loop's last batch said that it was the last of its epochs
-        return self._feed.loops.next_loop(state)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -288,43 +325,25 @@ class DatasetOverReader(Closing):
         self.reader.close()
 
 
-class _Span:
-    """What one loop covers, once it has begun. Nothing is counted down: the end is compared with the count."""
+class _Span(NamedTuple):
+    """A loop that has begun, and the first epoch behind it."""
 
-    def __init__(self) -> None:
-        self.batches: NamedBatches | None = None
-        """What it began on: after a jump the reader has another."""
-        self.end: int | None = None
-        self.end_epoch: int | None = None
-        self.has_ended = False
-        self.has_drained = False
-        """The pipeline itself has come to its end."""
-
-    def is_left(self, batches: NamedBatches) -> bool:
-        """Whether a loop that begins on `batches` has to jump over what is left of this one."""
-        if self.batches is not batches or self.has_drained:
-            return self.batches is batches
-        return not self.has_ended and (self.end is None or batches.count < self.end)
+    loop: object
+    end: int | None
 
 
 class _Loop(Iterator[NamedBatch]):
     """One loop over a reader. No generator: one that Ctrl-C has left is over, and this goes on with the same batch."""
 
-    def __init__(self, reader: BatchReader, span: _Span, into: OwnArrays | None = None) -> None:
+    def __init__(self, reader: BatchReader, into: OwnArrays | None = None) -> None:
         self._reader = reader
-        self._span = span
         self._into = into
+        self._loop = reader._newest = object()  # not this one itself: a reader without references shall end at once
         self._is_over = False
 
     def __len__(self) -> int:
-        """Batches that are left of the loop; raises TypeError as the reader's `len` does. Progress bars ask for it."""
-        span, feed, begun = self._span, self._reader._feed, self._reader._begun
-        if span.batches is None and (begun is None or begun.batches is not feed.batches):
-            left = feed.loops.left(feed.state_dict())  # fewer than a whole loop has, if a state was loaded
-            return len(self._reader) if left is None else left
-        if span.batches is None or span.end is None:
-            return len(self._reader)
-        return max(0, span.end - span.batches.count)
+        """Return the number of batches left; raises TypeError as the reader's `len` does. Progress bars ask for it."""
+        return 0 if self._is_over else self._reader._batches_left(self._loop)
 
     def __bool__(self) -> bool:
         return True  # without it Python asks for the length, which an endless one has not
@@ -340,12 +359,12 @@ class _Loop(Iterator[NamedBatch]):
         # A plain flag: Ctrl-C comes with a call or a jump back, so never between `try` or `finally` and its assignment.
         try:
             reader._is_asked = True
-            batch = None if self._is_over else reader._next(self._span, self._into)
+            batch = None if self._is_over else reader._next(self._loop, self._into)
             reader.error = None
-            delivery = reader._feed.batches.delivery
+            delivery = reader._batches.delivery
             if batch is not None:
                 delivery.filled = None
-                # Typed as what a loop gives without it: a type of its own for each would make two classes of readers.
+                # Typed as the result without it: a type of its own for each would make two classes of readers.
                 return cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
             delivery.end_loans()
             self._is_over = True
@@ -355,3 +374,31 @@ class _Loop(Iterator[NamedBatch]):
         finally:
             reader._is_asked = False
         raise StopIteration
+
+
+_open: set[NamedBatches] = set()
+
+
+def _close_when_forgotten(owner: object, batches: NamedBatches) -> Callable[[], object]:
+    """Close `batches` when `owner` is collected, or at exit. The returned function closes them at once."""
+    _open.add(batches)
+    finalizer = weakref.finalize(owner, _close, batches)
+    finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
+
+    def close() -> None:
+        with interrupts_deferred():  # a finalizer that was interrupted does nothing when it is called again
+            finalizer()
+
+    return close
+
+
+def _close(batches: NamedBatches) -> None:
+    with interrupts_deferred():
+        _open.discard(batches)
+        batches.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    with interrupts_ignored():
+        close_all(*(partial(_close, batches) for batches in _open))

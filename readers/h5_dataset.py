@@ -21,7 +21,7 @@ from ..workers.sources.hdf5_samples.scan import first_sample, label_array
 from ..workers.sources.hdf5_samples.source import open_hdf5_samples
 from ..workers.sources.stored.hdf5_library import h5py
 from ..workers.sources.stored.library_rows import open_file
-from .looped import check_hook
+from .keywords import check_hook
 
 Item = dict[str, Any]
 
@@ -34,7 +34,7 @@ class H5Dataset(Dataset[Item]):
 
     An item is {"data": tensor, "labels": {attribute: value}}; with `datasets` it has a tensor by the path of each. A
     label is a tensor, or, for a string, a str: default_collate makes batches of them. Samples are in natural order,
-    trajectory_2 before trajectory_10. Files are opened by whoever reads from them, each worker for itself, never across
+    trajectory_2 before trajectory_10. Each worker opens the files for itself, never across
     a fork; a batch is read at once (`__getitems__`).
 
     `h5_paths`: a file, a list of them, a glob, or a text file that lists them.  `limit`: only the first so many

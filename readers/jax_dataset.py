@@ -10,8 +10,7 @@ from jax.sharding import Sharding
 
 from ..workers.base.errors import ParameterError
 from .batch_reader import BatchReader, DatasetOverReader
-from .keywords import ReaderArguments, check_keywords, check_no_copy, names_arguments_of
-from .looped import SourceLike
+from .keywords import ReaderArguments, SourceLike, check_keywords, check_no_copy, names_arguments_of
 
 
 class JaxDataset(DatasetOverReader):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 import keras  # type: ignore[import-untyped]
@@ -12,9 +12,8 @@ from ..workers.base.errors import ParameterError
 from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch
 from .delivery.tops import describes_another
-from .keywords import ReaderArguments, check_keywords, check_no_copy, names_arguments_of
-from .looped import SourceLike
-from .passes import Passes
+from .epoch_iterator import EpochIterator
+from .keywords import ReaderArguments, SourceLike, check_keywords, check_no_copy, names_arguments_of
 
 
 class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[misc]
@@ -50,16 +49,16 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         super().__init__(workers=1, use_multiprocessing=False)
         arguments.setdefault("epochs", 1)
         self.reader = BatchReader(source, copy=True, **arguments)
-        own = [top.name for top in self.reader._feed.tops if not describes_another(top)]
+        own = [top.name for top in self.reader.tops if not describes_another(top)]
         self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
-        self._passes = Passes(self.reader)
+        self._epochs = EpochIterator(self.reader)
         self._begins = True
 
     @property
     def num_batches(self) -> int | None:
         """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
         self._begins = True
-        return self._passes.length
+        return self._epochs.length
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:
         """The next batch: (inputs,), (inputs, targets) or (inputs, targets, weights). `index` does not matter.
@@ -67,23 +66,19 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         Each is an array, or, where a list of tops was named, a dict of arrays.
         """
         if self._begins:
-            self._passes.begin()
+            self._epochs.begin()
             self._begins = False
-        return self._deal(self._passes.next())
+        return self._deal(self._epochs.next())
 
     def generator(self) -> Iterator[tuple[Any, ...]]:
         """The same batches without end, for `fit(train.generator(), steps_per_epoch=len(train), shuffle=False)`."""
         while True:
-            yield self._deal(self._passes.next())
+            yield self._deal(self._epochs.next())
 
     def _deal(self, batch: NamedBatch) -> tuple[Any, ...]:
         return tuple(
             batch[role] if isinstance(role, str) else {name: batch[name] for name in role} for role in self._roles
         )
-
-    def load_state_dict(self, state: Mapping[str, object]) -> None:
-        super().load_state_dict(state)
-        self._passes.restart()
 
 
 def _roles(
@@ -93,9 +88,9 @@ def _roles(
     targets: str | Sequence[str] | None,
     weights: str | None,
 ) -> list[str | tuple[str, ...]]:
-    """Which tops are inputs, targets and sample weights, as far as there are such; raises ParameterError.
+    """Return the tops of inputs, targets and sample weights, as far as there are such; raises ParameterError.
 
-    `own`: those that describe no other one. Lengths get a role only by name: as third top they would be weights.
+    `own`: the tops that describe no other one. Lengths get a role only by name: as third top they would be weights.
     """
     if inputs is None and targets is None and weights is None:
         if len(own) > 3:

@@ -1,27 +1,32 @@
-"""The arguments of a reader by name, for `help` and for editors that ask a running program."""
+"""The arguments of a reader: checked, and by name for `help` and for editors that inspect a running program."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar, get_type_hints
+from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from ..workers.base.checks import check_names
 from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import DecodeHook, PostprocessHook
-from ..workers.base.parameters import Parameters, ReaderParameters
+from ..workers.base.parameters import Parameters, ReaderParameters, check_parameters
+from ..workers.base.source import Source
+from ..workers.sources.stream import StreamSource
+
+SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
 
 _OWN = ("copy", "tuples")
 """Arguments of a reader that its datasets declare themselves, or do without."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
+_Hook = TypeVar("_Hook")
 
 
 class ReaderArguments(ReaderParameters, total=False):
-    """What a dataset passes on to the BatchReader underneath."""
+    """The arguments that a dataset passes on to the BatchReader underneath."""
 
     decode: DecodeHook | None
     postprocess: PostprocessHook | None
@@ -54,6 +59,47 @@ def _showing(function: _Function, others: Iterable[inspect.Parameter]) -> _Funct
     more = [given for given in others if given.name not in own]
     function.__signature__ = signature.replace(parameters=[*own.values(), *more])  # type: ignore[attr-defined]
     return function
+
+
+def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
+    """Return `hook` if it can be called, or None; raises ParameterError."""
+    if hook is not None and not callable(hook):
+        raise ParameterError(f"{what}: parameter {name!r} is {hook!r}: expected a function or another callable")
+    return hook
+
+
+def check_reader_parameters(
+    what: str, source: SourceLike, values: Mapping[str, object], copy: bool | None
+) -> Parameters:
+    """Return the parameters that `values` give, with `source` and `copy`, short for `delivery`; raises ParameterError.
+
+    `what` begins the messages.
+    """
+    declared: dict[str, object] = dict(values)
+    if isinstance(source, Source | StreamSource):
+        declared["source"] = {source.kind: {}}
+    elif source is not None:
+        declared["source"] = source
+    if values.get("epochs") is not None:  # a loop over a reader ends, and then it should have had each sample once
+        declared.setdefault("last_batch", "partial")
+    if copy is not None:
+        delivery: Literal["copy", "view"] = "copy" if copy else "view"
+        if declared.setdefault("delivery", delivery) != delivery:
+            raise ParameterError(
+                f"{what}: parameter 'delivery' is {values['delivery']!r}, and 'copy' is {copy}, which means "
+                f"{delivery!r}: leave 'delivery' out; Keras and TensorFlow always need the copy"
+            )
+    parameters = check_parameters(declared, what)
+    if parameters.state_file:
+        raise ParameterError(
+            f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, since Caffe does not "
+            "announce its snapshots; keep the reader's state_dict() beside your checkpoint"
+        )
+    if parameters.start != "at_first_batch":
+        raise ParameterError(
+            f"{what}: parameter 'start' is {parameters.start!r}: it is for layers; call the reader's start() instead"
+        )
+    return parameters
 
 
 def check_no_copy(what: str, parameters: Mapping[str, object]) -> None:

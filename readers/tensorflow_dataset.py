@@ -11,9 +11,8 @@ import tensorflow as tf  # type: ignore[import-untyped]
 from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.specs import AnyArray, ArraySpec
 from .batch_reader import BatchReader
-from .keywords import ReaderArguments, check_no_copy, names_arguments_of
-from .looped import SourceLike
-from .passes import Passes
+from .epoch_iterator import EpochIterator
+from .keywords import ReaderArguments, SourceLike, check_no_copy, names_arguments_of
 
 
 @overload
@@ -51,8 +50,8 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     signature = {
         name: _tensor_spec(name, spec, None if name in joined else rows) for name, spec in reader.specs.items()
     }
-    passes = Passes(reader)
-    dataset = tf.data.Dataset.from_generator(lambda: _one_pass(reader, passes), output_signature=signature)
+    epochs = EpochIterator(reader)
+    dataset = tf.data.Dataset.from_generator(lambda: _one_epoch(reader, epochs), output_signature=signature)
     if reader is not source:
         # TensorFlow never lets go of the generator, so the reader would live until the program ends. The dataset
         # itself is let go, once no iterator and no dataset made from it is left.
@@ -62,24 +61,24 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
         options = tf.data.Options()
         options.experimental_optimization.inject_prefetch = False
         dataset = dataset.with_options(options)
-    if passes.length is None:
+    if epochs.length is None:
         return dataset
-    return dataset.apply(tf.data.experimental.assert_cardinality(passes.length))
+    return dataset.apply(tf.data.experimental.assert_cardinality(epochs.length))
 
 
-def _one_pass(reader: BatchReader, passes: Passes) -> Iterator[dict[str, AnyArray]]:
-    if passes.length is None:
+def _one_epoch(reader: BatchReader, epochs: EpochIterator) -> Iterator[dict[str, AnyArray]]:
+    if epochs.length is None:
         yield from map(dict, reader)
         return
-    passes.begin()
-    mine = passes.begun
-    for _ in range(passes.length):
-        if passes.begun != mine:  # each would get a part of the batches, and nobody all
+    epochs.begin()
+    mine = epochs.begun
+    for _ in range(epochs.length):
+        if epochs.begun != mine:  # each would get a part of the batches, and none all
             raise PipelineClosed(
                 "this pass is over: another one over the same TensorFlowDataset has begun; for two at a time, as in "
                 "tf.data.Dataset.zip, make two of them"
             )
-        yield dict(passes.next())
+        yield dict(epochs.next())
 
 
 def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchReader:

@@ -11,8 +11,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from ..workers.base.errors import ParameterError, PipelineClosed
 from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch, TupleBatch
-from .keywords import ReaderArguments, names_arguments_of
-from .looped import SourceLike
+from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
 
 class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):

@@ -78,7 +78,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_assembly.py",
         "workers/scheduling/test_interleavings.py",
     ),
-    "readers/loops.py": ("readers/test_loops.py",),
 }
 
 EQUIVALENT: dict[str, str] = {

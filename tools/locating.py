@@ -52,8 +52,7 @@ def _read(path: Path) -> dict[str, object]:
         raise ParameterError(
             f"--state {path}: it cannot be read: {error}; expected state_dict() as JSON, on one line, or a state_file"
         ) from error
-    state = state.get("state", state) if isinstance(state, dict) else {}
-    return {name: value for name, value in state.items() if name != "loop_start"}
+    return dict(state.get("state", state)) if isinstance(state, dict) else {}
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from ...workers.base.specs import AnyArray, ConvertedRows
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Position
-from ...workers.plan.state import State
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -31,18 +30,18 @@ if TYPE_CHECKING:
 
 
 _WRONG = (InexactValueError, UnequalShapesError)
-"""What is wrong with a batch for ever: it is told once, and the batch is passed over."""
+"""Errors that no retry can fix: raised once, then the batch is skipped."""
 
 
 class Blob(Protocol):
-    """What a batch is delivered into: `data` is fetched anew each time, as Caffe's blobs want it."""
+    """The memory that a batch is delivered into: `data` is fetched anew each time, as Caffe's blobs need it."""
 
     @property
     def data(self) -> Memory: ...
 
 
 class Upcoming(msgspec.Struct, frozen=True):
-    """A batch that has not been received. `before`: how far the trainer has come until it is."""
+    """A batch that has not been received. `before`: the trainer's progress until then."""
 
     batch: Batch
     shapes: list[Shape]
@@ -69,14 +68,11 @@ class Delivery(ABC):
         self.tops = tuple(tops)
         self._looked_at: Upcoming | None = None
         self.filled: Filled | None = None
-        """Set while a batch lies in its blobs and has not been received. Whoever has called `fill` sets it to None, as
-        the last thing before the batch is given away: Ctrl-C falls on calls and loops, not on an assignment."""
+        """Set while a batch lies in its blobs and has not been received. The caller of `fill` sets it to None, in the
+        last statement before the batch is returned: Ctrl-C falls on calls and loops, not on an assignment."""
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
-        """Put the next batch into `blobs`, which have `next_shapes()`.
-
-        What is returned says which batch it was; its arrays may be gone.
-        """
+        """Put the next batch into `blobs`, which have `next_shapes()`, and return it; its arrays may be gone."""
         batch = self.fill(blobs)
         self.filled = None
         return batch
@@ -94,38 +90,28 @@ class Delivery(ABC):
         self._finish(self.filled, blobs)
         return self.filled.upcoming.batch
 
-    def leave_out(self) -> None:
-        """Take the next batch and bring it nowhere."""
-        self.filled = filled = self.filled or Filled(self._upcoming())
-        self._take(filled.upcoming.batch, ())
-        self.filled = None
-
     def next_shapes(self) -> list[Shape]:
-        """The shapes of the batch that comes next, (rows, ...); waits until it is known."""
+        """Return the shapes of the next batch, (rows, ...); waits until it is known."""
         return (self._upcoming() if self.filled is None else self.filled.upcoming).shapes
 
     @property
     def progress(self) -> Position:
-        """After what has been received: what was taken from the pipeline ahead of that does not count."""
+        """The progress after the batches that were received; those taken from the pipeline ahead do not count."""
         return self.pipeline.progress if self.filled is None else self.filled.upcoming.before
 
-    def state_dict(self) -> State:
-        """Where to go on after what has been received."""
-        return self.progress.state()
-
     def end_loans(self) -> None:  # noqa: B027 - most lend nothing
-        """Take back what earlier batches show of the slots' own memory."""
+        """Take back the slots that earlier batches show."""
 
     def _end_old_loans(self) -> None:  # noqa: B027
-        """Take back what ends when one more batch is asked for."""
+        """Take back the slots whose loan ends when one more batch is asked for."""
 
     def close(self) -> None:
-        """Give back what is held of the pipeline; before the pipeline itself is closed."""
+        """Release all batches of the pipeline; before the pipeline itself is closed."""
         self._looked_at = None  # its arrays would keep the ring's memory
         self.end_loans()
 
     def _upcoming(self) -> Upcoming:
-        """The pipeline's next batch; waits for it."""
+        """Return the pipeline's next batch; waits for it."""
         looked_at = self._looked_at
         if looked_at is not None and self.pipeline.is_next(looked_at.batch):
             return looked_at
@@ -163,7 +149,7 @@ class Delivery(ABC):
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         """Take the batch and release its slot, as far as that has not been done; it may be repeated.
 
-        `blobs`: empty where the batch is passed over, since something is wrong with it for ever.
+        `blobs`: empty if the batch is skipped because of an error that no retry can fix.
         """
 
 
@@ -201,14 +187,14 @@ class HostDelivery(Delivery):
         ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
         pipeline.deliver_into_host(straight=is_even and bool(self._straight))
-        self._lent: deque[Batch] = deque()
+        self._on_loan: deque[Batch] = deque()
 
     def end_loans(self) -> None:
         self._release_all_but(0)
 
     def close(self) -> None:
         super().close()
-        self._lent.clear()
+        self._on_loan.clear()
 
     def _end_old_loans(self) -> None:
         if self._loans:
@@ -235,7 +221,7 @@ class HostDelivery(Delivery):
         return into
 
     def _rows_in(self, top: EvenTop, array: AnyArray) -> AnyArray | ConvertedRows | None:
-        """What the source can read into; None if the rows have to be in a slot first."""
+        """Return the memory that the source can read into; None if the rows have to be in a slot first."""
         if not (array.flags.c_contiguous and array.flags.writeable):
             return None
         if array.dtype == top.dtype and not top.conversion.changes_values:
@@ -252,17 +238,17 @@ class HostDelivery(Delivery):
         if self.pipeline.is_next(batch):
             self.pipeline.take()
         if blobs and self._loans:
-            if not (self._lent and self._lent[-1] is batch):  # as it is if an interrupt came behind this
-                self._lent.append(batch)
+            if not (self._on_loan and self._on_loan[-1] is batch):  # as it is if an interrupt came behind this
+                self._on_loan.append(batch)
         elif self.pipeline.holds(batch):
             self.pipeline.release(batch)
         self.pipeline.look_ahead()
 
     def _release_all_but(self, keep: int) -> None:
-        while len(self._lent) > keep:
-            if self.pipeline.holds(self._lent[0]):
-                self.pipeline.release(self._lent[0])
-            self._lent.popleft()
+        while len(self._on_loan) > keep:
+            if self.pipeline.holds(self._on_loan[0]):
+                self.pipeline.release(self._on_loan[0])
+            self._on_loan.popleft()
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:
@@ -280,5 +266,5 @@ def as_numpy(data: Memory) -> AnyArray:
 
 
 def is_as_stored(top: Top) -> bool:
-    """Whether its rows are delivered as they lie in the slot."""
+    """Return true if its rows are delivered as they lie in the slot."""
     return isinstance(top, EvenTop) and not top.conversion.changes_values

@@ -1,4 +1,4 @@
-"""Batches as a program without blobs wants them: arrays or tensors by name, its own or on loan."""
+"""Batches for programs without blobs: arrays or tensors by name, copies or views."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ import msgspec
 import numpy as np
 
 from ...workers.base.checks import nothing_there
+from ...workers.base.closing import close_all
 from ...workers.base.errors import ParameterError
 from ...workers.base.extras import need
 from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
+from ...workers.plan.plan import Plan
+from ...workers.processes.process import interrupts_deferred
 from .array_pool import ArrayPool
 from .delivery import Delivery, HostDelivery, is_as_stored
 from .own_arrays import OwnArray, OwnArrays
@@ -29,9 +32,9 @@ if TYPE_CHECKING:
 class NamedBatch(dict[str, Any]):
     """One batch: by the top's name an array, or a tensor, of shape (rows, *sample shape).
 
-    `number`: counts the batches of the run.  `epoch`, `position`: where its first row stands.  `rows`: how many.
-    `indices`: the sample of each row, shape (rows,) int64.  One that a framework has made anew of a batch's arrays
-    knows its rows alone: its number, epoch and position are -1.
+    `number`: counts the batches of the run.  `epoch`, `position`: those of its first row.  `rows`: the number of rows.
+    `indices`: the sample of each row, shape (rows,) int64.  If a framework makes a new one of a batch's arrays, its
+    number, epoch and position are -1, and `indices` raises AttributeError.
     """
 
     number: int = -1
@@ -76,7 +79,7 @@ class TupleBatch(tuple[Any, ...]):
 
 
 class _Array(msgspec.Struct, dict=True):
-    """A blob over an array or a tensor of its own, made by `memory` when it is needed; or shown a slot's memory."""
+    """A blob over an array or a tensor that `memory` makes when it is needed, or over a slot's memory."""
 
     memory: Callable[[Shape], Any]
     shape: Shape
@@ -92,62 +95,67 @@ class _Array(msgspec.Struct, dict=True):
 class NamedBatches:
     """A pipeline's batches, each delivered into arrays that are made for it.
 
-    The parameter `device` says what they are: "" NumPy arrays, "cpu" or a CUDA device torch tensors. With `copy` they
-    are the user's own; else on loan: valid until `loans` more batches have been asked for, and in main memory, if
-    nothing is to be converted, the slot's own memory. `on`: that of the batches before a jump, whose delivery is closed
-    before the first batch after it. Raises ParameterError.
+    The parameter `device` chooses their kind: "" NumPy arrays, "cpu" or a CUDA device torch tensors. With `copy` they
+    are the user's own. Otherwise they are valid until `loans` more batches have been asked for, and in main memory, if
+    nothing is to be converted, they are views of the slot. Raises ParameterError.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1, on: CudaDevice | None = None
-    ) -> None:
-        self.on = on
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
+        self.pipeline = pipeline
+        self.on: CudaDevice | None = None
         self._tops = tuple(tops)
-        self._given: Callable[[Any], Any] | None = None
-        """What makes the user's of a blob's data."""
-        self.delivery: Delivery
+        self._loans = 0 if copy else loans
+        self._as_output: Callable[[Any], Any] | None = None
+        """Makes the user's tensor of a blob's array."""
         device = pipeline.parameters.device
         if device:
             need("torch", f"parameter 'device' ({device!r})")
         types = [check_torch_has(top) for top in tops] if device else []
+        self._memory: list[Callable[[Shape], Any]]
         if device in ("", "cpu"):
-            shows = [is_as_stored(top) for top in tops]
-            self.delivery = HostDelivery(pipeline, tops, loans=0 if copy else loans, shows=shows)
-            self._memory: list[Callable[[Shape], Any]] = [partial(ArrayPool().empty, dtype=top.dtype) for top in tops]
+            self._memory = [partial(ArrayPool().empty, dtype=top.dtype) for top in tops]
             if device:
                 import torch
 
-                self._given = torch.from_numpy
+                self._as_output = torch.from_numpy
         else:
             import torch
 
-            from . import cuda_delivery, cuda_device
+            from . import cuda_device
 
             cuda_device.check_cuda(device)
-            self.on = on = on or cuda_device.CudaDevice(device)
-            self.delivery = cuda_delivery.CudaDelivery(pipeline, tops, on)
-            # The caller's own tensors; torch gives memory that was let go again.
-            self._memory = [partial(torch.empty, dtype=dtype, device=on.device) for dtype in types]
+            self.on = cuda_device.CudaDevice(device)
+            # The caller's own tensors; torch reuses memory that was freed.
+            self._memory = [partial(torch.empty, dtype=dtype, device=self.on.device) for dtype in types]
+        self.delivery = self._new_delivery()
+
+    def _new_delivery(self) -> Delivery:
+        if self.on is None:
+            shows = [is_as_stored(top) for top in self._tops]
+            return HostDelivery(self.pipeline, self._tops, loans=self._loans, shows=shows)
+        from . import cuda_delivery
+
+        return cuda_delivery.CudaDelivery(self.pipeline, self._tops, self.on)
 
     def next(self, into: OwnArrays | None = None) -> NamedBatch:
-        """The next batch, the same one until `delivery.filled` is None; waits, and raises what Pipeline.peek raises.
+        """Return the next batch, the same one until `delivery.filled` is None; waits, and raises as Pipeline.peek does.
 
         It lies in `into`, or else in arrays that are made for it.
         """
         blobs = self._blobs() if into is None else into.blobs(self.delivery.next_shapes())
         batch = self.delivery.fill(blobs)
-        names = [top.name for top in self._tops]
         if into is not None:
-            return NamedBatch.of(batch, {name: blob.given for name, blob in zip(names, blobs, strict=True)})
-        named = {name: blob.data for name, blob in zip(names, blobs, strict=True)}
-        if self._given is not None:
-            named = {name: self._given(data) for name, data in named.items()}
-        return NamedBatch.of(batch, named)
+            arrays = [blob.given for blob in blobs]
+        elif self._as_output is None:
+            arrays = [blob.data for blob in blobs]
+        else:
+            arrays = [self._as_output(blob.data) for blob in blobs]
+        return NamedBatch.of(batch, {top.name: array for top, array in zip(self._tops, arrays, strict=True)})
 
     def own(self, arrays: Mapping[str, Any]) -> OwnArrays:
-        """`arrays`, which the batches of a loop are put into; raises ParameterError where one does not fit."""
+        """Return `arrays`, into which the batches of a loop are put; raises ParameterError if one does not fit."""
         device = None if self.on is None else self.on.device
-        return OwnArrays(arrays, self._tops, self.delivery.pipeline.parameters.batch_size, device)
+        return OwnArrays(arrays, self._tops, self.pipeline.parameters.batch_size, device)
 
     def _blobs(self) -> Sequence[Any]:
         filled = self.delivery.filled
@@ -156,14 +164,21 @@ class NamedBatches:
             return filled.blobs
         return list(map(_Array, self._memory, self.delivery.next_shapes()))
 
-    @property
-    def count(self) -> int:
-        """Batches that have been received."""
-        return self.delivery.progress.taken
+    def go_to(self, plan: Plan) -> None:
+        """Go on with `plan`, which is the pipeline's from another position on; discard what was prefetched."""
+        with interrupts_deferred():
+            self.delivery.close()
+            self.pipeline.go_to(plan)
+            # On the same device and its stream: torch gives freed memory to no other stream.
+            self.delivery = self._new_delivery()
+
+    def close(self) -> None:
+        if self.pipeline.is_ours:
+            close_all(self.delivery.close, self.pipeline.close)
 
 
 def check_torch_has(top: Top) -> torch.dtype:
-    """The torch type of a top's values; raises ParameterError where torch has none."""
+    """Return the torch type of a top's values; raises ParameterError if torch has none."""
     import torch
 
     try:

@@ -28,7 +28,6 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
-from blobfeed.readers import looped
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
 from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError
@@ -37,6 +36,8 @@ from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.stream import StreamSource
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from tests.support import leftovers
 from tests.support.interrupting import interrupts_in
@@ -61,6 +62,61 @@ def all_labels(batches: list[NamedBatch]) -> list[int]:
 
 
 # ---- loops
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    samples=st.integers(3, 20),
+    epochs=st.integers(1, 3),
+    batch_size=st.integers(1, 9),
+    world_size=st.integers(1, 3),
+    last_batch=st.sampled_from(["wrap", "drop", "partial"]),
+    sampler=st.sampled_from([None, {"draws": 7}]),
+    left_after=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    resumes=st.booleans(),
+)
+def test_a_loop_has_the_batches_that_begin_in_its_epochs(
+    samples: int,
+    epochs: int,
+    batch_size: int,
+    world_size: int,
+    last_batch: Any,
+    sampler: Any,
+    left_after: list[int],
+    resumes: bool,
+) -> None:
+    """For rank 0, whose batch begins where the round does. A loop may be left early, or resumed in another reader."""
+    values: dict[str, Any] = {"batch_size": batch_size, "last_batch": last_batch, "sampler": sampler, "seed": 3}
+    values |= {"rank": 0, "world_size": world_size}
+    source = {"arrays": {"label": np.arange(samples)}}
+    items, each = 7 if sampler else samples, batch_size * world_size
+    assume(last_batch != "drop" or items >= each)
+    assume(last_batch != "partial" or not 0 < items % each < world_size)
+    with read(source, **values) as reader:
+        endless = [described(batch) for batch in islice(reader, (len(left_after) + 1) * (epochs + each) * items)]
+    reader, done = read(source, epochs=epochs, **values), 0
+    for taken in left_after:
+        begun = endless[done][1] // epochs * epochs
+        expected = [batch for batch in endless[done:] if batch[1] < begun + epochs]
+        loop, found = iter(reader), []
+        assert len(reader) - 1 <= len(expected) <= len(reader)
+        for batch in islice(loop, taken):
+            found.append(described(batch))
+            assert length_hint(loop) == len(expected) - len(found)
+        assert found == expected[:taken]
+        done += len(expected)
+        if resumes:
+            state = json.loads(json.dumps(reader.state_dict()))
+            reader.close()
+            reader = read(source, epochs=epochs, **values)
+            reader.load_state_dict(state)
+            if rest := expected[taken:]:
+                assert [described(batch) for batch in reader] == rest
+    reader.close()
+
+
+def described(batch: NamedBatch) -> tuple[int, int, int, list[int]]:
+    return batch.number, batch.epoch, batch.position, all_labels([batch])
 
 
 def test_each_loop_is_one_epoch_and_each_is_shuffled_anew(source: dict[str, Any]) -> None:
@@ -106,30 +162,6 @@ def test_a_loop_has_each_sample_once_and_endless_readers_and_layers_fill_the_las
         assert [harness.forward()["label"].tolist()[-1] for _ in range(3)] == [3, 7, 1]
 
 
-def test_loops_that_wrap_go_on_where_the_last_one_ended(source: dict[str, Any]) -> None:
-    with read(source, epochs=1, last_batch="wrap") as reader:
-        seen = all_labels([*reader, *reader])
-    assert seen == [number % SAMPLES for number in range(24)]
-
-
-@pytest.mark.parametrize("sampler", [None, {"draws": SAMPLES}])
-def test_a_loop_that_wraps_is_finished_by_batches_of_another_size(source: dict[str, Any], sampler: Any) -> None:
-    options: dict[str, Any] = {"epochs": 1, "last_batch": "wrap", "sampler": sampler, "num_loaders": 0}
-    with read(source, batch_size=4, **options) as reader:
-        assert len(list(reader)) == 3
-        after_a_loop = reader.state_dict()
-        next(iter(reader))
-        within_a_loop = reader.state_dict()
-    with read(source, batch_size=3, **options) as reader:
-        reader.load_state_dict(after_a_loop)
-        assert reader.state_dict() == after_a_loop
-        assert [len(list(reader)) for _ in range(3)] == [len(reader)] * 3 == [4] * 3
-        reader.load_state_dict(within_a_loop)
-        assert [len(list(reader)) for _ in range(3)] == [2, 4, 4]  # 6 of the loop's 10 samples were left
-        with pytest.raises(ParameterError, match="the state's loop_start is 'x': expected a position"):
-            reader.load_state_dict({**within_a_loop, "loop_start": "x"})
-
-
 def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]
@@ -138,15 +170,6 @@ def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: d
             len(reader)
     # zip asks for one batch more than it returns before it sees that the range has ended.
     assert [batch.number for batch in first + second] == [*range(7), 8, 9]
-
-
-def test_what_is_left_of_a_loop_is_counted_whether_it_is_made_or_not(
-    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for restart_s in (DEADLINE_S, -1.0):
-        monkeypatch.setattr(looped, "_RESTART_S", restart_s)
-        with read(source, epochs=1) as reader:
-            assert [next(iter(reader)).number for _ in range(3)] == [0, len(reader), 2 * len(reader)]
 
 
 def test_what_is_left_of_a_loop_is_known_as_soon_as_a_state_is_loaded(source: dict[str, Any]) -> None:
@@ -158,50 +181,7 @@ def test_what_is_left_of_a_loop_is_known_as_soon_as_a_state_is_loaded(source: di
         assert length_hint(iter(reader)) == len(reader)
 
 
-def test_a_loop_that_was_left_early_is_followed_by_the_next_epoch(source: dict[str, Any]) -> None:
-    with read(source, epochs=1, last_batch="partial", shuffle=True) as reader:
-        peeked = next(iter(reader))
-        whole = list(reader)
-    assert peeked.epoch == 0
-    assert {batch.epoch for batch in whole} == {1}
-    assert sorted(all_labels(whole)) == list(range(SAMPLES))
-
-
-def test_a_loop_that_was_left_at_its_last_batch_skips_no_epoch(source: dict[str, Any]) -> None:
-    with read(source, epochs=1, last_batch="partial") as reader:
-        for batch in reader:
-            if batch.rows == 2:
-                break
-        assert next(iter(reader)).epoch == 1
-
-
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-@pytest.mark.parametrize(
-    ("limit_s", "copies"), [(1000.0, True), (1000.0, False), (0.0, False)], ids=["left out", "lent", "other processes"]
-)
-def test_loops_that_are_left_anywhere_give_the_beginnings_of_whole_ones(
-    source: dict[str, Any], copies: bool, last_batch: Any, limit_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(looped, "_RESTART_S", limit_s)
-    options: dict[str, Any] = {"epochs": 2, "shuffle": True, "last_batch": last_batch}
-    with read(source, **options) as whole, read(source, num_loaders=1, copy=copies, **options) as reader:
-        for taken in (1, 4, 2, 3):
-            wanted = [(batch.epoch, batch.position, batch["label"].tolist()) for batch in whole]
-            found = []
-            for batch in reader:
-                found.append((batch.epoch, batch.position, batch["label"].tolist()))
-                if len(found) == taken:
-                    break
-            assert found == wanted[:taken]
-            assert len(wanted) == len(reader) >= taken
-        assert (reader.statistics().batches > sum((1, 4, 2))) == (limit_s > 0)
-
-
-def test_a_bad_sample_in_what_is_left_out_is_nobody_s_business(
-    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(looped, "_RESTART_S", 1000.0)
-
+def test_a_bad_sample_in_what_is_skipped_is_no_error(source: dict[str, Any]) -> None:
     def decode(sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if (sample.epoch, sample.index) == (0, 9):
             raise ValueError("bad once")
@@ -222,7 +202,7 @@ def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
     with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
         reader.load_state_dict({**reader.state_dict(), "position": position, "batches": position // 4})
         reader.start()
-        wait_until(reader._feed.pipeline.is_ready, "the first batch has come")
+        wait_until(reader._pipeline.is_ready, "the first batch has come")
         assert reader.statistics().loaders >= 1
         reader.start()
         begun = time.perf_counter()
@@ -539,7 +519,7 @@ def test_a_reader_whose_delivery_cannot_be_closed_ends_its_processes_and_says_wh
     reader = read(source, epochs=1, num_loaders=1)
     next(iter(reader))
     assert leftovers.orphans()
-    monkeypatch.setattr(reader._feed.batches.delivery, "close", fail)
+    monkeypatch.setattr(reader._batches.delivery, "close", fail)
     with pytest.raises(OSError, match="the device has gone"):
         reader.close()
     wait_until(lambda: not leftovers.orphans(), "the processes have ended")
@@ -555,7 +535,7 @@ def test_what_the_block_raises_goes_on_though_closing_fails_too(
         raise OSError("the device has gone")
 
     reader = read(source, epochs=1)
-    monkeypatch.setattr(reader._feed.batches.delivery, "close", fail)
+    monkeypatch.setattr(reader._batches.delivery, "close", fail)
     with pytest.raises(ZeroDivisionError) as caught, reader:
         raise ZeroDivisionError
     assert caught.value.__notes__ == ["closing the BatchReader raised OSError: the device has gone"]
@@ -609,7 +589,7 @@ def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
     with read(source, epochs=1, num_loaders=1) as reader:
         list(reader)
-        wait_until(reader._feed.pipeline.is_ready, "the next loop's first batch is there")
+        wait_until(reader._pipeline.is_ready, "the next loop's first batch is there")
         stalls = reader.statistics().stalls
         next(iter(reader))
         assert reader.statistics().stalls == stalls
@@ -651,11 +631,11 @@ from blobfeed import BatchReader
 
 reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
 next(iter(reader))
-close = reader._feed.batches.delivery.close
+close = reader._batches.delivery.close
 def interrupted():
     os.kill(os.getpid(), signal.SIGINT)
     close()
-reader._feed.batches.delivery.close = interrupted
+reader._batches.delivery.close = interrupted
 os.kill(os.getpid(), signal.SIGINT)
 """
 
@@ -693,12 +673,12 @@ def test_closing_gives_everything_back_though_each_step_of_it_fails(
     before = leftovers.descriptors()
     reader = read(source, num_loaders=1)
     next(iter(reader))
-    feed: Any = reader._feed.pipeline._feed
+    feed: Any = reader._pipeline._feed
     processes = psutil.Process(feed._assembler.pid).children(recursive=True)
     assert processes
-    monkeypatch.setattr(reader._feed.batches.delivery, "close", fails("delivery"))
+    monkeypatch.setattr(reader._batches.delivery, "close", fails("delivery"))
     monkeypatch.setattr(feed._sealer, "seal", fails("link"))
-    monkeypatch.setattr(reader._feed.pipeline.plan.source, "close", fails("source"))
+    monkeypatch.setattr(reader._pipeline.plan.source, "close", fails("source"))
     with pytest.raises(RuntimeError, match="trouble in the delivery"):
         reader.close()
     psutil.wait_procs(processes, timeout=DEADLINE_S)

@@ -796,10 +796,10 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
     with _weighted() as reader:
         for number, _ in enumerate(islice(reader, 60)):
             reader.set_weights(only(number % SAMPLES))
-        feed = reader._feed.pipeline._feed
+        feed = reader._pipeline._feed
         assert isinstance(feed, ProcessFeed)
         assert feed.shared.weights is not None
-        sampling = reader._feed.pipeline.plan.sampling
+        sampling = reader._pipeline.plan.sampling
         assert sampling is not None
         assert len(sampling.log.changes) < 20
 
@@ -810,7 +810,7 @@ def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpy
         contextlib.closing(SharedFile.create("drawn")) as drawn,
         contextlib.closing(SharedFile.create("weights")) as weights,
     ):
-        plan: Any = reader._feed.pipeline.plan
+        plan: Any = reader._pipeline.plan
         weights.write(8 * SAMPLES, only(3))
         weights.free(8 * SAMPLES, 8 * SAMPLES)
         place = Workplace([], Unwatched(), lambda _: 0, drawn.descriptor, weights.descriptor)

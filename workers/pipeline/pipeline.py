@@ -329,15 +329,27 @@ class Pipeline(Closing):
         self.check_usable()
         if self._intake.progress.taken:
             raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
-        plan = self._plan.resumed(state)
+        was_started = self._feed is not None
+        self.go_to(self._plan.resumed(state))
+        if was_started:  # ahead, for batches from another position on
+            self.start(ahead=True)
+
+    def go_to(self, plan: Plan) -> None:
+        """Go on with `plan`, which is this pipeline's own from another position on; discard what was prefetched.
+
+        The processes end; others start with the next batch. The counts begin anew.
+        """
+        self.check_usable()
         with interrupts_deferred():
-            feed, self._feed = self._feed, None
+            feeds = [feed for feed in (self._feed, self._starting) if feed is not None]
+            self._feed, self._starting, self._head_start, self._before = None, None, 0, None
             self._open.clear()
             self._plan, self._intake = plan, Intake(plan.begin())
-            if feed is not None:  # it was started ahead, for batches from another position on
-                feed.close()
-        if feed is not None:
-            self.start(ahead=True)
+            if self._trace is not None and feeds:
+                self._trace.end()
+                self._trace = TrainerTrace()
+            close_all(*(feed.close for feed in feeds), plan.source.close)
+            self._cache_in_setup = plan.source.cache_counts
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.

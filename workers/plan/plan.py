@@ -363,6 +363,23 @@ class Position(msgspec.Struct, frozen=True):
             return self.next or (self.plan.epoch, self.plan.position)
         return divmod(self.plan.batches.round_start(self.taken), self.plan.batches.samples)
 
+    @property
+    def epoch(self) -> int:
+        """The epoch in which the next round begins."""
+        return self.at[0]
+
+    def batches_before(self, epoch: int) -> int | None:
+        """Return the number of batches to the first round that begins in `epoch` or later; None if it is unknown."""
+        (begun, position), batches = self.at, self.plan.batches
+        return None if batches is None else batches.begun_at(begun * batches.samples + position, epoch).total
+
+    def plan_from(self, epoch: int) -> Plan:
+        """Return the plan from the first round on that begins in `epoch` or later."""
+        skipped = self.batches_before(epoch)
+        if skipped is not None:
+            return self.plan.from_batch(self.taken + skipped)
+        return replace(self.plan.moved(epoch, 0, self.plan.first_number + self.taken), end=0)
+
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
         plan, given, (epoch, position) = self.plan, self.plan.parameters, self.at

@@ -33,7 +33,7 @@ def _require_right(batch: NamedBatch, data: AnyArray) -> None:
 def test_no_batch_shows_the_ring() -> None:
     with _reader(_data()) as reader:
         for batch in islice(reader, 6):
-            ring = reader._feed.pipeline._feed.shared.ring  # type: ignore[union-attr]
+            ring = reader._pipeline._feed.shared.ring  # type: ignore[union-attr]
             assert not np.may_share_memory(batch["data"], ring.memory)
 
 

@@ -139,13 +139,13 @@ def _interrupt(*_: object) -> None:
 def test_after_an_interrupt_rows_are_made_in_other_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     delivered = _Delivered(_write(tmp_path, "npy"))
     with delivered.pipeline:
-        begun: State = delivered.delivery.state_dict()
+        begun: State = delivered.delivery.progress.state()
         with monkeypatch.context() as patched:
             patched.setattr(HostDelivery, "_take", _interrupt)
             with pytest.raises(KeyboardInterrupt):
                 delivered.delivery.deliver(delivered.blobs())
             delivered.delivery.filled = None  # as if it had come one line earlier
-        assert delivered.delivery.state_dict() == begun
+        assert delivered.delivery.progress.state() == begun
         monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)  # by itself it would not read straight any more
         blobs = delivered.blobs()
         batch = delivered.delivery.deliver(blobs)

@@ -148,7 +148,7 @@ def test_a_read_that_hangs_is_an_error_by_default(large: Path) -> None:
         batches = iter(reader)
         for _ in islice(batches, 6):
             pass
-        loaders = [state.pid for state in reader._feed.pipeline.activities()]
+        loaders = [state.pid for state in reader._pipeline.activities()]
         assert loaders
         for pid in loaders:
             os.kill(pid, signal.SIGSTOP)

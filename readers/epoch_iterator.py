@@ -1,4 +1,4 @@
-"""Passes over a reader for trainers that look before they train."""
+"""Epochs of one length over a reader, for trainers that look at batches before they train."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from .batch_reader import BatchReader
 from .delivery.named_batches import NamedBatch
 
 _PEEK = 2
-"""Batches that Keras and TensorFlow may draw and throw away, to learn what a model gets, before they begin."""
+"""The most batches that Keras and TensorFlow draw and throw away before they begin, to learn what a model gets."""
 
 
-class Passes:
-    """The reader's batches without end, cut into passes of one loop's length.
+class EpochIterator:
+    """The reader's batches without end, in epochs of the length of one loop.
 
-    The first pass after a state was loaded goes on into the next loop, so that every pass is as long as was promised.
-    What is left of a pass that ended early is skipped, unless it was only a peek: then the next pass begins with what
-    was looked at. A pass is taken for a peek once: whoever trains one step at a time must not get the first batches for
-    ever.
+    The first epoch after a loaded state goes on into the next loop, so that every epoch has the same length. The rest
+    of an epoch that ended early is skipped, unless the trainer only looked at its first batches: then the next epoch
+    begins with these, once. A trainer of one step at a time must not get the same batches again and again.
     """
 
     def __init__(self, reader: BatchReader) -> None:
         self._reader = reader
         self.length = reader.batches_per_loop
         self.begun = 0
-        """Passes so far."""
-        self.restart()
+        """The number of epochs so far."""
+        self._restart()
 
-    def restart(self) -> None:
-        """Go on with what the reader gives next: its state was changed."""
+    def _restart(self) -> None:
         self._loop: Iterator[NamedBatch] = iter(self._reader)
         self._count = 0
         self._replayed = False
@@ -36,8 +34,9 @@ class Passes:
         self._again: list[NamedBatch] = []
 
     def begin(self) -> None:
+        """Begin an epoch."""
         if self._reader.was_moved:
-            self.restart()
+            self._restart()
         self.begun += 1
         left_early = 0 < self._count != self.length
         self._replayed = left_early and self._count <= _PEEK and not self._replayed
@@ -48,7 +47,9 @@ class Passes:
         self._drawn = []
 
     def next(self) -> NamedBatch:
-        """The pass's next batch; after its last one, the first of the next pass."""
+        """Return the epoch's next batch; after its last one, the first of the next epoch."""
+        if self._reader.was_moved:
+            self._restart()
         if self._count == self.length:
             self.begin()
         batch = self._again.pop(0) if self._again else self._from_reader()
