@@ -1,4 +1,4 @@
-"""Which part of the data is this process's own: told by the parameters, or found where trainers keep it."""
+"""The shard of this process: from the parameters, or from the trainer's own settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger("blobfeed")
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Part `rank` of `world_size` parts; `origin` says who told, for messages and logs."""
+    """Part `rank` of `world_size` parts; `origin` names its source, for messages and logs."""
 
     rank: int
     world_size: int
@@ -27,21 +27,20 @@ class Shard:
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ParameterError(
-                f"the shard told by {self.origin} is rank {self.rank} of world size {self.world_size}: "
+                f"the shard by {self.origin} is rank {self.rank} of world size {self.world_size}: "
                 "expected 0 <= rank < world size; give 'rank' and 'world_size' as parameters to overrule it"
             )
 
 
-WHOLE = Shard(0, 1, "nobody: one process reads everything")
+WHOLE = Shard(0, 1, "default: one process reads everything")
 
 
 def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
-    """The shard of this process: from the arguments, else from where its trainer keeps it.
+    """Return the shard of this process: from the arguments, else from its trainer's settings.
 
     Asked in turn: the arguments; `torch.distributed`, if a process group has been initialised; Ray Train's context, in
     a function that Ray Train runs; the environment's RANK and WORLD_SIZE, which torchrun sets; `caffe.solver_rank()`
-    and `caffe.solver_count()`, if Caffe has been imported. None of them is imported for the question: anyone who uses
-    them has done so. Raises ParameterError.
+    and `caffe.solver_count()`, if Caffe has been imported. None of them is imported here. Raises ParameterError.
     """
     return (
         _from_arguments(rank, world_size)
@@ -54,18 +53,17 @@ def find_shard(rank: int | None = None, world_size: int | None = None) -> Shard:
 
 
 def with_shard(parameters: Parameters) -> Parameters:
-    """`parameters` with `rank` and `world_size` filled in where they were left open."""
+    """Return `parameters` with `rank` and `world_size` filled in if they were not given."""
     shard = find_shard(parameters.rank, parameters.world_size)
     return msgspec.structs.replace(parameters, rank=shard.rank, world_size=shard.world_size)
 
 
 _COUNTS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
-"""How many processes mpirun or srun has started. They may have nothing to do with each other, so nobody is taken for a
-rank because of them."""
+"""The number of processes that mpirun or srun has started. They may be independent, so none counts as a rank."""
 
 
 def warn_of_other_ranks() -> None:
-    """Warn a reader that reads everything, since nobody told it of ranks, if it seems to be one of several."""
+    """Warn if a reader that reads everything, because no ranks were found, seems to be one of several."""
     shard = _from_torch_distributed()
     if shard is not None and shard.world_size > 1:
         _log.warning(
@@ -89,19 +87,19 @@ def warn_of_other_ranks() -> None:
 
 
 def shard_in_environment(environment: Mapping[str, str]) -> Shard | None:
-    """The shard that RANK and WORLD_SIZE tell, or None where neither is set; raises ParameterError for half of one."""
-    told = {name: environment[name] for name in ("RANK", "WORLD_SIZE") if environment.get(name)}
-    if not told:
+    """Return the shard by RANK and WORLD_SIZE, or None if neither is set; raises ParameterError if one is missing."""
+    found = {name: environment[name] for name in ("RANK", "WORLD_SIZE") if environment.get(name)}
+    if not found:
         return None
-    if len(told) == 1:
-        ((name, value),) = told.items()
+    if len(found) == 1:
+        ((name, value),) = found.items()
         missing = "WORLD_SIZE" if name == "RANK" else "RANK"
         raise ParameterError(
-            f"the environment has {name}={value} but no {missing}: which shard to read is told by both or neither; "
+            f"the environment has {name}={value} but no {missing}: a shard needs both or neither; "
             f"set {missing} too, or give 'rank' and 'world_size' as parameters, or make the reader when torch's "
             "process group is initialised (Lightning: in train_dataloader)"
         )
-    return Shard(_number("RANK", told["RANK"]), _number("WORLD_SIZE", told["WORLD_SIZE"]), "RANK and WORLD_SIZE")
+    return Shard(_number("RANK", found["RANK"]), _number("WORLD_SIZE", found["WORLD_SIZE"]), "RANK and WORLD_SIZE")
 
 
 def _number(name: str, text: str) -> int:

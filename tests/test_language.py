@@ -22,6 +22,7 @@ ROOMS = (
     ".",
     "layers",
     "tools",
+    "readers",
     "trainer",
     "workers/base",
     "workers/loading",

@@ -17,7 +17,7 @@ class ArrayPool:
 
     The allocator gives large blocks back to the kernel when they are freed, and gets them anew page by page: for a
     batch of 38 MB that made a copy 3.6 times as long as one into memory that is already there. So the pool keeps its
-    blocks, and takes one to be free when nobody but the pool refers to it. Views, slices, `torch.from_numpy` and DLPack
+    blocks, and one is free when only the pool refers to it. Views, slices, `torch.from_numpy` and DLPack
     all hold a reference to the block, so a block in use is never taken; what is kept in a list simply stays out of it.
     """
 

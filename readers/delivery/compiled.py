@@ -21,8 +21,8 @@ _WORTH_COMPILING = 1 << 30
 had so many converted will have many more."""
 
 FEWEST_ITEMS = 1 << 20
-"""In a batch. Below, a compiled loop saves microseconds: with batches of 28×28 it takes 80,000 of them to make up for
-the second in which the trainer stands still. So whoever converts looks here first."""
+"""The smallest batch for compiled loops. Below it, they save microseconds: it takes 80,000 batches of 28×28 to make up
+for the second in which the trainer stands still. So a conversion compares with this first."""
 
 _items = 0
 """Converted so far in this process."""
@@ -31,7 +31,7 @@ _items = 0
 def converting_into(
     out: AnyArray, stored: np.dtype[Any], mean: NDArray[np.float32], scale: float | NDArray[np.float32]
 ) -> Gather | None:
-    """What puts `(value - mean) * scale` of samples into `out`; None if there is no Numba, or it is not worth it.
+    """Return a function that puts `(value - mean) * scale` into `out`; None without Numba, or for little data.
 
     `out`: shape (rows, *sample shape). `stored`: the type of the samples' values. `mean`: shape (), or that of a
     sample, its axes of length 1 broadcast. `scale`: one number, or shape (channels, 1, …).
@@ -80,9 +80,9 @@ def convert_cropped(
 
 
 def _fits(stored: np.dtype[Any], out: AnyArray) -> bool:
-    """Whether compiled loops can do it, and are worth it by now.
+    """Return true if compiled loops can do it, and enough was converted by now.
 
-    Not from floats of other sizes: NumPy notices if a float64 is beyond float32, and Numba knows no float16.
+    False for floats of other sizes: NumPy notices if a float64 is beyond float32, and Numba knows no float16.
     """
     global _items  # noqa: PLW0603 - of this process
     if out.dtype != np.float32 or not out.flags.c_contiguous or not stored.isnative:

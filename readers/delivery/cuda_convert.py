@@ -1,4 +1,4 @@
-"""What becomes of a batch's values on the device: type, mean and scale, by the same arithmetic as on the CPU."""
+"""Converts a batch's values on the device: type, mean and scale, by the same arithmetic as on the CPU."""
 
 from __future__ import annotations
 

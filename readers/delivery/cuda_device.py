@@ -1,4 +1,4 @@
-"""What the delivery asks of a CUDA device: page-locked host memory, device memory, a copy stream, and events.
+"""The parts of a CUDA device that a delivery uses: page-locked host memory, device memory, a copy stream, and events.
 
 Streams, events and the current device are those of torch.Stream, torch.Event and torch.accelerator. Page-locking the
 ring and seeing a capture are not in there, and stay torch.cuda's.
@@ -28,7 +28,7 @@ _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""
 
 _UNKNOWN = 64
-"""Bytes at the start of page-locked memory that are left out. torch knows it by its first address: it would record an
+"""Unused bytes at the start of page-locked memory. torch knows it by its first address: it would record an
 event when it is freed, which CUDA refuses once any kernel of the program's has failed, and torch then ends the process
 before the error has been shown. `unlock` waits for the copies, so there is no need of that event."""
 
@@ -61,8 +61,8 @@ class CudaDevice:
     def refuse_capture(self) -> None:
         """Raise RuntimeError if the caller's stream captures a graph.
 
-        A delivery waits for events of other streams and looks at their state, and a graph would repeat one batch for
-        ever.
+        A delivery waits for events of other streams and looks at their state, and a graph would repeat one batch
+        again and again.
         """
         with self.current():
             capturing = torch.cuda.is_current_stream_capturing()
@@ -159,7 +159,7 @@ class CudaDevice:
             event.record(self._stream)
 
     def send_after(self, event: torch.Event) -> None:
-        """What is sent from now on is copied once `event` is done."""
+        """Make later copies wait until `event` is done."""
         with self.current():
             self._stream.wait_event(event)
 
@@ -169,7 +169,7 @@ class CudaDevice:
             event.record(torch.accelerator.current_stream(self.device))
 
     def use_after(self, event: torch.Event) -> None:
-        """What the caller's stream queues from now on runs once `event` is done."""
+        """Make later work of the caller's stream wait until `event` is done."""
         with self.current():
             torch.accelerator.current_stream(self.device).wait_event(event)
 

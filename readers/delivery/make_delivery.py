@@ -1,4 +1,4 @@
-"""Which delivery blobs get: into the memory that NumPy sees, onto a CUDA device, or shown the slot itself."""
+"""Chooses the delivery for blobs: into host memory, onto a CUDA device, or as a view of the slot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]) -> Delivery:
-    """The delivery for blobs like these, which must have been reshaped before: their `data` says where they live."""
+    """Return the delivery for blobs like these, which must have been reshaped before: `data` shows their device."""
     devices = {_device_of(blob.data) for blob in blobs}
     view = pipeline.parameters.delivery == "view"
     if view and devices != {"cpu"}:
@@ -40,7 +40,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
 
 
 def _can_be_shown(top: Top, blob: Blob) -> bool:
-    """Whether a batch in its slot is already what `blob` shall get; raises ParameterError."""
+    """Return true if a batch in its slot has the values and type of `blob`; raises ParameterError."""
     if not is_as_stored(top) or top.dtype != as_numpy(blob.data).dtype:
         return False
     if not hasattr(blob, "adopt"):
@@ -52,5 +52,5 @@ def _can_be_shown(top: Top, blob: Blob) -> bool:
 
 
 def _device_of(data: Memory) -> str:
-    """`""` for a NumPy array, else torch's name for the device: "cpu", "cuda:1"."""
+    """Return "" for a NumPy array, else torch's name for the device: "cpu", "cuda:1"."""
     return "" if isinstance(data, np.ndarray) else str(data.device)

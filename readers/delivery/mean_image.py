@@ -33,10 +33,10 @@ _LEGACY_SHAPE = ("num", "channels", "height", "width")
 
 
 def load_mean_file(path: Path) -> Mean:
-    """The mean of shape (channels, height, width) in `path`, told by its content to be .npy or .binaryproto.
+    """Return the mean of shape (channels, height, width) in `path`, by its content .npy or .binaryproto.
 
     One leading axis of extent 1 is dropped, as compute_image_mean writes one. Raises ParameterError naming the file
-    where it cannot be read, is neither, or holds something else than one image.
+    if it cannot be read, is neither, or holds something else than one image.
     """
     try:
         content = read_whole(path)
@@ -105,7 +105,7 @@ class MeanImage:
         return np.ascontiguousarray(self.part((0, self._spare_height // 2, self._spare_width // 2)))
 
     def corners(self, notes: AnyArray) -> IndexArray:
-        """Where the part of each row begins in `both`: image, top and left, shape (rows, 3).
+        """Return the start of each row's part in `both`: image, top and left, shape (rows, 3).
 
         `notes`: shape (rows, 3), CropMirror.note of each row. The centres of image and mean lie upon each other; a part
         that would reach beyond a mean smaller than the image is moved back into it.

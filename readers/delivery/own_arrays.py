@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class OwnArray(msgspec.Struct):
-    """A blob over a part of a user's array. `data`: what is delivered into. `given`: the same memory as the user's."""
+    """A blob over a part of a user's array. `given`: that part. `data`: the same memory, as it is delivered into."""
 
     data: Any
     given: Any
@@ -51,7 +51,7 @@ class OwnArrays:
                 )
 
     def blobs(self, shapes: Sequence[Shape]) -> list[OwnArray]:
-        """The memory for a batch of these shapes, one for each top."""
+        """Return the memory for a batch of these shapes, one for each top."""
         return [
             whole if whole.data.shape == shape else OwnArray(_start(whole.data, shape), _start(whole.given, shape))
             for whole, shape in zip(self._whole, shapes, strict=False)
@@ -81,7 +81,7 @@ def _check_names(arrays: Mapping[str, Any], names: Sequence[str]) -> None:
 
 
 def _memory(top: Top, array: Any, rows: int, device: torch.device | None) -> Memory:
-    """What is delivered into, for `array`; raises ParameterError where it does not fit `top`."""
+    """Return the memory of `array` that is delivered into; raises ParameterError if it does not fit `top`."""
     what = f"into: the array for top {top.name!r}"
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(array, torch.Tensor)
@@ -113,7 +113,7 @@ def _memory(top: Top, array: Any, rows: int, device: torch.device | None) -> Mem
 
 
 def _numpy_type(memory: Memory) -> np.dtype[Any] | None:
-    """The type of `memory`; None where NumPy has none like it, such as bfloat16."""
+    """Return the type of `memory`; None if NumPy has none like it, such as bfloat16."""
     if isinstance(memory, np.ndarray):
         return memory.dtype
     name = str(memory.dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""What each top of a net gets out of a batch: its shape, and its values put into memory of that shape."""
+"""The tops of a net: the shape of each in a batch, and its values put into memory of that shape."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class Top(ABC):
     def __init__(self, name: str, dtype: np.dtype[np.generic]) -> None:
         self.name = name
         self.dtype = dtype
-        """The type that its values have where nobody asks for another one."""
+        """The type of its values, unless a blob has another one."""
 
     @abstractmethod
     def largest_shape(self, rows: int) -> Shape:
-        """The shape for `rows` samples of the largest size declared: what is known before there is a batch."""
+        """Return the shape for `rows` samples of the largest size declared, known before there is a batch."""
 
     @abstractmethod
     def shape(self, batch: Batch) -> Shape:
-        """The shape of this very batch, (rows, *sample shape); raises UnequalShapesError."""
+        """Return the shape of this very batch, (rows, *sample shape); raises UnequalShapesError."""
 
     @abstractmethod
     def put(self, batch: Batch, out: AnyArray) -> None:
@@ -46,7 +46,7 @@ class Top(ABC):
 
 
 class _ConvertedTop(Top):
-    """What lies in the slots as `spec` says, and is converted on the way."""
+    """A top whose values lie in the slots as `spec` describes, and are converted on the way."""
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion) -> None:
         super().__init__(name, np.dtype(np.float32) if conversion.changes_values else spec.dtype)
@@ -82,7 +82,7 @@ class EvenTop(_ConvertedTop):
         self._convert(self.rows(batch), out, self.corners(batch))
 
     def corners(self, batch: Batch) -> IndexArray | None:
-        """Where each row's part of the mean image lies, shape (rows, 3); None where all have the same."""
+        """Return the place of each row's part of the mean image, shape (rows, 3); None if all have the same."""
         image, notes = self.conversion.image, batch.tops.get(CROPS)
         return image.corners(notes) if image is not None and isinstance(notes, np.ndarray) else None
 
@@ -90,7 +90,7 @@ class EvenTop(_ConvertedTop):
 class UnevenTop(_ConvertedTop):
     """Samples whose shapes vary: of one shape within a batch, or padded to the batch's largest.
 
-    Only the axes in `varying` are rounded up to `pad.to_multiple_of`: nobody means the colours of an image by that.
+    Only the axes in `varying` are rounded up to `pad.to_multiple_of`, not the colours of an image.
     """
 
     def __init__(self, name: str, spec: ArraySpec, conversion: Conversion, pad: Pad | None) -> None:
@@ -138,7 +138,7 @@ class UnevenTop(_ConvertedTop):
 
 
 class LengthsTop(Top):
-    """How large each sample of a padded top really is, shape (rows, axes that vary)."""
+    """The size of each sample of a padded top before padding, shape (rows, axes that vary)."""
 
     def __init__(self, of: UnevenTop) -> None:
         super().__init__(f"{of.name}_lengths", np.dtype(np.int32))
@@ -204,11 +204,11 @@ class OwnersTop(Top):
 
 
 def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: Path) -> list[Top]:
-    """The tops in their order, followed by what describes them: whose rows they are if they are concatenated, else the
-    lengths of each that is padded.
+    """Return the tops in their order, then those that describe them: the owners of rows that are concatenated, and the
+    lengths of tops that are padded.
 
     `specs`: as they lie in the slots. Mean and scale apply to the first top, as in Caffe's data layers. Raises
-    ParameterError where a mean does not fit, or a top cannot be concatenated.
+    ParameterError if a mean does not fit, or a top cannot be concatenated.
     """
     _check_concatenated(specs, parameters.concatenate)
     first = next(iter(specs))
@@ -238,7 +238,7 @@ def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: 
 
 
 def describes_another(top: Top) -> bool:
-    """Whether a net may do without it."""
+    """Return true for a top that a net may do without."""
     return isinstance(top, LengthsTop | OwnersTop)
 
 
@@ -280,7 +280,7 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
 
 
 def _padded_type(name: str, dtype: np.dtype[np.generic], pad: Pad | None) -> np.dtype[np.generic]:
-    """`dtype` if it can hold the pad value, else a float type that can: -1 is no uint8. Text is padded with none."""
+    """Return `dtype` if it can hold the pad value, else a float type that can: -1 is no uint8. Text is padded by ""."""
     if pad is None or dtype.kind in "SU":
         return dtype
     value = pad.value_of(name)
