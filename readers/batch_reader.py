@@ -325,6 +325,16 @@ class DatasetOverReader(Closing):
         self.reader.close()
 
 
+def owning_reader(dataset: Any, source: SourceLike, arguments: Any) -> BatchReader:
+    """Return the reader of a dataset that always copies; raises ParameterError, also for `copy` and `tuples`."""
+    if "copy" in arguments:
+        raise ParameterError(f"{dataset.__name__} always copies: leave out 'copy'")
+    if "tuples" in arguments:
+        raise ParameterError(f"{dataset.__name__} has its framework's own form of a batch: leave out 'tuples'")
+    check_keywords(dataset, arguments)
+    return BatchReader(source, copy=True, **arguments)
+
+
 class _Span(NamedTuple):
     """A loop that has begun, and the first epoch behind it."""
 

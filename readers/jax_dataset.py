@@ -9,8 +9,8 @@ import jax
 from jax.sharding import Sharding
 
 from ..workers.base.errors import ParameterError
-from .batch_reader import BatchReader, DatasetOverReader
-from .keywords import ReaderArguments, SourceLike, check_keywords, check_no_copy, names_arguments_of
+from .batch_reader import BatchReader, DatasetOverReader, owning_reader
+from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
 
 class JaxDataset(DatasetOverReader):
@@ -33,14 +33,12 @@ class JaxDataset(DatasetOverReader):
     def __init__(
         self, source: SourceLike = None, *, sharding: Sharding | None = None, **arguments: Unpack[ReaderArguments]
     ) -> None:
-        check_no_copy("JaxDataset", arguments)
-        check_keywords(JaxDataset, arguments)
         if jax.process_count() > 1 and arguments.get("world_size") is None:
             arguments["rank"], arguments["world_size"] = jax.process_index(), jax.process_count()
         if sharding is not None:  # which divides the rows of every batch equally
             arguments.setdefault("last_batch", "wrap")
         self._sharding = sharding
-        self.reader = BatchReader(source, copy=True, **arguments)  # JAX may keep an array instead of copying it
+        self.reader = owning_reader(JaxDataset, source, arguments)  # JAX may keep an array instead of copying it
         for name, spec in self.reader.specs.items():
             if spec.dtype.kind not in "biufc":
                 self.close()

@@ -9,11 +9,11 @@ import keras  # type: ignore[import-untyped]
 
 from ..workers.base.checks import nearest
 from ..workers.base.errors import ParameterError
-from .batch_reader import BatchReader, DatasetOverReader
+from .batch_reader import BatchReader, DatasetOverReader, owning_reader
 from .delivery.named_batches import NamedBatch
 from .delivery.tops import describes_another
 from .epoch_iterator import EpochIterator
-from .keywords import ReaderArguments, SourceLike, check_keywords, check_no_copy, names_arguments_of
+from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
 
 class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[misc]
@@ -44,11 +44,9 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         weights: str | None = None,
         **arguments: Unpack[ReaderArguments],
     ) -> None:
-        check_no_copy("KerasDataset", arguments)
-        check_keywords(KerasDataset, arguments)
         super().__init__(workers=1, use_multiprocessing=False)
         arguments.setdefault("epochs", 1)
-        self.reader = BatchReader(source, copy=True, **arguments)
+        self.reader = owning_reader(KerasDataset, source, arguments)
         own = [top.name for top in self.reader.tops if not describes_another(top)]
         self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
         self._epochs = EpochIterator(self.reader)

@@ -102,15 +102,7 @@ def check_reader_parameters(
     return parameters
 
 
-def check_no_copy(what: str, parameters: Mapping[str, object]) -> None:
-    """Raises ParameterError for `copy` or `tuples` to a dataset that gives no choice."""
-    if "copy" in parameters:
-        raise ParameterError(f"{what} always copies: leave out 'copy'")
-    if "tuples" in parameters:
-        raise ParameterError(f"{what} has its framework's own form of a batch: leave out 'tuples'")
-
-
-def check_keywords(reader: type, parameters: Mapping[str, object]) -> None:
+def check_keywords(reader: Callable[..., object], parameters: Mapping[str, object]) -> None:
     """Raises ParameterError for a keyword that `reader` has not. One of its own may be meant, such as `decode`."""
     check_names(parameters, inspect.signature(reader).parameters, reader.__name__)
 

@@ -10,9 +10,9 @@ import tensorflow as tf  # type: ignore[import-untyped]
 
 from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.specs import AnyArray, ArraySpec
-from .batch_reader import BatchReader
+from .batch_reader import BatchReader, owning_reader
 from .epoch_iterator import EpochIterator
-from .keywords import ReaderArguments, SourceLike, check_no_copy, names_arguments_of
+from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
 
 @overload
@@ -41,8 +41,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     if isinstance(source, BatchReader):
         reader = _check_reader(source, arguments)
     else:
-        check_no_copy("TensorFlowDataset", arguments)
-        reader = BatchReader(source, copy=True, **arguments)
+        reader = owning_reader(TensorFlowDataset, source, arguments)
     given = reader.parameters
     always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
     rows = given.batch_size if always_full else None
