@@ -32,7 +32,7 @@ class Fetched(Face):
 
         places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
         chosen = {name: settings[name] for name in ("batch_size", "shuffle", "seed")}
-        return AsyncReader({**places, **chosen}, hdf5_path=source["hdf5"]["path"], nthread=settings["num_loaders"] or 1)
+        return AsyncReader({**places, **chosen}, hdf5_path=source["hdf5"]["path"], nthread=settings["num_loaders"])
 
     def loop(self) -> Iterator[tuple[Any, Any]]:
         self.reader.fetch_data()

@@ -18,8 +18,6 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import (
     EndOfData,
@@ -364,7 +362,7 @@ def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: P
     with BatchReader({"npy": {"data": "a.npy"}}, **settings) as reader:
         os.utime(tmp_path / "a.npy", ns=(1, 1))
         with pytest.raises(
-            SampleError, match=r"start the training again, on files that nobody .* or removes$"
+            SampleError, match=r"start the training again, on files that no program .* or removes$"
         ) as caught:
             next(iter(reader))
     assert isinstance(caught.value.__cause__, SourceError)
@@ -496,49 +494,6 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
 
 
 # ---- the faces
-
-
-def test_an_async_reader_reads_in_process(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    from blobfeed.readers.async_reader import AsyncReader
-
-    path = write_hdf5(tmp_path / "async.h5", SAMPLES)["hdf5"]["path"]
-    got: list[list[list[bytes]]] = []
-    for number in (0, 1):
-        places: dict[str, Any] = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
-        with AsyncReader(hdf5_path=path, nthread=number, batch_size=4, shuffle=True, **places) as reader:
-            got.append([])
-            for _ in range(15):
-                reader.fetch_data()
-                got[-1].append([part.numpy().tobytes() for part in reader.get_next_batch()])
-    assert got[0] == got[1]
-
-
-def test_torch_reads_in_process(sources: dict[str, Any]) -> None:
-    torch = pytest.importorskip("torch")
-    from blobfeed.readers.torch_dataset import TorchDataset
-
-    with TorchDataset(sources["npy"], **SETTINGS, num_loaders=0) as dataset:
-        loader = torch.utils.data.DataLoader(dataset, batch_size=None)
-        assert [bytes_of(batch) for batch in loader] == read(sources["npy"], **SETTINGS, num_loaders=0)
-
-
-class Brightened(MultiProcessInputLayer):
-    def decode(self, sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
-        return {"data": sample["data"] + np.float32(rng.random()), "label": sample["label"]}
-
-
-@pytest.mark.parametrize("layer", [MultiProcessInputLayer, Brightened])
-def test_a_layer_fills_its_blobs_in_process(sources: dict[str, Any], layer: type[MultiProcessInputLayer]) -> None:
-    children = psutil.Process().children()
-    filled = []
-    for number in (0, 2):
-        told = {"source": sources["hdf5"], "batch_size": 8, "num_loaders": number, "shuffle": True}
-        with LayerHarness(layer, told) as harness:
-            filled.append([{n: t.tobytes() for n, t in harness.forward().items()} for _ in range(7)])
-            if not number:
-                assert psutil.Process().children() == children
-    assert filled[0] == filled[1]
 
 
 @pytest.mark.parametrize("prefetch_batches", [10**12, 10**18])

@@ -38,7 +38,7 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     make: Callable[[DirectRows | None], Mapping[int, int]] | None = None
     """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
     and the others in the slot, and returns `replaced`. May be repeated after an interrupt, into other memory. Raises
-    what `Feed.next` raises. `make(None)` makes nothing: rows that have not been made are left out."""
+    what `Feed.next` raises. `make(None)` makes nothing: rows that are not made yet are skipped."""
 
     @cached_property
     def indices(self) -> IndexArray:
