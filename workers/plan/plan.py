@@ -425,7 +425,7 @@ def usable_cores() -> int:
     """
     granted = processors_granted()
     cores = len(os.sched_getaffinity(0))
-    return cores if granted is None else max(1, min(cores, math.ceil(granted)))
+    return cores if granted is None else min(cores, math.ceil(granted))
 
 
 def max_loaders(parameters: Parameters) -> int:

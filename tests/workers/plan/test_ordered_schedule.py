@@ -182,18 +182,20 @@ def made_of(announce: Announce, batch_size: int) -> list[Made]:
 def run(schedule: Schedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[Made]:
     """All batches, with every group announced when its slot is wanted for another."""
     found: list[Made] = []
+    read: dict[int, list[int]] = {}
     group = announced = 0
     while not schedule.finished and not schedule.complaint and len(found) < most:
         opened = group - announced < slots and schedule.has(group)
         if opened:
             for row in range(0, schedule.rows_of(group), 3):  # what tasks of three rows would read
                 for part in schedule.runs(group, row, 3):
-                    memory.read(part.offset, part.rows)
+                    read.setdefault(group, []).extend(memory.read(part.offset, part.rows).tolist())
         group += opened
         moved = memory.draw()
         if announced < group and not (opened or moved):
             announce = schedule.announcement(announced, 0, ())
             assert announce is not None
+            assert np.frombuffer(announce.indices, np.int64).tolist() == read.pop(announced)
             found += made_of(announce, schedule.rounds.parameters.batch_size)
             announced, moved = announced + 1, True
         assert opened or moved or schedule.finished or schedule.complaint, "nothing moves"
