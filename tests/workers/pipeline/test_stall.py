@@ -149,7 +149,7 @@ with pipeline(decode, source, task_timeout_s=LIMIT_S, timeout_s=LIMIT_S, epochs=
 
 
 def test_time_for_which_the_whole_job_is_suspended_counts_for_no_deadline(tmp_path: Path) -> None:
-    limit_s = 5.0
+    limit_s = 3.0
     with trainer(tmp_path, f"LIMIT_S = {limit_s}\n" + GATED) as run:
         run.expect("the next batch has to wait")
         wait_until(lambda: len(list(tmp_path.glob("waits-*"))) == 2, "both loaders have begun a task")
@@ -374,7 +374,7 @@ class Alarm:
 
 @pytest.mark.parametrize("items", [8, 2000])
 def test_interrupts_at_any_moment_of_a_wait_lose_no_batch_and_repeat_none(items: int) -> None:
-    given = parameters(epochs=100)
+    given = parameters(epochs=50)
     alarm = Alarm()
     delivered: list[Delivered] = []
     interrupts = 0
@@ -415,7 +415,7 @@ class _Torn:
 @pytest.mark.parametrize("items", [8, 2000])
 def test_a_release_that_is_interrupted_is_sent_again(items: int, falls_before: bool) -> None:
     """A wait that is interrupted is repeated by its caller, a release that is interrupted is not."""
-    given = parameters(epochs=80, prefetch_batches=1)
+    given = parameters(epochs=30, prefetch_batches=1)
     delivered: list[Delivered] = []
     with Pipeline(given, source=Numbered(items=items)) as pipeline:
         pipeline.peek()
