@@ -224,7 +224,6 @@ class Plan:
 
     # ---- for the others
 
-    @property
     def _drawn_order(self) -> DrawnOrder | None:
         if self.sampling is None:
             return None
@@ -232,7 +231,7 @@ class Plan:
 
     def schedule(self) -> Schedule:
         """Return the schedule for one assembler, from the plan's start."""
-        given, drawn = without_source(self.parameters), self._drawn_order
+        given, drawn = without_source(self.parameters), self._drawn_order()
         if self.shards is not None:
             return Schedule(ShardRounds(given, self.shards.count, self.epoch, self.position))
         order, most = drawn or self.order, self.batches_per_slot
@@ -242,7 +241,7 @@ class Plan:
 
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
-        decoded, given, drawn = self.decoded.value, self.parameters, self._drawn_order
+        decoded, given, drawn = self.decoded.value, self.parameters, self._drawn_order()
         if self.order is not None:
             return IndexedWorker(decoded, self.order, given, place)
         if self.sampling is None or drawn is None:

@@ -349,30 +349,6 @@ def test_what_a_dead_loader_had_only_queued_is_not_blamed() -> None:
         assert ledger.remove_loader(loader) is None
 
 
-def test_a_batch_completed_early_waits_for_its_turn() -> None:
-    ledger = make_ledger()
-    ledger.add_loader(1)
-    ledger.open_groups()
-    first, second = [task for _, task in ledger.assign(0.0)]
-    ledger.done(1, second.id, 0.0)
-    assert [group for group, _ in ledger.announcements()] == []
-    ledger.done(1, first.id, 0.0)
-    assert [group for group, _ in ledger.announcements()] == [0, 1]
-
-
-def test_a_dismissed_loader_ends_its_tasks_and_gets_no_more() -> None:
-    ledger = make_ledger()
-    ledger.rows_per_task = 2
-    ledger.add_loader(1)
-    ledger.add_loader(2)
-    ledger.open_groups()
-    given = list(ledger.assign(0.0))
-    ledger.dismiss_one()
-    assert ledger.dismissed_and_free() == []
-    (dismissed,) = {1, 2} - {loader for loader, _ in _finish_all_and_assign(ledger, given)}
-    assert ledger.dismissed_and_free() == [dismissed]
-
-
 def test_only_loaders_of_this_host_are_dismissed_the_idlest_first_and_each_once() -> None:
     ledger = make_ledger(rows=8)
     ledger.rows_per_task = 1
@@ -388,15 +364,6 @@ def test_only_loaders_of_this_host_are_dismissed_the_idlest_first_and_each_once(
     for task in ledger.assigned(1):
         ledger.done(1, task.id, 0.0)
     assert ledger.dismissed_and_free() == [1, 3]
-
-
-def _finish_all_and_assign(ledger: Ledger, given: list[tuple[int, Task]]) -> list[tuple[int, Task]]:
-    for loader, task in given:
-        ledger.done(loader, task.id, 0.0)
-    for group, _ in list(ledger.announcements()):
-        ledger.release(group)
-    ledger.open_groups()
-    return list(ledger.assign(0.0))
 
 
 def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
@@ -462,18 +429,6 @@ def test_a_turn_touches_as_few_of_4096_tasks_that_wait_for_a_busy_loader_as_of_6
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert operations_a_turn(monkeypatch, 4096) <= operations_a_turn(monkeypatch, 64) <= 2
-
-
-def test_a_turn_that_looks_at_the_whole_queue_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Ledger._next_assignment
-
-    def put_all_back_and_look_again(ledger: Ledger) -> tuple[int, Task] | None:
-        for line in ledger._loaders.values():
-            ledger._put_back_waiting(line)
-        return right(ledger)
-
-    monkeypatch.setattr(Ledger, "_next_assignment", put_all_back_and_look_again)
-    assert operations_a_turn(monkeypatch, 4096, turns=1) > 4096
 
 
 @given(
