@@ -61,7 +61,7 @@ class ShardRounds:
     def __post_init__(self) -> None:
         self._longest = self.parameters.batch_size if self.item else 0
 
-    def place(self, row: int, _most: int = 1) -> Placed | None:
+    def place(self, row: int, _most: int) -> Placed | None:
         """Return the next batch to request; None while the end of the epoch is awaited, and behind the last batch."""
         if self.ended or len(self._ends) == self.shards:
             return None

@@ -130,11 +130,8 @@ class Schedule:
             return None
         if self.rounds.is_computed:
             return Announce(group, slot, replaced, tuple(runs))
-        last = runs[-1].row + runs[-1].rows - 1
-        ends = made.ends[: last // self._batch_size + 1]
-        return Announce(
-            group, slot, replaced, tuple(runs), tuple(ends), b"" if self.drawn is None else self.drawn.indices(runs)
-        )
+        indices = b"" if self.drawn is None else self.drawn.indices(runs)
+        return Announce(group, slot, replaced, tuple(runs), tuple(made.ends), indices)
 
     # ---- draws
 
