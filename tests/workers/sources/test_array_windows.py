@@ -45,6 +45,18 @@ def _hdf5_gzip(folder: Path, parts: Sequence[Part]) -> Any:
     return _hdf5(folder, parts, compression="gzip")
 
 
+def _hdf5_samples(folder: Path, parts: Sequence[Part]) -> Any:
+    """Each sequence is a sample, every third one in chunks."""
+    for number, part in enumerate(parts):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            ends = part["ends"].tolist()
+            for nth, (begin, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+                for top in ("data", "label") if begin < end else ():
+                    layout = {} if nth % 3 else {"chunks": True, "compression": "gzip"}
+                    file.create_dataset(f"{nth}/{top}", data=part[top][begin:end], **layout)
+    return {"hdf5_samples": {"path": "*.h5", "datasets": ["data", "label"]}}
+
+
 def _npy(folder: Path, parts: Sequence[Part]) -> Any:
     for number, part in enumerate(parts):
         for top, values in part.items():
@@ -74,6 +86,7 @@ KINDS: dict[str, Callable[[Path, Sequence[Part]], Any]] = {
     "hdf5": _hdf5,
     "hdf5 chunks": _hdf5_chunks,
     "hdf5 gzip": _hdf5_gzip,
+    "hdf5_samples": _hdf5_samples,
     "npy": _npy,
     "zarr": _zarr,
     "arrays": _arrays,
@@ -100,7 +113,7 @@ def some_parts(draw: st.DrawFn) -> list[Part]:
 def test_windows_are_slices_of_the_sequences(kind: str, data: st.DataObject) -> None:
     parts = data.draw(some_parts())
     length, stride = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
-    bounded = kind == "arrays" or data.draw(st.booleans())
+    bounded = kind in ("arrays", "hdf5_samples") or data.draw(st.booleans())
     step = data.draw(st.sampled_from(["first", "middle", "last", None]))
     slices: list[tuple[Part, int]] = []
     for part in parts:
@@ -110,7 +123,12 @@ def test_windows_are_slices_of_the_sequences(kind: str, data: st.DataObject) -> 
     taken = {"first": 0, "middle": length // 2, "last": length - 1}
     with tempfile.TemporaryDirectory() as folder:
         ((name, options),) = KINDS[kind](Path(folder), parts).items()
-        window = {"length": length, "stride": stride, "boundaries": "ends" if bounded else None, "labels": step}
+        window = {
+            "length": length,
+            "stride": stride,
+            "boundaries": bounded and kind != "hdf5_samples" and "ends",
+            "labels": step,
+        }
         spec = {name: {**options, "window": {option: value for option, value in window.items() if value}}}
         tops = data.draw(st.permutations(["data", "label"]))
         if not slices:

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import FileStamp
 from ..files.paths import PackedNames
+from ..files.remote import Stamp
+from ..stored.layout import Chunked, StoredArray, ThroughLibrary
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,3 +96,12 @@ class SamplesIndex:
 
     def name(self, index: int) -> str:
         return self.names[index].decode(errors="surrogateescape")
+
+    def array(self, data: IndexedData, index: int, file: Stamp) -> StoredArray:
+        """Return where sample `index` of one top lies, as an array by itself."""
+        offset, name = int(data.offsets[index]), self.name(index)
+        shape = data.shape if data.shapes is None else tuple(data.shapes[index].tolist())
+        name = f"{name}/{data.path}" if data.path else name
+        if offset >= 0:
+            return StoredArray(file, name, shape, data.dtype, Chunked(shape, np.array([offset])))
+        return StoredArray(file, name, shape, data.dtype, ThroughLibrary(), others=self.others[-1 - offset])

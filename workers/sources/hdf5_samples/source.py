@@ -21,9 +21,9 @@ from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.grid import LIBRARY_MODULE
+from ..stored.grid import LIBRARY_MODULE, stored_table
 from ..stored.store import FileStore
-from ..table import Column, Table
+from ..table import Column, Table, WindowOptions
 from ..table.columns import OutRows
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -48,6 +48,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    window: samples are windows of several rows, none beyond its data set; see `window` above. Without boundaries.
     """
 
     path: str | tuple[str, ...]
@@ -59,6 +60,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     locking: Locking = None
     allow_external: bool = False
     open_files: Positive | None = None
+    window: WindowOptions | None = None
 
 
 def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
@@ -69,17 +71,20 @@ def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_
     `options`: the fields of HDF5SamplesOptions. `tops`: which of "data" (or `datasets`) and labels, in order.
     """
     checked = check_options(options, HDF5SamplesOptions, _WHAT)
-    wanted = _wanted(checked, tops)
+    wanted, window = _wanted(checked, tops), checked.window
     stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
     key = text_digest(repr((stamps, wanted, checked.allow_external)))
     cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
     index = _make_index(stamps, wanted, checked, cache, key)
+    order = tuple(tops or (*wanted.data, *wanted.labels))
+    if window is not None:
+        return _windows(index, stamps, checked, window, order)
     others = [stamp for stamps in index.others for stamp in stamps]
     samples = IndexedSamples(index, stamps, FileStore([*stamps, *others], checked.locking, checked.open_files))
     return Table(
         "hdf5_samples",
         [samples],
-        tops=tuple(tops or (*wanted.data, *wanted.labels)),
+        tops=order,
         held_in=stamps[0].path,
         where=samples.where,
         options=(wanted, checked.allow_external),
@@ -194,6 +199,68 @@ class IndexedSamples(Column):
         return f"{self._stamps[number].path}:{self._index.name(index)}"
 
 
+def _windows(
+    index: SamplesIndex,
+    stamps: Sequence[Stamp],
+    options: HDF5SamplesOptions,
+    window: WindowOptions,
+    order: Sequence[str],
+) -> Table:
+    """The table of windows: each data set is a sequence of steps, and its labels are those of each of its steps."""
+    if window.boundaries is not None:
+        raise ParameterError(
+            f"{_WHAT}: parameter 'window.boundaries' is {window.boundaries!r}, and here each data set is a sequence of "
+            "its own: leave it out"
+        )
+    files = np.searchsorted(index.starts, np.arange(len(index)), side="right") - 1
+    tops = {
+        top: [index.array(data, number, stamps[file]) for number, file in enumerate(files.tolist())]
+        for top, data in index.data.items()
+        if data.shape
+    }
+    if without := index.data.keys() - tops.keys():
+        raise SourceError(
+            f"{_WHAT}: the samples of {min(without)!r} are single values, which have no steps for windows"
+        )
+    ends = np.cumsum([array.samples for array in next(iter(tops.values()))])
+    return stored_table(
+        "hdf5_samples",
+        tops,
+        window,
+        lambda _: (),
+        limit=options.limit,
+        locking=options.locking,
+        open_files=options.open_files,
+        columns=[Repeated(index.labels, ends)] if index.labels else (),
+        order=order,
+    )
+
+
+class Repeated(Column):
+    """Values of sequences, for each of their steps. `ends`: the step behind each sequence."""
+
+    stores_rows = True
+    reads_ahead = False
+    may_be_empty = True
+
+    def __init__(self, values: Mapping[str, AnyArray], ends: IndexArray) -> None:
+        self._values, self._ends = values, ends
+        self.options = text_digest(repr([(top, each.tobytes()) for top, each in values.items()]))
+        self.specs = {top: ArraySpec(each.shape[1:], each.dtype) for top, each in values.items()}
+
+    def only(self, tops: Collection[str]) -> Column:
+        return Repeated({top: values for top, values in self._values.items() if top in tops}, self._ends)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        numbers = np.searchsorted(self._ends, indices, side="right")
+        for top, values in self._values.items():
+            if top in out:
+                out[top][positions] = values[numbers]
+
+
 def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
     """What to look for: tops that are no data set are attributes; those that `labels` renames have another name."""
     data = {path: path.strip("/") for path in options.datasets} or {_DATA: ""}
@@ -212,7 +279,7 @@ def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
         {top: path for top, path in data.items() if top in wanted} or data,
         {top: name for top, name in labels.items() if top in wanted},
         options.groups,
-        options.limit,
+        None if options.window else options.limit,  # which counts windows then
     )
 
 

@@ -42,11 +42,14 @@ def stored_table(
     open_files: int | None = None,
     chunk_cache_bytes: int = 0,
     others: Sequence[Store[Any]] = (),
+    columns: Sequence[Column] = (),
+    order: Sequence[str] = (),
 ) -> Table:
     """Return the table of these arrays.
 
-    `find`: finds another array, for the boundaries of windows. `others`: further stores that hold values. The rest as
-    for FileStore. Raises SourceError if the arrays of a top differ in the shape or type of their samples.
+    `find`: finds another array, for the boundaries of windows. `others`: further stores that hold values. `columns`:
+    further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore.
+    Raises SourceError if the arrays of a top differ in the shape or type of their samples.
     """
     arrays = [array for parts in tops.values() for array in parts]
     stamps = [stamp for array in arrays for stamp in (array.file, *array.others)]
@@ -60,12 +63,12 @@ def stored_table(
     grids = [Grid(group, files, others) for group in groups.values()]
     table = Table(
         kind,
-        grids,
-        tops=tuple(tops),
+        [*grids, *columns],
+        tops=tuple(order or tops),
         held_in=str(arrays[0]),
         where=grids[0].where,
         limit=None if window else limit,
-        options=[(array.name, array.arrangement) for array in arrays],
+        options=[*((array.name, array.arrangement) for array in arrays), *(column.options for column in columns)],
     )
     if window is None:
         return table

@@ -23,7 +23,7 @@ Step = Literal["first", "middle", "last"]
 
 
 class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The option `window` of hdf5, npy, arrays and zarr: a sample is a window of several steps.
+    """The option `window` of hdf5, hdf5_samples, npy, arrays and zarr: a sample is a window of several steps.
 
     Steps are what would be samples without it; a top of windows has the shape (length, …).
 

@@ -220,6 +220,13 @@ def _hdf5_samples(folder: Path, content: Content) -> Written:
     return Written(folder, {"hdf5_samples": options}, _samples(content), places, files)
 
 
+def _hdf5_samples_windows(folder: Path, content: Content) -> Written:
+    made = _hdf5_samples(folder, content)
+    options = {**made.spec["hdf5_samples"], "window": {"length": 3, "labels": "last"}}
+    places = [f"{place}[0:3]" for place in made.places]
+    return Written(folder, {"hdf5_samples": options}, made.samples, places, made.files)
+
+
 def _zarr(folder: Path, content: Content) -> Written:
     files, places, paths = [], [], []
     for number, part in enumerate(content.parts):
@@ -374,6 +381,7 @@ KINDS: Mapping[str, Kind] = {
     "arrays windows": Kind(partial(_in_windows, _arrays), "memory"),
     "hdf5 windows": Kind(partial(_in_windows, _hdf5), "stamped", has_limit=True),
     "hdf5 gzip windows": Kind(partial(_in_windows, _hdf5_gzip), "stamped", has_limit=True),
+    "hdf5_samples windows": Kind(_hdf5_samples_windows, "stamped", has_limit=True),
     "zarr windows": Kind(partial(_in_windows, _zarr), "whole", has_limit=True),
     "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
     "windows": Kind(_windows, "whole"),
