@@ -6,17 +6,30 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 
-from .faces import Arrays, Face, every_law
+from ..support.reader_data import IMAGE
+from .faces import BATCH, Arrays, Face, every_law
 
 
 class Views(Face):
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         return BatchReader(source, copy=False, **settings)
+
+
+class OwnArrays(Face):
+    """Loops into the user's arrays, of another type than the stored one: 24 numbers of a sample lose nothing by it."""
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        own = {"data": np.empty((BATCH, *IMAGE), np.float64), "label": np.empty(BATCH, np.int64)}
+        for batch in self.reader.into(own):
+            assert all(np.shares_memory(batch[name], own[name]) for name in own)
+            assert (batch["data"] is own["data"]) == (batch.rows == BATCH)
+            yield batch["data"].astype(np.float32), batch["label"]
 
 
 class Tensors(Face):
@@ -50,7 +63,9 @@ class ThroughADataLoader(Face):
         return feed
 
     def loop(self) -> Iterator[tuple[Any, Any]]:
-        yield from ((batch["data"], batch["label"]) for batch in self.loader)
+        for batch in self.loader:
+            assert batch.rows == len(batch["label"])  # a NamedBatch, as the dataset gives it
+            yield batch["data"].numpy(), batch["label"]
 
 
 class Blobs(Face):
@@ -64,6 +79,6 @@ class Blobs(Face):
 
 
 @every_law
-@pytest.mark.parametrize("face", [Arrays, Views, Tensors, Fetched, ThroughADataLoader, Blobs])
+@pytest.mark.parametrize("face", [Arrays, Views, OwnArrays, Tensors, Fetched, ThroughADataLoader, Blobs])
 def test_every_face_keeps_the_contract(face: type[Face], law: Any, tmp_path: Path) -> None:
     law(face, tmp_path)

@@ -170,11 +170,3 @@ def test_the_lengths_of_what_is_padded_are_no_weights_but_may_be_an_input(source
 def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given: dict[str, Any], says: str) -> None:
     with pytest.raises(ParameterError, match=says):
         feed_of(source, **given)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"), [("copy", "KerasDataset always copies"), ("tuples", "KerasDataset has its framework's own form")]
-)
-def test_copies_and_the_form_of_a_batch_are_no_choice(source: dict[str, Any], name: str, says: str) -> None:
-    with pytest.raises(ParameterError, match=f"{says}.*: leave out '{name}'"):
-        feed_of(source, **{name: False})

@@ -14,7 +14,7 @@ from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.sources.table import Table
 
 from tests.support.interrupting import interrupts_in
-from tests.support.reader_data import IMAGE, boxes, images, labels, write_hdf5
+from tests.support.reader_data import IMAGE, boxes, images, write_hdf5
 
 SAMPLES = 10
 
@@ -36,24 +36,6 @@ def arrays(dtype: Any = np.float32) -> dict[str, Any]:
 def narrowed(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
     """A decode hook: images of one to three rows."""
     return {"data": sample["data"][:, : 1 + int(sample["label"]) % 3], "label": sample["label"]}
-
-
-@pytest.mark.parametrize("num_loaders", [0, 1])
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_every_batch_is_put_into_the_users_arrays(source: dict[str, Any], num_loaders: int, dtype: Any) -> None:
-    own = arrays(dtype)
-    with read(source, num_loaders=num_loaders) as reader:
-        for epoch in range(2):
-            rows = []
-            for batch in reader.into(own):
-                assert batch.epoch == epoch
-                rows.append(batch.rows)
-                for name in own:
-                    assert np.shares_memory(batch[name], own[name])
-                    assert (batch[name] is own[name]) == (batch.rows == 4)
-                np.testing.assert_array_equal(own["data"][: batch.rows], images(SAMPLES)[batch.indices])
-                np.testing.assert_array_equal(batch["label"], labels(SAMPLES)[batch.indices])
-            assert rows == [4, 4, 2]
 
 
 def test_a_partial_batch_leaves_the_rest_of_the_arrays_as_it_was(source: dict[str, Any]) -> None:
@@ -131,20 +113,6 @@ def test_batches_are_tuples_of_the_arrays_if_they_are_asked_for(source: dict[str
 # ---- loops, states, Ctrl-C, the end
 
 
-def test_a_loop_is_resumed_where_its_state_was_saved(source: dict[str, Any]) -> None:
-    own = arrays()
-    with read(source) as reader:
-        loop = reader.into(own)
-        next(loop)
-        state = reader.state_dict()
-        rest = [own["label"][: batch.rows].tolist() for batch in loop]
-    with read(source) as resumed:
-        resumed.load_state_dict(state)
-        assert [batch["label"].tolist() for batch in resumed.into(own)] == rest
-        resumed.load_state_dict(state)
-        assert [batch["label"].tolist() for batch in resumed] == rest
-
-
 def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[str, Any]) -> None:
     with read(source, epochs=None, shuffle=False) as reader:
         into = reader.into(own := arrays())
@@ -157,15 +125,6 @@ def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[s
         with pytest.raises(ParameterError):
             reader.into({})
         assert next(plain)["label"].tolist() == [8, 9]
-
-
-def test_nothing_is_put_into_the_arrays_of_a_closed_reader(source: dict[str, Any]) -> None:
-    reader = read(source)
-    loop = reader.into(own := arrays())
-    reader.close()
-    with pytest.raises(PipelineClosed, match="has been closed"):
-        next(loop)
-    assert (own["label"] == -1).all()
 
 
 @pytest.mark.parametrize("then_plain", [False, True])

@@ -209,12 +209,3 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
             monkeypatch.setattr(reader, "parameters", Parameters(**SETTINGS, **wrong))
         with pytest.raises(ParameterError, match="expected device='' and copy=True"):
             TensorFlowDataset(reader)
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [("copy", "TensorFlowDataset always copies"), ("tuples", "has its framework's own form of a batch")],
-)
-def test_copies_and_the_form_of_a_batch_are_no_choice(source: dict[str, Any], name: str, says: str) -> None:
-    with pytest.raises(ParameterError, match=f"{says}.*: leave out '{name}'"):
-        TensorFlowDataset(source, **{**SETTINGS, name: False})
