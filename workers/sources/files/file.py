@@ -86,10 +86,6 @@ class FileStamp:
         """True if it lies on a network file system."""
         return is_network(self.device)
 
-    def maps(self, row_bytes: int) -> bool:
-        """Return true if rows of this size are taken from the file's map."""
-        return are_small(row_bytes) and not self.on_network
-
 
 def are_small(row_bytes: int) -> bool:
     """Return true if rows of this size are taken from a map rather than read."""

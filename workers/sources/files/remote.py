@@ -13,9 +13,9 @@ import functools
 import io
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -59,10 +59,6 @@ class RemoteStamp:
 
     on_network = True
 
-    def maps(self, row_bytes: int) -> bool:
-        """No row is taken from a map."""
-        return False
-
 
 Stamp = FileStamp | RemoteStamp
 
@@ -72,13 +68,63 @@ def stamp_of(path: str) -> Stamp:
     return RemoteStamp.of(path) if is_url(path) else FileStamp.of(path)
 
 
-@dataclass(slots=True)
-class _Range:
-    """Bytes from `start` on that are under way or here. `call`: the number of the call of `read` that asked for it."""
+class Pending(Generic[_Key, _Found]):
+    """Requests that are under way, by key; several keys may share one request.
 
-    start: int
-    answer: Future[memoryview]
-    call: int
+    Threads of this process make them, so that what is wanted together comes at the same time. In process `home` each
+    is made when its answer is taken.
+    """
+
+    def __init__(self, home: int | None = None) -> None:
+        self._home = os.getpid() if home is None else home
+        self._task = 0
+        self._answers: dict[_Key, tuple[Callable[[], _Found], int]] = {}
+
+    def __reduce__(self) -> tuple[type[Self], tuple[int]]:
+        return type(self), (self._home,)
+
+    def __iter__(self) -> Iterator[_Key]:
+        return iter(self._answers)
+
+    def __contains__(self, key: _Key) -> bool:
+        return key in self._answers
+
+    def begin(self) -> None:
+        """Note that a task begins: what was announced and not taken for many tasks is forgotten.
+
+        Some is never taken: a sample that another process puts into a cache meanwhile comes from there.
+        """
+        self._task += 1
+        for key in [key for key, (_, task) in self._answers.items() if task < self._task - _FORGOTTEN_AFTER]:
+            del self._answers[key]
+
+    def has_room(self, wanted: int, most: int) -> bool:
+        """Return true if so many more may be announced: up to `most`, but two tasks in any case."""
+        return len(self._answers) < max(most, 2 * wanted)
+
+    def ask(self, keys: Iterable[_Key], request: Callable[[], _Found]) -> None:
+        """Make a request whose answer is that of all these keys."""
+        at_home = os.getpid() == self._home
+        answer = functools.cache(request) if at_home else threads(os.getpid()).submit(request).result
+        self._answers.update(dict.fromkeys(keys, (answer, self._task)))
+
+    def ask_each(self, keys: Iterable[_Key], request: Callable[[_Key], _Found]) -> None:
+        """Make a request for each key that has none under way."""
+        for key in keys:
+            if key not in self._answers:
+                self.ask((key,), functools.partial(request, key))
+
+    def take(self, key: _Key) -> _Found:
+        """Return the answer for a key that was asked for; raises what the request raised."""
+        try:
+            # Each attempt and all of them together have their deadlines, so this ends.
+            return self._answers.pop(key)[0]()
+        except Exception:
+            self._answers.clear()  # another attempt is to ask again, also for what failed beside it
+            raise
+
+    def clear(self) -> None:
+        self._answers.clear()
 
 
 class RemoteFile:
@@ -89,19 +135,15 @@ class RemoteFile:
     def __init__(self, stamp: RemoteStamp) -> None:
         self.stamp = stamp
         self._store, self._key = locate(stamp.path)
-        self._ranges: dict[tuple[int, int], _Range] = {}
+        self._pending: Pending[tuple[int, int], tuple[int, memoryview]] = Pending(stamp.home)
         self._blocks = _kept_blocks(os.getpid())
-        self._threads = threads(os.getpid()) if os.getpid() != stamp.home else None
-        self._call = 0
 
     def close(self) -> None:
-        self._ranges.clear()
+        self._pending.clear()
 
     def require_intact(self) -> None:
-        """A call of `read` begins: what was announced and never asked for is forgotten."""
-        self._call += 1
-        for wanted in [w for w, found in self._ranges.items() if found.call < self._call - _FORGOTTEN_AFTER]:
-            del self._ranges[wanted]
+        """Note that a task begins: every answer is compared already."""
+        self._pending.begin()
 
     def read(self, offset: int, size: int) -> Bytes:
         return np.frombuffer(self._take([(offset, size)])[0], np.uint8)
@@ -122,7 +164,7 @@ class RemoteFile:
 
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
         """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
-        if sum(size for _, size in self._ranges) < _ANNOUNCED_BYTES:
+        if sum(size for _, size in self._pending) < _ANNOUNCED_BYTES:
             self.fetch(offsets, sizes)
         return False
 
@@ -131,43 +173,25 @@ class RemoteFile:
         if isinstance(sizes, int) and sizes <= _SMALL_ROW:
             offsets, sizes = self._missing_blocks(offsets, sizes)
         pairs = zip(offsets.tolist(), np.broadcast_to(sizes, offsets.shape).tolist(), strict=True)
-        wanted = sorted({pair for pair in pairs if pair[1] and pair not in self._ranges})
+        wanted = sorted({pair for pair in pairs if pair[1] and pair not in self._pending})
         for group in _merged(wanted):
             start, stop = group[0][0], max(offset + size for offset, size in group)
-            found = _Range(start, self._ask(start, stop), self._call)
-            self._ranges.update(dict.fromkeys(group, found))
+            self._pending.ask(group, functools.partial(self._get, start, stop))
 
-    def _ask(self, start: int, stop: int) -> Future[memoryview]:
-        ask = functools.partial(self._store.get, self._key, start, stop, self.stamp.version)
-        if self._threads is not None:
-            return self._threads.submit(ask)
-        done: Future[memoryview] = Future()
-        try:
-            done.set_result(ask())
-        except Exception as error:
-            done.set_exception(error)
-        return done
+    def _get(self, start: int, stop: int) -> tuple[int, memoryview]:
+        return start, self._store.get(self._key, start, stop, self.stamp.version)
 
     def _take(self, wanted: list[tuple[int, int]]) -> list[memoryview]:
-        """The bytes of each (offset, size), which are then forgotten here."""
+        """Return the bytes of each (offset, size), which are then forgotten here."""
         self.fetch(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]))
-        taken = [self._bytes_of(pair) for pair in wanted]
-        for pair in wanted:
-            self._ranges.pop(pair, None)
-        return taken
+        taken = {pair: self._bytes_of(*pair) for pair in dict.fromkeys(wanted)}
+        return [taken[pair] for pair in wanted]
 
-    def _bytes_of(self, wanted: tuple[int, int]) -> memoryview:
-        offset, size = wanted
+    def _bytes_of(self, offset: int, size: int) -> memoryview:
         if not size:
             return memoryview(b"")
-        found = self._ranges[wanted]
-        try:
-            # Each attempt and all of them together have their deadlines, so this ends.
-            data = found.answer.result()
-        except Exception:
-            self._ranges.clear()  # another attempt is to ask again, also for what failed beside it
-            raise
-        return data[offset - found.start : offset - found.start + size]
+        start, data = self._pending.take((offset, size))
+        return data[offset - start : offset - start + size]
 
     # ---- small rows, such as labels: whole blocks are kept, since the next ones lie beside them
 
@@ -217,55 +241,15 @@ def _merged(wanted: list[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield group
 
 
-class Announced(Generic[_Key, _Found]):
-    """The answers of `ask` for keys; threads ask for those that are wanted together, but not in process `home`.
-
-    Of what was announced and not taken the newest `most` are kept, and at least two tasks, which may be read soon. Some
-    is never taken: a sample that another process puts into a cache meanwhile comes from there.
-    """
-
-    def __init__(self, ask: Callable[[_Key], _Found], most: int, home: int) -> None:
-        self._ask = ask
-        self._most = most
-        self._home = home
-        self._under_way: dict[_Key, Future[_Found]] = {}
-
-    def fetch(self, keys: Iterable[_Key]) -> None:
-        """Ask for what is not under way."""
-        if os.getpid() == self._home:
-            return
-        wanted = dict.fromkeys(keys)
-        for key in [key for key in self._under_way if key not in wanted][: -max(self._most, 2 * len(wanted))]:
-            del self._under_way[key]
-        for key in wanted:
-            if key not in self._under_way:
-                self._under_way[key] = threads(os.getpid()).submit(self._ask, key)
-
-    def take(self, key: _Key) -> _Found:
-        """Return what comes of the request for `key` that is under way, or else of asking now."""
-        found = self._under_way.pop(key, None)
-        try:
-            return self._ask(key) if found is None else found.result()
-        except Exception:
-            self.forget()  # another attempt is to ask again, also for what failed beside it
-            raise
-
-    def forget(self) -> None:
-        """Let go of what was announced and not taken."""
-        self._under_way.clear()
-
-
-class WholeObjects(Announced[str, memoryview | None]):
+class WholeObjects(Pending[str, memoryview | None]):
     """Objects that are read as a whole, such as pictures."""
 
-    def __init__(self, home: int | None = None) -> None:
-        super().__init__(_whole, 2 * CONNECTIONS, home or os.getpid())
-
-    def __reduce__(self) -> tuple[type[WholeObjects], tuple[int]]:
-        return WholeObjects, (self._home,)
+    def fetch(self, urls: Iterable[str]) -> None:
+        self.ask_each(urls, _whole)
 
     def content(self, url: str) -> bytes:
-        """All bytes of the object; raises SourceError, FileNotFoundError."""
+        """Return all bytes of the object; raises SourceError, FileNotFoundError."""
+        self.fetch((url,))
         if (data := self.take(url)) is None:
             raise FileNotFoundError("there is no such object")
         return bytes(data)

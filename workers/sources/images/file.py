@@ -16,7 +16,7 @@ from ...base.keys import blake2b
 from ..files.file import in_memory
 from ..files.identity import of_looks, spread
 from ..files.object_stores import objects_below
-from ..files.remote import WholeObjects
+from ..files.remote import CONNECTIONS, WholeObjects
 from ..files.store import Store
 
 _PROBES = 4
@@ -75,8 +75,12 @@ class WholeFiles(Store[int]):
         paths = map(self.path, numbers if self.is_remote else ())
         self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
 
+    def finish(self) -> None:
+        self._objects.begin()
+
     def will_need(self, numbers: Sequence[int]) -> bool:
-        self.fetch(numbers)
+        if self._objects.has_room(len(numbers), 2 * CONNECTIONS):
+            self.fetch(numbers)
         paths = dict.fromkeys(map(self.path, numbers))
         return announce_files([path for path in paths if not (self.is_remote and is_url_path(path))])
 
@@ -104,7 +108,7 @@ class WholeFiles(Store[int]):
         return digest.hexdigest()
 
     def close(self) -> None:
-        self._objects.forget()
+        self._objects.clear()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
-from ..files.remote import Announced, RemoteStamp
+from ..files.remote import Pending, RemoteStamp
 from .chunk_decode import ChunkError, decode_chunk, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -38,26 +37,29 @@ class ObjectRows(ChunkedRows):
         self._layout = layout
         self._chunks = folder_at(layout.folder)
         self._shards = _Shards(layout, self._chunks) if layout.shard else None
-        self._home = array.file.home if isinstance(array.file, RemoteStamp) else os.getpid()
-        self._asked = Announced(self._stored, _MOST_ANNOUNCED, self._home)
+        # Chunks on disk are read one by one, when they are decoded.
+        home = array.file.home if isinstance(array.file, RemoteStamp) else None
+        self._asked: Pending[int, Bytes | None] = Pending(home)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        self._asked.begin()
         self.fetch(indices)
         super().read(indices, positions, rows)
 
     def will_need(self, indices: IndexArray) -> bool:
-        self.fetch(indices)
+        if self._asked.has_room(len(indices), _MOST_ANNOUNCED):
+            self.fetch(indices)
         return False
 
     def fetch(self, indices: IndexArray) -> None:
-        if self._home != os.getpid():
-            self._asked.fetch(self._not_kept(self._numbers(indices)).tolist())
+        self._asked.ask_each(self._not_kept(self._numbers(indices)).tolist(), self._stored)
 
     def _values(self, number: int) -> AnyArray:
         return self._cache.get_or_make(self._key(number), self._decoded, number)
 
     def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
+        self._asked.ask_each((number,), self._stored)
         stored = self._asked.take(number)
         if stored is None:
             return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)

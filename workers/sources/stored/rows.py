@@ -12,7 +12,7 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
-from ..files.file import Bytes, RawFile, by_group, copy_runs
+from ..files.file import Bytes, RawFile, are_small, by_group, copy_runs
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
 from .chunk_decode import ChunkError, decode_chunk
@@ -116,7 +116,7 @@ class StoredRows(ChunkedRows):
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._lies_in_rows = array.lies_in_rows
-        self._maps = file.stamp.maps(self._row_bytes)
+        self._maps = are_small(self._row_bytes) and not file.stamp.on_network
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         if self._array.file.on_network:

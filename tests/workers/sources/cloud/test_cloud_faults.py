@@ -16,6 +16,7 @@ import pytest
 from blobfeed.workers.base.errors import ExtraMissing, SourceError
 from blobfeed.workers.sources.files.object_stores import locate
 from blobfeed.workers.sources.files.remote import WholeObjects
+from blobfeed.workers.sources.images.file import WholeFiles
 
 from blobfeed import BatchReader, SampleError
 from tests.support.object_servers import SECRET, Fault, RangeServer, google_bucket
@@ -118,15 +119,19 @@ def test_what_failed_beside_another_is_asked_for_again(server: RangeServer) -> N
     assert [objects.content(url) for url in urls] == [b"0", b"1", b"2", b"3"]
 
 
-def test_pictures_that_were_announced_and_never_read_give_way_to_the_next(server: RangeServer) -> None:
+def test_pictures_that_were_announced_and_never_read_are_bounded_and_forgotten(server: RangeServer) -> None:
     objects, urls = pictures(server, 200)
+    files = WholeFiles("image_list", [url.encode() for url in urls], b"", prefixed=False, any_remote=True)
+    files._objects = objects
     for first in range(0, 200, 20):
-        objects.fetch(urls[first : first + 20])
-    wait_until(lambda: len(server.requests) == 200, "each is asked for")
-    assert objects.content(urls[199]) == b"199"
-    assert len(server.requests) == 200
-    assert objects.content(urls[0]) == b"0"
-    assert len(server.requests) == 201, "the first one was forgotten"
+        files.will_need(range(first, first + 20))
+    wait_until(lambda: len(server.requests) == 80, "as many are asked for as there is room")
+    for _ in range(10):
+        files.finish()
+    files.will_need([199])
+    assert files.read(199) == b"199"
+    assert files.read(0) == b"0"
+    assert len(server.requests) == 82, "the first one was forgotten"
 
 
 @pytest.mark.parametrize("knows_if_match", [True, False])

@@ -183,7 +183,7 @@ def test_loaders_deliver_the_bytes_that_are_delivered_in_process(name: str) -> N
 # ---- files that are changed, cut or damaged
 
 
-def _overwrite(path: Path) -> None:
+def overwrite(path: Path) -> None:
     """Change a byte in place; the size and the time of modification stay."""
     before = path.stat()
     with path.open("r+b") as file:
@@ -208,7 +208,7 @@ def _cut(path: Path) -> None:
     os.truncate(path, path.stat().st_size // 2)
 
 
-CHANGES = [_overwrite, _replace, _append, _cut, Path.unlink]
+CHANGES = [overwrite, _replace, _append, _cut, Path.unlink]
 
 
 def names(error: object, name: str, path: Path) -> bool:

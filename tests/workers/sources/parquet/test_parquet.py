@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from blobfeed import BatchReader
 from tests.support.object_servers import range_server
-from tests.support.pictures import encoded, photograph
+from tests.support.pictures import encoded, noise, photograph
 from tests.support.stored import in_loader, opened, rows_of
 
 SIZES = st.integers(0, 3)
@@ -178,3 +178,13 @@ def test_a_hugging_face_folder_of_pictures_is_trained_on_to_the_end(tmp_path: Pa
             correct += int((scores.argmax(1) == labels).sum()) * (seen > 3 * 1797)
     assert seen == 4 * 1797
     assert correct / 1797 > 0.9
+
+
+def test_each_column_of_pictures_has_the_size_of_its_own_first_one(tmp_path: Path) -> None:
+    sizes = {"left": (4, 6), "right": (5, 3)}
+    pictures = {name: [encoded(noise(*size), ".png")] * 2 for name, size in sizes.items()}
+    pq.write_table(pa.table(pictures), tmp_path / "a.parquet")
+    source = opened("parquet", tmp_path, path="a.parquet", pictures=["left", "right"], equal_sizes=True)
+    rows = rows_of(source, [1])
+    for name, size in sizes.items():
+        np.testing.assert_array_equal(rows[name][0], noise(*size).transpose(2, 0, 1))
