@@ -120,7 +120,6 @@ SCENARIOS: dict[str, Scenario] = {
     "ready-made, a source of its own": text(HDF5InputLayer, "{path: x, batch_size: 4, source: {hdf5: {}}}"),
     "ready-made, a word for a source": text(HDF5InputLayer, "{path: x, source: y, batch_size: 4}"),
     "npy, a misspelt parameter": text(NpyInputLayer, "{data: x.npy, batchsize: 4}"),
-    "npy, a misspelt end": text(NpyInputLayer, f"{{data: {__file__}, tops: [data], last_bach: drop, batch_size: 4}}"),
     "npy, no files": text(NpyInputLayer, "{batch_size: 4}"),
     "harness, a batch of nothing": over(lambda harness: harness.postprocess([])),
     "harness, batches of no sampler": over(lambda harness: harness.batch_sampler()),
