@@ -129,6 +129,7 @@ class Grid(Column):
         self._others = {top: parts for top, parts in tops.items() if top not in self._rows}
         held = {tuple(files.number(array.file) for array in parts): None for parts in tops.values()}
         self._numbers = [np.array(numbers) for numbers in held]
+        self._only_files = [*dict.fromkeys(number for (number,) in held)] if len(self._first) == 1 else []
         stored = [(array.file.path, [other.path for other in array.others], array.name) for array in arrays]
         self.options = text_digest(repr((stored, [*map(str, (array.arrangement for array in arrays))])))
         self.stores_rows = all(_stores_rows(array) for array in arrays)
@@ -207,9 +208,11 @@ class Grid(Column):
         return parts, indices - self._starts[parts]
 
     def _use(self, parts: IndexArray) -> None:
+        if self._only_files:
+            self._files.use(self._only_files)
+            return
         for numbers in self._numbers:
-            held = numbers[parts]
-            self._files.use(held.tolist() if len(held) == 1 else np.bincount(held).nonzero()[0].tolist())
+            self._files.use(np.bincount(numbers[parts]).nonzero()[0].tolist())
 
     def _by_array(self, indices: IndexArray) -> Iterator[tuple[StoredArray, str, IndexArray, IndexArray]]:
         """The arrays that hold what does not lie in rows: the samples in each, and their positions in `indices`."""
