@@ -5,6 +5,7 @@ A scenario is named by the text that is wrong, so that a line of the file reads 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -14,18 +15,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from blobfeed.layers import LayerHarness, WindowsInputLayer
+from blobfeed.layers.torch_blob import Blob
 from blobfeed.trainer import Net
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
+from blobfeed.trainer.pycaffe import caffe_pb2, io
 from blobfeed.trainer.pycaffe.coord_map import crop
 from blobfeed.trainer.pycaffe.net import Net as CaffeNet
 from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers
+from blobfeed.trainer.pycaffe.solvers import get_solver
 from blobfeed.trainer.solving import snapshot as snapshots
 from blobfeed.trainer.solving.solver import Solver
+from numpy.typing import NDArray
 
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pictures import encoded, noise
-from tests.support.trainer_nets import DATA_LAYER, SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project
+from tests.support.trainer_nets import CPU, DATA_LAYER, SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project
+
+
+def zeros(*shape: int) -> NDArray[np.float32]:
+    return np.zeros(shape, np.float32)
 
 
 def named(kind: str, texts: tuple[str, ...], scenario: Callable[[str], Scenario]) -> dict[str, Scenario]:
@@ -148,6 +158,7 @@ WIRING = (
     'layer { name: "e" type: "Parameter" top: "e" parameter_param { shape { dim: -1 } } }',
     DUMMY + " shape { dim: 2 } data_filler { value: 4 }\n data_filler { type: 'gausian' } } }",
     DUMMY + " num: 8 channels: [3, 1] height: [28, 1] } }",
+    DUMMY + " num: 8 channels: [3, 1] height: [28, 1] width: [28, 1] width: 5 } }",
     DUMMY + " num: 1 shape { dim: 5 } } }",
     DUMMY + ' shape { dim: -2 } data_filler { type: "gaussian" } } }',
     'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "x" }',
@@ -232,6 +243,7 @@ SOLVERS = (
     ('lr_policy: "step"', 'lr_policy: "multistep"'),
     ('lr_policy: "step"', 'lr_policy: "multistep" stepvalue: [5, 3]'),
     ('lr_policy: "step"', 'lr_policy: "poly"'),
+    (SMALL_SOLVER[SMALL_SOLVER.index("lr_policy") : SMALL_SOLVER.index(" random")], 'lr_policy: "poly" power: 1'),
     ('net: "net.prototxt"', ""),
     ('net: "net.prototxt"', 'net: "net.prototxt" train_net: "net.prototxt"'),
     ('net: "net.prototxt"', 'net: "nte.prototxt"'),
@@ -272,6 +284,50 @@ def _net(folder: Path) -> CaffeNet:
     return CaffeNet(folder / "net.prototxt", Phase.TEST)
 
 
+def _feeds_itself(folder: Path) -> CaffeNet:
+    write_project(folder)
+    return CaffeNet(folder / "net.prototxt", Phase.TEST)
+
+
+def _memory(*shape: int) -> Scenario:
+    """A MemoryData layer that gets arrays of `shape`, or runs without any."""
+
+    def scenario(folder: Path) -> Any:
+        layer = 'layer { name: "m" type: "MemoryData" top: "data" top: "label" memory_data_param { batch_size: 2 '
+        (folder / "net.prototxt").write_text(layer + "channels: 1 height: 2 width: 3 } }")
+        net = CaffeNet(folder / "net.prototxt", Phase.TEST)
+        return net.set_input_arrays(zeros(*shape), zeros(shape[0])) if shape else net.forward()
+
+    return scenario
+
+
+def _transformed(step: str, value: Any, name: str = "data") -> Scenario:
+    return lambda folder: getattr(io.Transformer({"data": (1, 3, 12, 10)}), f"set_{step}")(name, value)
+
+
+def _no_image(folder: Path) -> Any:
+    (folder / "none.png").write_bytes(b"text")
+    return io.load_image(folder / "none.png")
+
+
+def _of_windows(**given: Any) -> Scenario:
+    values = {"path": "windows.txt", "crop_size": 9, "batch_size": 4, **given}
+    return lambda folder: LayerHarness(WindowsInputLayer, values, base_dir=folder)
+
+
+def _by_another_solver(folder: Path) -> None:
+    with Solver.from_file(write_project(folder)) as solver:
+        saved = solver.save()
+    with Solver.from_file(
+        write_project(folder, solver=SMALL_SOLVER.replace("momentum: 0.9", 'type: "Adam"'))
+    ) as solver:
+        solver.restore(saved)
+
+
+def _no_end(folder: Path) -> None:
+    get_solver(write_project(folder, solver=SMALL_SOLVER.replace("max_iter: 30", ""))).solve()
+
+
 def _backward(folder: Path) -> Any:
     net = _net(folder)
     net.forward(end="conv")
@@ -305,12 +361,20 @@ def _no_folder(folder: Path) -> None:
     snapshots.check_writable(str(folder / "file" / "small"))
 
 
-def _of_another_net(old: str, new: str) -> Scenario:
+NORMALIZED = SMALL_NET.replace(
+    'name: "ip2" type: "InnerProduct" bottom: "ip1"',
+    'name: "a" type: "InnerProduct" bottom: "ip1" top: "a" inner_product_param { num_output: 12 } }\n'
+    'layer { name: "b" type: "BatchNorm" bottom: "a" top: "b" }\n'
+    'layer { name: "ip2" type: "InnerProduct" bottom: "b"',
+)
+
+
+def _of_another_net(old: str, new: str, net: str = SMALL_NET) -> Scenario:
     def scenario(folder: Path) -> None:
-        path = write_project(folder)
+        path = write_project(folder, net=net)
         with Solver.from_file(path) as solver:
             saved = solver.save()
-        (folder / "net.prototxt").write_text(SMALL_NET.replace(old, new))
+        (folder / "net.prototxt").write_text(net.replace(old, new))
         with Solver.from_file(path) as solver:
             solver.restore(saved)
 
@@ -389,18 +453,46 @@ SCENARIOS: dict[str, Scenario] = {
     **prototxts(*PROTOTXTS),
     "no prototxt": lambda folder: read_prototxt(folder / "n.prototxt", NetParameter, named_by="solver:1:1"),
     "a folder": lambda folder: read_prototxt(folder, NetParameter),
-    **{f"snapshot: {content!r}": _loads(content) for content in (None, b"", b"net: 1", b"\x89HDF\r\n\x1a\n")},
+    **{
+        f"snapshot: {content!r}": _loads(content)
+        for content in (None, b"", b"PK\x03\x04 half", b"net: 1", b"\x89HDF\r\n\x1a\n")
+    },
     "snapshot: of another program": _somebody_elses,
     "snapshot: no folder": _no_folder,
     "snapshot: other shapes": _of_another_net("num_output: 12", "num_output: 13"),
     "snapshot: another layer": _of_another_net('"ip2"', '"ip3"'),
+    "snapshot: a layer of a later place": _of_another_net('name: "ip1"', 'name: "a"', NORMALIZED.replace('"a"', '"c"')),
+    "snapshot: a layer without weights now": _of_another_net('"BatchNorm"', '"ReLU"', NORMALIZED),
+    "snapshot: another solver": _by_another_solver,
     "snapshot: other data": _of_another_net('name: "data"', 'name: "images"'),
     "Net: a top missing": _called_with(data=(2, 4)),
     "Net: no input": _called_with(ip1=(2, 12)),
     "Net: phase": _phase,
+    "caffe.Solver: no end": _no_end,
     "caffe.Net: no phase": lambda folder: CaffeNet(folder / "net.prototxt"),
     "caffe.Net: other names": lambda folder: _net(folder).forward(image=np.zeros(2)),
     "caffe.Net: other rows": lambda folder: _net(folder).forward(data=np.zeros((3, 1, 6, 6))),
+    "caffe.Net: other outputs": lambda folder: _net(folder).forward_backward_all(data=np.zeros(2), sum=np.zeros(2)),
+    "caffe.Net: no inputs": lambda folder: _feeds_itself(folder).forward(foo=1),
+    "caffe.Net: no rows": lambda folder: _feeds_itself(folder).forward_all(),
+    "caffe.Net: no weights": lambda folder: _net(folder).copy_from(folder / "none.caffemodel"),
+    "caffe.Net: MemoryData": lambda folder: _net(folder).set_input_arrays(zeros(1, 1, 1, 1), zeros(1)),
+    **{f"MemoryData: {shape}": _memory(*shape) for shape in ((), (3, 1, 2, 3), (4, 1, 1, 3), (0, 1, 2, 3))},
+    "blob: no shape": lambda folder: Blob(CPU).data,
+    "blob: negative": lambda folder: Blob(CPU).reshape(2, -1),
+    "caffe.io: no image": _no_image,
+    "caffe.io: resize": lambda folder: io.resize_image(np.zeros((2, 2, 1)), (1, 1), 2),
+    "caffe.io: encoded": lambda folder: io.datum_to_array(caffe_pb2.Datum(encoded=True)),
+    "caffe.io: axes": lambda folder: io.array_to_datum([1]),
+    "Transformer: transpose": _transformed("transpose", (0, 1)),
+    "Transformer: channel_swap": _transformed("channel_swap", (3, 1, 0)),
+    "Transformer: mean": _transformed("mean", np.zeros((3, 5, 5))),
+    "Transformer: input": _transformed("raw_scale", 1, "image"),
+    "windows: means": _of_windows(mean_value=[1.0, 2.0]),
+    "windows: mean nan": _of_windows(mean_value=[math.nan]),
+    "windows: mean text": _of_windows(mean_value=["a"]),
+    "windows: mean large": _of_windows(mean_value=1e300),
+    "windows: scale nan": _of_windows(scale=math.nan),
     "caffe.Net: no layer": lambda folder: _net(folder).forward(end="fc"),
     "caffe.Net: backward": _backward,
     "crop: product": _crop(lambda data: layers.InnerProduct(data, num_output=2)),

@@ -44,21 +44,18 @@ class _DataLayer(PythonLayer):
         raise NotImplementedError
 
     def _located(self, name: str) -> str:
-        return str(self.context.net.beside(name).absolute())
+        return name and str(self.context.net.beside(name).absolute())
+
+    def _transform(self) -> dict[str, object]:
+        options = self.param.transform_param
+        mean = {"mean_value": tuple(options.mean_value), "mean_file": self._located(options.mean_file)}
+        return {"mirror": options.mirror, "crop_size": options.crop_size, **mean}
 
     def _of_images(self) -> dict[str, object]:
         """The parameters that Data and ImageData share: transform_param, and the label if it has a top."""
-        options = self.param.transform_param
-        transform = {
-            "scale": options.scale,
-            "mirror": options.mirror,
-            "crop_size": options.crop_size,
-            "mean_value": tuple(options.mean_value),
-            "mean_file": self._located(options.mean_file) if options.mean_file else "",
-        }
         return {
             "tops": ("data", "label")[: len(self.param.top)],
-            "transform": transform,
+            "transform": {"scale": self.param.transform_param.scale, **self._transform()},
             "rand_skip": self.options.rand_skip,
             "seed": self.context.generators.data_seed,
         }
@@ -111,7 +108,7 @@ class ImageData(_DataLayer):
         options = self.options
         # Relative paths in a list that lies in the working directory are taken from there, as in Caffe.
         is_beside = (self.context.folder / options.source).exists()
-        root = self._located(options.root_folder) if options.root_folder else "" if is_beside else str(Path.cwd())
+        root = self._located(options.root_folder) or ("" if is_beside else str(Path.cwd()))
         source = {
             "path": self._located(options.source),
             "root_folder": root,
@@ -169,11 +166,8 @@ class WindowData(_DataLayer):
         names = ("context_pad", "crop_mode", "fg_threshold", "bg_threshold", "fg_fraction", "scale")
         return {
             "path": self._located(options.source),
-            "root_folder": options.root_folder and self._located(options.root_folder),
-            "crop_size": transform.crop_size,
-            "mirror": transform.mirror,
-            "mean_value": tuple(transform.mean_value),
-            "mean_file": transform.mean_file and self._located(transform.mean_file),
+            "root_folder": self._located(options.root_folder),
+            **self._transform(),
             "seed": self.context.generators.data_seed,
             **{name: getattr(options, name) for name in names},
         }

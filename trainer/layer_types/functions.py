@@ -196,7 +196,7 @@ row("ArgMax", _argmax, "out_max_val top_k axis?")
 row("Flatten", lambda x, axis, end_axis: x.flatten(axis, end_axis), "axis end_axis")
 row("Reduction", _reduction, "operation axis coeff")
 row("Reshape", _reshape, "options")
-row("Softmax", _softmax, "axis", in_place=True)
+each("Softmax", _softmax, "axis", top_shapes=Layer.top_shapes)
 row("Tile", lambda x, tiles, axis: torch.cat([x] * tiles, axis), "tiles axis")
 
 

@@ -59,13 +59,6 @@ def test_reshape_takes_only_plain_integers(shape: tuple[object, ...]) -> None:
         Blob(CPU).reshape(*shape)  # type: ignore[arg-type]
 
 
-def test_what_would_abort_caffe_is_an_error() -> None:
-    with pytest.raises(BlobError, match="before it had a shape"):
-        Blob(CPU).data  # noqa: B018
-    with pytest.raises(BlobError, match="negative"):
-        Blob(CPU).reshape(2, -1)
-
-
 def test_data_cannot_be_replaced() -> None:
     with pytest.raises(AttributeError):
         shaped(1).data = torch.zeros(1)  # type: ignore[misc, assignment]

@@ -11,7 +11,6 @@ from blobfeed.trainer.prototxt.blob_proto import read_blob
 from blobfeed.trainer.pycaffe import caffe_pb2, io
 from blobfeed.trainer.pycaffe.classifier import Classifier
 from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.sources.lmdb.datum import datum_class
 
 from tests.support.trainer_nets import with_inputs
@@ -34,9 +33,6 @@ def test_an_image_is_rgb_between_0_and_1(tmp_path: Path) -> None:
     path = write_image(tmp_path / "image.png", IMAGE)  # BGR for OpenCV
     np.testing.assert_array_equal(io.load_image(path), IMAGE[:, :, ::-1].astype(np.float32) / 255)
     assert io.load_image(str(path), color=False).shape == (12, 10, 1)
-    (tmp_path / "none.png").write_bytes(b"text")
-    with pytest.raises(ParameterError, match=r"none.png is no image"):
-        io.load_image(tmp_path / "none.png")
 
 
 def test_a_linear_resize_is_opencvs() -> None:
@@ -45,8 +41,6 @@ def test_a_linear_resize_is_opencvs() -> None:
     for size in ((20, 15), (7, 6)):
         np.testing.assert_allclose(io.resize_image(image, size), cv2.resize(image, size[::-1]), rtol=1e-3, atol=1e-2)
     assert io.resize_image(image, (24, 20), interp_order=0)[::2, ::2].tolist() == image.tolist()
-    with pytest.raises(ParameterError, match="interp_order must be one of 0, 1, 3, got 2"):
-        io.resize_image(image, (1, 1), 2)
 
 
 def test_a_transformer_prepares_an_image_and_gives_it_back() -> None:
@@ -66,15 +60,6 @@ def test_a_transformer_prepares_an_image_and_gives_it_back() -> None:
     assert transformer.raw_scale["data"] == 255
     assert transformer.input_scale["data"] == 0.5
     assert (transformer.transpose["data"], transformer.channel_swap["data"]) == ((2, 0, 1), (2, 1, 0))
-    for name, value, reason in (
-        ("transpose", (0, 1), "transpose .* needs 0 to 2"),
-        ("channel_swap", (3, 1, 0), "channel_swap .* needs 0 to 2"),
-        ("mean", np.zeros((3, 5, 5)), r"has the shape \(3, 5, 5\), and the input \(3, 12, 10\)"),
-    ):
-        with pytest.raises(ParameterError, match=reason):
-            getattr(transformer, f"set_{name}")("data", value)
-    with pytest.raises(ParameterError, match="'image' is no input"):
-        transformer.set_raw_scale("image", 1)
 
 
 def test_arrays_become_messages_and_come_back() -> None:
@@ -88,10 +73,6 @@ def test_arrays_become_messages_and_come_back() -> None:
         assert datum.label == 7
         assert io.datum_to_array(datum).dtype == stored.dtype
         np.testing.assert_array_equal(io.datum_to_array(datum), stored)
-    with pytest.raises(ParameterError, match="encoded"):
-        io.datum_to_array(DATUM(encoded=True))
-    with pytest.raises(ParameterError, match="channels, height, width"):
-        io.array_to_datum([1])
 
 
 def test_ten_crops_are_four_corners_the_center_and_their_mirrors() -> None:

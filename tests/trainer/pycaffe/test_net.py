@@ -9,7 +9,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
+from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
@@ -254,8 +254,6 @@ def test_all_rows_go_forward_and_back_in_batches_of_the_net(tmp_path: Path) -> N
     close(outputs["prob"], net.forward_all(data=rows)["prob"])
     net.forward(data=rows[2:4])
     close(gradients["data"][2:4], net.backward(prob=diffs[2:4])["data"])
-    with pytest.raises(NetError, match="expected an array for each of data, prob; got data, sum"):
-        net.forward_backward_all(data=rows, sum=diffs)
 
 
 def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_path: Path) -> None:
@@ -263,10 +261,6 @@ def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_
     net = Net(tmp_path / "net.prototxt", TRAIN)
     weights = {name: weight for name, weight in net.blob_loss_weights.items() if weight}
     assert (list(net.blob_loss_weights), weights) == (list(net.blobs), {"loss": 1.0})
-    with pytest.raises(NetError, match=r"the net has no blobs that take an array here, .*; got \['foo'\]"):
-        net.forward(foo=1)
-    with pytest.raises(NetError, match="the net has no blobs that take an array"):
-        net.forward_all()
 
 
 def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
@@ -285,8 +279,6 @@ def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     assert np.all(other.params["conv"][0].data == 5)
     other.forward(data=drawn(2, 1, 6, 6))
     close(other.blobs["prob"].data, net.forward(data=drawn(2, 1, 6, 6))["prob"])
-    with pytest.raises(SnapshotError, match="cannot be read"):
-        net.copy_from("none.caffemodel")
 
 
 def test_what_was_written_by_way_of_one_net_is_seen_by_all_that_share_the_weights(tmp_path: Path) -> None:
@@ -346,23 +338,6 @@ def test_backward_before_any_forward_goes_over_the_blobs_as_they_are(tmp_path: P
         net.backward()
     assert np.any(nets[0].blobs["data"].diff)
     np.testing.assert_array_equal(nets[1].blobs["data"].diff, nets[0].blobs["data"].diff)
-
-
-def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
-    net = Net(write(tmp_path), TEST)
-    with pytest.raises(NetError, match="needs a phase"):
-        Net(write(tmp_path))
-    with pytest.raises(NetError, match="expected an array for each of data; got image"):
-        net.forward(image=drawn(2))
-    with pytest.raises(NetError, match=r"'data' has the shape \(2, 1, 6, 6\), and the array for it \(3, 1, 6, 6\)"):
-        net.forward(data=drawn(3, 1, 6, 6))
-    with pytest.raises(NetError, match="no layer 'fc'; its layers are data, conv"):
-        net.forward(end="fc")
-    net.forward(end="conv")
-    with pytest.raises(NetError, match=r"'prob'.* backward needs a forward"):
-        net.backward()
-    with pytest.raises(ValueError, match="weights cannot be reshaped"):
-        net.params["conv"][0].reshape(1)
 
 
 def test_the_small_net_gives_the_gradients_of_training(tmp_path: Path) -> None:

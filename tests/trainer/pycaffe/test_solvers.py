@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import NetError, PrototxtError
+from blobfeed.trainer.prototxt.errors import NetError
 from blobfeed.trainer.pycaffe import mode, solvers
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
@@ -52,8 +52,6 @@ def test_the_class_names_the_type_whatever_the_file_says(tmp_path: Path) -> None
         assert solver.param.type == name.removesuffix("Solver")
     started(solver, "adam").step(10)
     assert_weights(solver, "adam", 10)
-    with pytest.raises(PrototxtError, match="AdaGrad has no momentum"):
-        solvers.AdaGradSolver(path)
 
 
 def test_forward_backward_and_update_are_a_step(tmp_path: Path) -> None:
@@ -110,10 +108,6 @@ def test_a_script_that_counts_its_steps_needs_no_max_iter(tmp_path: Path, capsys
     solver = get_solver(write_project(tmp_path, solver=SMALL_SOLVER.replace("max_iter: 30", "display: 2")))
     solver.step(2)
     assert capsys.readouterr().out.startswith("iteration 2: loss")
-    with pytest.raises(PrototxtError, match=r"solver\.prototxt.*max_iter is needed"):
-        solver.solve()
-    with pytest.raises(PrototxtError, match="'poly' needs max_iter"):
-        get_solver(write_project(tmp_path, solver='net: "net.prototxt" base_lr: 1 lr_policy: "poly" power: 1'))
     solver.close()
 
 

@@ -108,27 +108,6 @@ def test_names_of_layers_may_have_slashes(tmp_path: Path, suffix: str) -> None:
     }
 
 
-def test_history_of_weights_that_are_not_learnt_is_zero_in_caffes_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    path = write_project(tmp_path)
-    net = (tmp_path / "net.prototxt").read_text().replace("{ lr_mult: 1 }", "{ lr_mult: 0 }")
-    (tmp_path / "net.prototxt").write_text(net)
-    path.write_text(path.read_text() + "snapshot_format: BINARYPROTO")
-    with Solver.from_file(path) as solver:
-        solver.step()
-        solver.save()
-        state = solver.caffe_path("solverstate")
-        weights = solver.train_net.weights()
-    assert [bool(blob.any()) for blob in read_state(state).history] == [False, True, True, True]
-    with Solver.from_file(path) as solver:
-        solver.restore(state)
-        assert solver.iteration == 1
-        assert torch.equal(solver.train_net.weights()["ip2"][0], weights["ip2"][0])
-        solver.step()
-
-
 def test_fine_tuning_takes_what_layers_have_by_name(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     with Solver.from_file(path) as solver:
