@@ -1,4 +1,4 @@
-"""The ends of a net: blobs that its user or a filler fills, learnt blobs, and blobs that no layer reads."""
+"""The begin of a net: blobs that its user or a filler fills, and learnt blobs."""
 
 from __future__ import annotations
 
@@ -136,14 +136,3 @@ class Parameter(Layer):
 
     def forward(self) -> Tensors:
         return (torch.clone(self.blobs[0]),)
-
-
-@layer_type("Silence")
-class Silence(Layer):
-    """Keeps its bottoms out of the net's outputs."""
-
-    bottoms = ANY
-    tops = range(1)
-
-    def forward(self, *bottom: Tensor) -> Tensors:
-        return ()

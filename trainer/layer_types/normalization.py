@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -12,7 +12,8 @@ from torch.nn import functional
 
 from ..prototxt.schema import Message, NormRegion
 from .blobs import Shape
-from .layer import Elementwise, Tensors, layer_type
+from .functions import each
+from .layer import Elementwise, Layer, Tensors, layer_type
 
 
 @layer_type("BatchNorm")
@@ -120,42 +121,29 @@ class Bias(_Aligned):
         return (bottom[0] + self._aligned(summand),)
 
 
-@layer_type("LRN")
-class LRN(Elementwise):
-    """Divides each number by a power of the mean square of its neighbours across channels or in its own."""
-
-    in_place = False
-
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self.need_axes(4, bottom[0])
-        return [bottom[0]]
-
-    def forward(self, bottom: Tensor) -> Tensors:
-        return (cast(Tensor, _LocalNorm.apply(bottom, self.options, self._neighbours)),)  # type: ignore[no-untyped-call]
-
-    def _neighbours(self, numbers: Tensor) -> Tensor:
-        """The mean of each number's window; positions outside the blob count as 0."""
-        size = self.options.local_size
-        if self.options.norm_region == NormRegion.WITHIN_CHANNEL:
-            return functional.avg_pool2d(numbers, size, 1, size // 2)
-        if numbers.device.type == "cpu":
-            # A product with a band matrix over the channels: twice as fast as the pooling below.
-            channel = torch.arange(numbers.shape[1], device="cpu")
-            band = (channel[:, None] - channel).abs() <= size // 2
-            return functional.conv2d(numbers, (band / size)[:, :, None, None])
-        window, pad = (size, 1, 1), (size // 2, 0, 0)
-        return functional.avg_pool3d(numbers.unsqueeze(1), window, 1, pad).squeeze(1)
+def _neighbours(numbers: Tensor, options: Message) -> Tensor:
+    """The mean of each number's window; positions outside the blob count as 0."""
+    size = options.local_size
+    if options.norm_region == NormRegion.WITHIN_CHANNEL:
+        return functional.avg_pool2d(numbers, size, 1, size // 2)
+    if numbers.device.type == "cpu":
+        # A product with a band matrix over the channels: twice as fast as the pooling below.
+        channel = torch.arange(numbers.shape[1], device="cpu")
+        band = (channel[:, None] - channel).abs() <= size // 2
+        return functional.conv2d(numbers, (band / size)[:, :, None, None])
+    window, pad = (size, 1, 1), (size // 2, 0, 0)
+    return functional.avg_pool3d(numbers.unsqueeze(1), window, 1, pad).squeeze(1)
 
 
 class _LocalNorm(torch.autograd.Function):
     """x · s^-beta with s = k + alpha · neighbours(x²). Its own backward is four times as fast as autograd's steps."""
 
     @staticmethod
-    def forward(ctx: Any, bottom: Tensor, options: Message, neighbours: Callable[[Tensor], Tensor]) -> Tensor:
-        scale = neighbours(bottom.square()).mul_(options.alpha).add_(options.k)
+    def forward(ctx: Any, bottom: Tensor, options: Message) -> Tensor:
+        scale = _neighbours(bottom.square(), options).mul_(options.alpha).add_(options.k)
         factor = scale.pow(-options.beta)
         top = bottom * factor
-        ctx.options, ctx.neighbours = options, neighbours
+        ctx.options = options
         ctx.save_for_backward(bottom, scale, factor, top)
         return top
 
@@ -163,6 +151,16 @@ class _LocalNorm(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, diff: Tensor) -> tuple[Tensor | None, ...]:
         bottom, scale, factor, top = ctx.saved_tensors
-        # The windows are symmetric, so the transpose of `neighbours` is `neighbours`.
-        shared = ctx.neighbours((diff * top).div_(scale))
-        return (diff * factor).addcmul_(bottom, shared, value=-2 * ctx.options.beta * ctx.options.alpha), None, None
+        # The windows are symmetric, so the transpose of `_neighbours` is `_neighbours`.
+        shared = _neighbours((diff * top).div_(scale), ctx.options)
+        return (diff * factor).addcmul_(bottom, shared, value=-2 * ctx.options.beta * ctx.options.alpha), None
+
+
+def _local_norm(x: Tensor, options: Message) -> Tensor:
+    """Divides each number by a power of the mean square of its neighbours across channels or in its own."""
+    if x.dim() != 4:
+        raise ValueError("needs a bottom of 4 axes")
+    return cast(Tensor, _LocalNorm.apply(x, options))  # type: ignore[no-untyped-call]
+
+
+each("LRN", _local_norm, "options", in_place=False, top_shapes=Layer.top_shapes)

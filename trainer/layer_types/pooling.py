@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn import functional
 from ..prototxt.schema import PoolMethod, RoundMode
 from .blobs import Shape
 from .convolution import read_sizes
+from .functions import row
 from .layer import Layer, Tensors, layer_type
 
 
@@ -135,27 +137,22 @@ def _draw(
     return windows.gather(2, (sums < limits).sum(2, keepdim=True)).squeeze(2)
 
 
-@layer_type("SPP")
-class SPP(Layer):
+def _pyramid(x: Tensor, options: Any) -> Tensor:
     """Spatial pyramid pooling: 1, 2, 4, ... windows along each axis, flattened and joined: (batch, numbers)."""
+    if x.dim() != 4:
+        raise ValueError("needs a bottom of 4 axes")
+    sizes, levels = x.shape[2:], list[Tensor]()
+    for level in range(options.pyramid_height):
+        kernel = tuple(-(-size // 2**level) for size in sizes)
+        pad = tuple((edge * 2**level - size + 1) // 2 for edge, size in zip(kernel, sizes, strict=True))
+        if any(before >= edge for before, edge in zip(pad, kernel, strict=True) if before):
+            raise ValueError(
+                f"pyramid_height {options.pyramid_height} is too large: a window of its kernel {kernel} (pad {pad}) "
+                "would hold only padding"
+            )
+        counts = tuple(pooled_size(*each) for each in zip(sizes, kernel, kernel, pad, strict=True))
+        levels += pool(x, kernel, kernel, pad, counts, average=options.pool == PoolMethod.AVE)
+    return levels[0] if len(levels) == 1 else torch.cat([top.flatten(1) for top in levels], 1)
 
-    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self.need_axes(4, bottom[0])
-        return super().top_shapes(*bottom)
 
-    def forward(self, bottom: Tensor) -> Tensors:
-        options = self.options
-        sizes = bottom.shape[2:]
-        levels = []
-        for level in range(options.pyramid_height):
-            kernel = tuple(-(-size // 2**level) for size in sizes)
-            pad = tuple((edge * 2**level - size + 1) // 2 for edge, size in zip(kernel, sizes, strict=True))
-            if any(before >= edge for before, edge in zip(pad, kernel, strict=True) if before):
-                raise self.context.misfit(
-                    f"pyramid_height {options.pyramid_height} is too large for a bottom {tuple(bottom.shape)}: a "
-                    f"window of its kernel {kernel} (pad {pad}) would hold only padding"
-                )
-            counts = tuple(pooled_size(*each) for each in zip(sizes, kernel, kernel, pad, strict=True))
-            (top,) = pool(bottom, kernel, kernel, pad, counts, average=options.pool == PoolMethod.AVE)
-            levels.append(top)
-        return (levels[0],) if len(levels) == 1 else (torch.cat([top.flatten(1) for top in levels], 1),)
+row("SPP", _pyramid, "options")
