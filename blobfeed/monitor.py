@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import termios
 import time
+import tty
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from glob import iglob
 from itertools import pairwise
 from pathlib import Path
+from select import select
 from typing import Any
 
 from rich.console import Console, Group, RenderableType
@@ -37,7 +41,13 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _COLORS = {Blame.TRAINER: "green", Blame.STUCK: "red", Blame.DEATHS: "red"}
 _LONG_S = 2.0
 _WIDTH = 110
-
+_FACTS = 52
+"""Columns of the facts' names and numbers; what is left beside them has the picture of the stall and of the slots."""
+_CELLS = ("loader", "process", "does", "sample", "for", "CPU", "memory")
+_SPARED = ("memory", "CPU", "process", "for")
+"""The columns that narrow terminals do without, the first one first."""
+_WHERE = 16
+"""The least columns for the place of a sample, which is folded."""
 
 _LINK = f"/memfd:{NAME} (deleted)"
 
@@ -66,7 +76,7 @@ class Monitor:
 
 
 def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Path | None) -> None:
-    """Show the pipelines until Ctrl-C or, with `once` or without a terminal to draw in, for `seconds`.
+    """Show the pipelines until `q` or Ctrl-C or, with `once` or without a terminal to draw in, for `seconds`.
 
     Raises BlobfeedError if there is none.
     """
@@ -78,12 +88,8 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
             "close()"
         )
     if not (once or as_json or svg) and sys.stdout.isatty() and not Console().is_dumb_terminal:
-        with Live(view(seen), console=Console(), auto_refresh=False, screen=True) as live:
-            while seen:
-                time.sleep(1)
-                seen = monitor.look()
-                live.update(view(seen), refresh=True)
-        print("all pipelines have ended")
+        if _follow(monitor, seen):
+            print("all pipelines have ended")
         return
     end = time.monotonic() + seconds
     while (left_s := end - time.monotonic()) > 0:
@@ -93,13 +99,42 @@ def watch(pid: int | None, *, once: bool, as_json: bool, seconds: float, svg: Pa
         print(json.dumps([as_mapping(readings) for readings in seen], indent=2))
         return
     console = Console(record=svg is not None, width=_WIDTH if svg is not None else None)
-    console.print(view(seen))
+    console.print(view(seen, console.width))
     if svg is not None:
         # Removes rich's fonts, which a viewer would fetch from the network.
         picture = console.export_svg(title="blobfeed monitor")
         with writing(svg):
             text = re.sub(r"@font-face \{.*?\}\s*|<!--.*?-->\s*", "", picture, flags=re.DOTALL)
             svg.write_text(text, encoding="utf-8")
+
+
+def _follow(monitor: Monitor, seen: list[Readings]) -> bool:
+    """Redraw the pipelines each second; returns true when all have ended, false after `q` or Ctrl-C."""
+    console = Console()
+    has_keys = sys.stdin.isatty()
+    way = Text(f"{'q or ' * has_keys}Ctrl-C leaves; the pipelines go on", "dim")  # on top: a long view is cut below
+    live = Live(console=console, auto_refresh=False, screen=True)
+    with suppress(KeyboardInterrupt), live, _unbuffered_keys() if has_keys else nullcontext():
+        while seen:
+            live.update(Group(way, view(seen, console.width)), refresh=True)
+            if not has_keys:
+                time.sleep(1)
+            elif select([sys.stdin], [], [], 1)[0] and os.read(sys.stdin.fileno(), 64) in (b"q", b"Q", b""):
+                return False
+            seen = monitor.look()
+        return True
+    return False
+
+
+@contextmanager
+def _unbuffered_keys() -> Iterator[None]:
+    """Let the terminal hand over each key at once and without an echo; Ctrl-C stays a signal."""
+    before = termios.tcgetattr(sys.stdin)
+    try:
+        tty.setcbreak(sys.stdin)
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
 # ---- under /proc: without a port, and without the pipelines' help
@@ -179,12 +214,15 @@ def _loader(line: Line, now: Reading, before: Reading) -> dict[str, Any]:
 # ---- for people
 
 
-def view(shown: list[Readings]) -> RenderableType:
-    return Group(*(_panel(as_mapping(readings)) for readings in shown)) if shown else Text("no pipeline runs")
+def view(shown: list[Readings], width: int = _WIDTH) -> RenderableType:
+    """Draw the pipelines in `width` columns: narrow ones show fewer numbers of each loader, and cut no word."""
+    return (
+        Group(*(_panel(as_mapping(readings), width - 4) for readings in shown)) if shown else Text("no pipeline runs")
+    )
 
 
-def _panel(shown: dict[str, Any]) -> Panel:
-    """Draw one pipeline from the values of `as_mapping`."""
+def _panel(shown: dict[str, Any], width: int) -> Panel:
+    """Draw one pipeline from the values of `as_mapping`; `width`: the columns within the frame."""
     found, whole = shown["diagnosis"], shown["diagnosis_since_start"]
     sentences = [Text(found["sentence"], f"bold {_COLORS.get(found['blame'], 'yellow')}")]
     if whole["blame"] != found["blame"]:
@@ -194,13 +232,15 @@ def _panel(shown: dict[str, Any]) -> Panel:
     counted = f", counted {at_once} at a time" if at_once > 1 else ""
     facts.add_row("batches", f"{shown['batches']:,}{counted}", f"{shown['batches_per_s']:,.1f}/s")
     facts.add_row("samples", f"{shown['samples']:,}", f"{shown['samples_per_s']:,.0f}/s")
-    stall = Text(sparkline(shown["stall_history"]), "yellow")
+    beside = max(0, width - _FACTS)
+    stall = Text(sparkline(shown["stall_history"][-beside:] if beside else []), "yellow")
     facts.add_row("making them" if shown["in_process"] else "stall", f"{shown['stall_share']:.1%} of the time", stall)
     if not shown["in_process"]:
         full, filling = shown["slots_full"], shown["slots_filling"]
         empty = max(0, shown["slots"] - full - filling)
         marks = Text.assemble(("■" * full, "green"), ("▣" * filling, "yellow"), ("□" * empty, "dim"))
-        facts.add_row("slots", f"{full} full, {filling} being filled, {empty} empty", marks)
+        words = f"{full} full, {filling} being filled, {empty} empty"
+        facts.add_row("slots", words, marks if len(marks) <= beside else "")
     faults = f"{shown['loader_deaths']} deaths, {shown['replaced']} bad samples replaced"
     facts.add_row("faults", Text(faults, "red" if shown["loader_deaths"] else ""), "")
     if any(shown["cache"].values()):
@@ -209,29 +249,36 @@ def _panel(shown: dict[str, Any]) -> Panel:
         )
     if nodes := Counter(loader["node"] for loader in shown["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = Text(f"{shown['source']}, trainer {shown['trainer']}")
-    loaders = () if shown["in_process"] else ("", _loaders(shown["loader_states"]))
-    return Panel(Group(*sentences, "", facts, *loaders), title=title)
+    title = Text(f"{shown['source']}, trainer {shown['trainer']}", overflow="fold")
+    fits = len(title) <= width - 2
+    loaders = () if shown["in_process"] else ("", _loaders(shown["loader_states"], width))
+    heading = () if fits else (title,)
+    return Panel(Group(*heading, *sentences, "", facts, *loaders), title=title if fits else None)
 
 
-def _loaders(loaders: list[dict[str, Any]]) -> Table:
+def _loaders(loaders: list[dict[str, Any]], width: int) -> Table:
+    rows = [_cells(loader) for loader in loaders]
+    widths = {name: max([len(name), *(len(row[name]) for row in rows)]) + 2 for name in _CELLS}
+    for name in _SPARED:
+        if sum(widths.values()) + _WHERE > width:
+            del widths[name]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    for name in ("loader", "process", "does", "sample", "for", "CPU", "memory"):
-        table.add_column(name, justify="left" if name == "does" else "right")
-    table.add_column("where", no_wrap=True, overflow="ellipsis")
-    for loader in loaders:
-        node, is_long = loader["node"], loader["seconds"] > _LONG_S and loader["activity"] != "waiting"
-        table.add_row(
-            str(loader["loader"]),
-            str(loader["pid"]),
-            loader["activity"],
-            str(loader["sample"]) if loader["sample"] >= 0 else "",
-            Text(f"{loader['seconds']:.1f} s", "red" if is_long else ""),
-            "" if node else f"{loader['cpu']:.0%}",
-            "" if node else f"{loader['resident'] / 2**20:,.0f} MiB",
-            Text(f"on {node}" if node else loader["where"]),
-        )
+    for name in widths:
+        table.add_column(name, justify="left" if name == "does" else "right", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    for loader, row in zip(loaders, rows, strict=True):
+        is_long = loader["seconds"] > _LONG_S and loader["activity"] != "waiting"
+        cells = (Text(row[name], "red" if is_long and name == "for" else "") for name in widths)
+        table.add_row(*cells, Text(f"on {loader['node']}" if loader["node"] else loader["where"]))
     return table
+
+
+def _cells(loader: dict[str, Any]) -> dict[str, str]:
+    numbers = ("", "") if loader["node"] else (f"{loader['cpu']:.0%}", f"{loader['resident'] / 2**20:,.0f} MiB")
+    sample = str(loader["sample"]) if loader["sample"] >= 0 else ""
+    seconds = f"{loader['seconds']:.1f} s"
+    cells = (str(loader["loader"]), str(loader["pid"]), loader["activity"], sample, seconds, *numbers)
+    return dict(zip(_CELLS, cells, strict=True))
 
 
 def sparkline(shares: list[float]) -> str:

@@ -3,15 +3,17 @@ a stuck loader, one whose loaders die."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from typer.testing import CliRunner
 from blobfeed.cli import app
 from blobfeed.monitor import Monitor, Readings, as_mapping, sparkline, view
 
-from .support.waiting import wait_until
+from .support.waiting import readable, wait_until
 from .support.watched_trainer import STUCK_AT
 
 ROOT = str(Path(__file__).resolve().parent.parent)
@@ -187,6 +189,47 @@ def test_batches_that_share_a_slot_are_said_to_be_counted_together() -> None:
         next(iter(reader))
         printed = CliRunner().invoke(app, ["monitor", here, "--once", "--seconds", "0.1"])
     assert re.search(r"batches  0, counted \d+ at a time", printed.stdout)
+
+
+@pytest.mark.parametrize("width", [36, 48, 60, 80, 110])
+def test_a_narrow_terminal_cuts_no_word(starving: Trainer, width: int) -> None:
+    monitor = Monitor(starving.pid)
+    wait_until(lambda: len(as_mapping(monitor.look()[0])["loader_states"]) == 2, "both loaders run")
+    drawn = {}
+    for columns in (width, 200):
+        console = Console(width=columns, record=True, file=io.StringIO())
+        console.print(view(monitor.look(), columns))
+        drawn[columns] = console.export_text()
+    assert max(map(len, drawn[width].splitlines())) <= width
+    assert "…" not in drawn[width]
+    known = {*re.findall(r"[A-Za-z]+", drawn[200]), "read", "reading", "decode", "decoding", "waiting", "starting"}
+    assert set(re.findall(r"[A-Za-z]{2,}", drawn[width])) <= known
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl-C"])
+def test_a_key_leaves_the_view_and_a_line_says_so(starving: Trainer, key: bytes) -> None:
+    command = [sys.executable, "-m", "blobfeed", "monitor", str(starving.pid)]
+    pid, terminal = pty.fork()
+    if not pid:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.execve(command[0], command, {**os.environ, "TERM": "xterm"})
+    shown = bytearray()
+
+    def says_how_to_leave() -> bool:
+        if readable(terminal, 0.1):
+            shown.extend(os.read(terminal, 1 << 16))
+        return b"q or Ctrl-C leaves" in shown
+
+    try:
+        wait_until(says_how_to_leave, "the view is drawn")
+        os.write(terminal, key)
+        with suppress(OSError):  # EIO: it has ended
+            while part := os.read(terminal, 1 << 16):
+                shown += part
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, shown.decode()
+    finally:
+        os.close(terminal)
+    assert starving.poll() is None
 
 
 def test_without_a_pipeline_there_is_a_message() -> None:

@@ -21,13 +21,16 @@ def shortened(error: _Error) -> _Error:
 
     A BlobfeedError keeps no frame, since its text says what happened, and only a cause that was set on purpose. Any
     other exception keeps its frames from the first one outside this package, such as a hook's. If all frames are this
-    package's, the fault is here, and they stay.
+    package's, the fault is here, and they stay; those of a cause go if the BlobfeedError has its text.
     """
     if isinstance(error, BlobfeedError):
         error.with_traceback(None)
         error.__suppress_context__ = True
-        if error.__cause__ is not None:
-            shortened(error.__cause__)
+        cause = error.__cause__
+        if cause is not None:
+            shortened(cause)
+            if str(cause) and str(cause) in str(error) and _from_outside(cause.__traceback__) is None:
+                cause.with_traceback(None)
     else:
         # No plain assignment: an exception that is a frozen dataclass refuses that.
         error.with_traceback(_from_outside(error.__traceback__) or error.__traceback__)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -32,6 +32,9 @@ loaders each side would wait for the other to read: a deadlock."""
 _DEATHS_BEYOND = 8
 """The run ends after this many deaths in a row plus two for each loader, with no task done in between. A sample on
 which loaders die is isolated after at most seven."""
+
+_LOGGED_ALIKE = 3
+"""The deaths of the same kind on the same sample that are logged. Batches prefetched beyond it hold it again."""
 
 _log = logging.getLogger("blobfeed")
 
@@ -86,6 +89,7 @@ class LoaderPool:
         self._failed_starts: list[str] = []
         self._failed_tasks: list[str] = []
         self._next_start = 0.0
+        self._alike: Counter[tuple[int, str]] = Counter()
 
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
@@ -183,7 +187,10 @@ class LoaderPool:
         """
         self._board.add(Count.LOADER_DEATHS)
         self._board.note_death(str(death))
-        _log.warning("a loader died: %s", death)
+        alike = death.last.sample, death.how
+        self._alike[alike] += 1
+        if death.last.sample < 0 or self._alike[alike] <= _LOGGED_ALIKE:
+            _log.warning("a loader died: %s", death)
         if not was_idle:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
         deaths = len(self._failed_starts) + len(self._failed_tasks)

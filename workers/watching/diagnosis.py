@@ -80,7 +80,7 @@ def in_process(seconds: float, making_s: float) -> str:
     """The sentence of a pipeline without loaders: the trainer makes the batches itself, which has taken `making_s`."""
     share = min(1.0, making_s / seconds) if seconds > 0 else 0.0
     if share < STALL_SHARE:
-        return f"the trainer is the bottleneck: reading, in its own process, takes only {_percent(share)} of the time"
+        return f"the net is the bottleneck: reading takes {_percent(share)} of each step"
     return (
         f"the trainer makes its batches itself, which takes {_percent(share)} of the time: loaders would do that "
         "beside it, if cores are free (num_loaders)"
