@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -106,9 +107,9 @@ def test_files_are_found_in_pages_by_their_path_and_in_docstrings_by_their_name(
 
 def test_every_page_is_in_the_navigation() -> None:
     text = (ROOT / "mkdocs.yml").read_text()
-    nav = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
-    named = {page for part in nav for page in ([part] if isinstance(part, str) else next(iter(part.values())))}
-    assert named == {"index.md", *(page.name for page in PAGES[1:])}
+    first, *parts = yaml.safe_load(text[text.index("\nnav:") :])["nav"]
+    assert first == {"Overview": "index.md"}  # its heading is the site's name, which the header has
+    assert {page for part in parts for page in next(iter(part.values()))} == {page.name for page in PAGES[1:]}
 
 
 # ---- commands
@@ -243,6 +244,23 @@ def test_a_diagram_of_text_becomes_lines_arrows_and_words(diagram: ModuleType) -
 # ---- the site, in a browser
 
 
+_MEASURING = """<script>window.addEventListener("load", () => {
+    const wider = document.documentElement.scrollWidth - window.innerWidth
+    const names = [...document.querySelectorAll("td:first-child code")]
+    const broken = names.filter(name => name.getClientRects().length > 1).length
+    console.log("measured " + JSON.stringify({page: Math.max(0, wider), broken}))
+})</script>"""
+
+
+def measured(page: Path, folder: Path, size: tuple[int, int]) -> dict[str, int]:
+    """Return the pixels by which the page is wider than the window, and the number of names in two lines."""
+    copy = page.with_name("measured.html")
+    copy.write_text(page.read_text() + _MEASURING)
+    (line,) = re.findall(r"measured ({.*?})", console_of(copy, folder, size))
+    found: dict[str, int] = json.loads(line.replace("\\", ""))
+    return found
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_its_pages_without_an_error(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs", reason="make docs installs what the site needs")
@@ -253,6 +271,7 @@ def test_the_site_is_built_without_a_warning_and_its_pages_without_an_error(tmp_
         for page in ("index.html", "architecture.html", "parameters.html"):
             assert (tmp_path / "site" / page).exists()
             assert console_of(tmp_path / "site" / page, tmp_path, size) == ""
+            assert measured(tmp_path / "site" / page, tmp_path, size) == {"page": 0, "broken": 0}
     architecture = (tmp_path / "site" / "architecture.html").read_text()
     assert '<div class="diagram"><svg' in architecture
     assert "<table>\n<tr>" not in (tmp_path / "site" / "index.html").read_text()
