@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 from ..workers.base.errors import BlobfeedError, ParameterError
 from ..workers.base.extras import is_installed
 from ..workers.base.files import require_ending, writing
-from ..workers.watching.trace import load
+from ..workers.watching.trace import is_written, load
 from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 
@@ -34,7 +34,7 @@ h1 { font-size: 1.4rem; } h2 { font-size: 1.05rem; margin: 0 0 .5rem; }
 .numbers, .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); }
 .cards { grid-template-columns: repeat(auto-fit, minmax(min(100%, 30rem), 1fr)); margin-top: 1rem; }
 .card, .numbers div { background: var(--card); border: 1px solid var(--line); border-radius: .5rem; padding: .8rem;
-  min-width: 0; }
+  min-width: 0; overflow-x: auto; }
 .numbers b { display: block; font-size: 1.4rem; } .faint, .numbers span { color: var(--faint); font-size: .85rem; }
 .wide { grid-column: 1 / -1; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; } td, th { text-align: left; padding: .25rem .5rem;
@@ -59,7 +59,8 @@ def write_report(paths: Sequence[Path], target: Path, found: Found | None) -> No
             begin = file.read(1 << 16)
             is_trace = begin.startswith(b"[") or b'"traceEvents"' in begin
         if is_trace:
-            parts.append(_about_trace(path.name, run_facts(load(path)), found))
+            goes_on = is_written(path)
+            parts.append(_about_trace(path.name, run_facts(load(path)), found, goes_on))
         else:
             losses |= {f"{path} {net}".removesuffix(" train"): curve for net, curve in read_losses(path).items()}
     if losses:
@@ -79,7 +80,7 @@ def _page(parts: Sequence[str]) -> str:
     )
 
 
-def _about_trace(name: str, facts: RunFacts, found: Found | None) -> str:
+def _about_trace(name: str, facts: RunFacts, found: Found | None, goes_on: bool) -> str:
     waited = facts.batch_ms["trainer"]["wait"] * facts.batches / 1000
     numbers = {
         "batches": f"{facts.batches:,}",
@@ -100,7 +101,11 @@ def _about_trace(name: str, facts: RunFacts, found: Found | None) -> str:
         _card("Faults", _faults(facts)),
     ]
     boxes = "".join(f"<div><b>{number}</b><span>{words}</span></div>" for words, number in numbers.items())
-    return f'<h1>{html.escape(name)}</h1><div class="numbers">{boxes}</div><div class="cards">{"".join(cards)}</div>'
+    so_far = "<p>The run goes on: this is what it has done so far.</p>" if goes_on else ""
+    said = f"<p><strong>{html.escape(facts.diagnosis)}</strong></p>{so_far}"
+    return (
+        f'<h1>{html.escape(name)}</h1>{said}<div class="numbers">{boxes}</div><div class="cards">{"".join(cards)}</div>'
+    )
 
 
 def _card(title: str, content: str, *, wide: bool = False) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import heapq
 import json
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..workers.base.errors import ParameterError
+from ..workers.transport.status_board import Activity
+from ..workers.watching.diagnosis import diagnose
+from ..workers.watching.interval import Interval, SlowSample
 
 Series = NDArray[np.float64]
 
@@ -61,6 +65,8 @@ class RunFacts:
     deaths: Sequence[Death]
     cache: Mapping[str, int]
     """Samples of the decoded cache: hits, misses, damaged."""
+    diagnosis: str
+    """The sentence of the monitor over the whole run."""
 
 
 def run_facts(trace: Mapping[str, Any]) -> RunFacts:
@@ -83,6 +89,13 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     working = defaultdict(list)
     for task in tasks:
         working[task["args"]["loader"]].append(task)
+    made = _samples([task["args"] for task in tasks])
+    deaths = [
+        Death((event["ts"] - begin) / 1e6, event["args"].get("loader", -1), event["args"].get("sample"))
+        for event in events
+        if event["name"] == "death"
+    ]
+    about = next((event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "blobfeed"), {})
     return RunFacts(
         batches=sum(batches),
         samples=sum(batches) * batch_size,
@@ -92,14 +105,51 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         stall=covered((span for span in spans if span["name"] == "wait"), edges),
         loaders={loader: covered(working[loader], edges) for loader in sorted(working)},
         batch_ms=_batch_ms(spans, tasks, batches),
-        **_samples([task["args"] for task in tasks]),
+        **made,
         cache=next((event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "cache"), {}),
-        deaths=[
-            Death((event["ts"] - begin) / 1e6, event["args"].get("loader", -1), event["args"].get("sample"))
-            for event in events
-            if event["name"] == "death"
-        ],
+        deaths=deaths,
+        diagnosis=_diagnosis(spans, tasks, made, deaths, about),
     )
+
+
+def _diagnosis(
+    spans: Sequence[Mapping[str, Any]],
+    tasks: Sequence[Mapping[str, Any]],
+    made: Mapping[str, Any],
+    deaths: Sequence[Death],
+    about: Mapping[str, Any],
+) -> str:
+    """Return what the monitor would say of the run from its first batch on; a trace knows no times of processors."""
+    first = min(span["ts"] + span["dur"] for span in spans if span["name"] == "copy")
+    seconds = (max(span["ts"] + span["dur"] for span in spans) - first) / 1e6
+    waits = [span["dur"] / 1e6 for span in spans if span["name"] == "wait" and span["ts"] >= first]
+    loaders = len({task["args"]["loader"] for task in tasks}) - len(deaths)
+    work = [sum(task["args"].get(name, 0.0) for task in tasks) / 1e3 for name in _LOADER_WORK]
+    spent = dict(zip((Activity.READING, Activity.DECODING, Activity.POSTPROCESSING), work, strict=True))
+    spent[Activity.WAITING] = max(0.0, loaders * seconds - sum(task["dur"] for task in tasks) / 1e6)
+    index, slowest_ms = next(iter(made["slowest"]), (-1, 0.0))
+    seen = Interval(
+        seconds=seconds,
+        batches=0,
+        samples=0,
+        stall_s=sum(waits),
+        waiting_s=0.0,
+        begun=True,
+        loaders=max(1, loaders),
+        slots=0,
+        slots_full=0,
+        deaths=len(deaths),
+        last_death=f"loader {deaths[-1].loader}" if deaths else "",
+        spent_s=tuple(spent.get(each, 0.0) for each in Activity),
+        measured_s=0.0,
+        cpu_s=0.0,
+        delay_s=0.0,
+        median_s=float(np.median(made["sample_ms"])) / 1e3 if made["sample_ms"].size else 0.0,
+        slowest=SlowSample(slowest_ms / 1e3, index, 1, "", 0, Activity.DECODING) if index >= 0 else None,
+        present=None,
+        in_process=not tasks,
+    )
+    return diagnose(seen, about.get("cores") or len(os.sched_getaffinity(0))).sentence
 
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:

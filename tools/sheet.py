@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,7 @@ def draw_sheet(
     """
     if not cv2.haveImageWriter(str(target)):
         raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
+    found = None
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
             plan, base_dir = stack.enter_context(plan_of_net(Path(paths[0])))
@@ -80,7 +81,8 @@ def draw_sheet(
             given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **more}
             base_dir, is_bgr = Path.cwd(), found.is_bgr
             plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)
-        seen = look(plan, base_dir, is_bgr)
+        declared = found.declared if found is not None else plan.parameters.source
+        seen = look(plan, base_dir, is_bgr, class_names(declared, base_dir))
     sheet = drawn(seen)
     with writing(target):
         target.write_bytes(cv2.imencode(target.suffix, sheet)[1].tobytes())
@@ -89,7 +91,15 @@ def draw_sheet(
         _show(target, console)
 
 
-def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
+def class_names(declared: object, base_dir: Path) -> Sequence[str]:
+    """Return the names in the `classes.txt` beside an image list, by number; none without that file."""
+    listed = declared.get("image_list") if isinstance(declared, Mapping) else None
+    name = listed.get("path") if isinstance(listed, Mapping) else listed
+    path = (base_dir / str(name)).with_name("classes.txt")
+    return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
+
+
+def look(plan: Plan, base_dir: Path, is_bgr: bool, classes: Sequence[str] = ()) -> Seen:
     """Some samples of `plan` as they arrive in the net: after decode, crop, mirror, postprocess, mean and scale."""
     decoded = plan.decoded.value
     count = len(decoded.source) if isinstance(decoded, SampleDecoder) else _SAMPLES
@@ -104,18 +114,24 @@ def look(plan: Plan, base_dir: Path, is_bgr: bool) -> Seen:
     labels = epochs[0][1:]
     captions = [
         f"#{index} "
-        + ", ".join(f"{top.name} {_said(values[row])}" for top, values in zip(written, labels, strict=True))
+        + ", ".join(
+            f"{top.name} {_said(values[row], classes if top.name == 'label' else ())}"
+            for top, values in zip(written, labels, strict=True)
+        )
         for row, index in enumerate(indices.tolist())
     ]
     return Seen([list(arrays[0]) for arrays in epochs], captions, is_bgr)
 
 
-def _said(value: AnyArray) -> str:
+def _said(value: AnyArray, classes: Sequence[str]) -> str:
     """A label in a caption: a number, or the first words of a text."""
     item = value.item()
     if isinstance(item, bytes):
         item = item.decode(errors="replace")
-    return shorten(item, 20, placeholder=" …") if isinstance(item, str) else f"{item:g}"
+    if isinstance(item, str):
+        return shorten(item, 20, placeholder=" …")
+    name = classes[item] if isinstance(item, int) and 0 <= item < len(classes) else ""
+    return f"{item:g} {shorten(name, 30, placeholder=' …')}".rstrip()
 
 
 def _is_picture(shape: tuple[int, ...]) -> bool:

@@ -16,7 +16,7 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise
 from blobfeed.tools.recognise import source_of
-from blobfeed.tools.sheet import Seen, drawn, look
+from blobfeed.tools.sheet import Seen, class_names, drawn, look
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import ArraySpec
@@ -290,6 +290,19 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
             assert (np.stack(seen.pictures[epoch]) == batch["data"]).all()
     assert len(seen.pictures) == 6
     assert seen.captions == [f"#{number} label {number}, name cat {number}" for number in range(6)]
+
+
+def test_the_sheet_names_the_classes_of_a_list(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / "pets" / name).mkdir(parents=True)
+        (tmp_path / "pets" / name / "a.png").write_bytes(encoded(picture(8, 8), ".png"))
+    found = source_of([str(tmp_path / "pets")], None, tmp_path / "train.txt")
+    source = found.open()
+    plan = make_plan(check_parameters({"source": found.declared, "batch_size": 2}), Hooks(), tmp_path, True, source)
+    seen = look(plan, tmp_path, is_bgr=True, classes=class_names(found.declared, tmp_path))
+    source.close()
+    assert seen.captions == ["#0 label 0 cat", "#1 label 1 dog"]
+    assert class_names({"image_list": str(tmp_path / "none" / "train.txt")}, tmp_path) == ()
 
 
 def test_texts_stand_beside_their_pictures_whatever_their_type(tmp_path: Path) -> None:

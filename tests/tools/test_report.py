@@ -236,6 +236,7 @@ def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
     text = page.read_text()
     for title in ("Throughput and stall", "What the time of a batch", "Loaders at work", "How long", "Faults", "Loss"):
         assert f"<h2>{title}" in text
+    assert "</h1><p><strong>one sample takes 50 times the median, 0.05 s: index 4711; the trainer waits" in text
     assert "loader 2 died" in text
     assert "<b>75.0%</b><span>of the samples were in the cache" in text
     assert "3 damaged samples in the cache" in text
@@ -279,10 +280,15 @@ def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
     with BatchReader(source, batch_size=8, epochs=1, num_loaders=1, trace=str(tmp_path / "run.json")) as reader:
         assert len(list(reader)) == 8
         left = (tmp_path / "run.json").read_bytes()
+        result = run(tmp_path / "run.json", "--out", tmp_path / "so_far.html")
+        assert result.exit_code == 0, result.output
+        assert "The run goes on" in (tmp_path / "so_far.html").read_text()
     (tmp_path / "killed.json").write_bytes(left)
     result = run(tmp_path / "killed.json", "--out", tmp_path / "report.html")
     assert result.exit_code == 0, result.output
-    assert "<h1>killed.json</h1>" in (tmp_path / "report.html").read_text()
+    page = (tmp_path / "report.html").read_text()
+    assert "<h1>killed.json</h1>" in page
+    assert "The run goes on" not in page
 
 
 def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:

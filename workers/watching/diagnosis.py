@@ -68,11 +68,9 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
     if not seen.begun:
         return Diagnosis(Blame.STARTING, f"starting: there is no batch yet, and {_count(seen.loaders, 'loader')}")
     if seen.stall_share < STALL_SHARE:
-        return Diagnosis(
-            Blame.TRAINER,
-            f"the trainer is the bottleneck: it waits for data {_percent(seen.stall_share)} of the time, and "
-            f"{seen.slots_full} of {seen.slots} slots are full",
-        )
+        full = f", and {seen.slots_full} of {seen.slots} slots are full" if seen.slots else ""
+        sentence = f"the trainer is the bottleneck: it waits for data {_percent(seen.stall_share)} of the time{full}"
+        return Diagnosis(Blame.TRAINER, sentence)
     return _of_a_stall(seen, cores)
 
 

@@ -38,6 +38,7 @@ class Interval:
     """True after the first batch."""
     loaders: int
     slots: int
+    """0 if it is not known."""
     slots_full: int
     deaths: int
     last_death: str

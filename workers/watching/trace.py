@@ -62,7 +62,8 @@ class TraceFile:
             os.ftruncate(descriptor, 0)
             trace = cls(descriptor)
             first = _process_names(trace._pid, "trainer", 0)
-            run = {"name": "blobfeed", "ph": "M", "pid": trace._pid, "args": {"version": 2, **about._asdict()}}
+            args = {"version": 2, "cores": len(os.sched_getaffinity(0)), **about._asdict()}
+            run = {"name": "blobfeed", "ph": "M", "pid": trace._pid, "args": args}
             os.write(descriptor, b"[\n" + _line([run, *first]))
         except BlockingIOError:
             os.close(descriptor)
@@ -122,6 +123,16 @@ class TraceFile:
         """Give the descriptor back."""
         self._works = False
         os.close(self.descriptor)
+
+
+def is_written(path: Path) -> bool:
+    """Return true while a pipeline appends to the trace."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
 
 
 def _process_names(pid: int, name: str, place: int) -> list[Event]:
