@@ -95,7 +95,9 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
         for event in events
         if event["name"] == "death"
     ]
-    about = next((event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "blobfeed"), {})
+    about: Mapping[str, Any] = next(
+        (event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "blobfeed"), {}
+    )
     return RunFacts(
         batches=sum(batches),
         samples=sum(batches) * batch_size,
