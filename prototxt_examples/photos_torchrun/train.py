@@ -33,7 +33,8 @@ def main(path: str) -> None:
         for _ in range(EPOCHS):
             for batch in train:
                 optimizer.zero_grad()
-                nn.functional.cross_entropy(model(batch["data"]), batch["label"].long()).backward()
+                loss = nn.functional.cross_entropy(model(batch["data"]), batch["label"].long())
+                loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
     if dist.get_rank() == 0:
         with photos(path, train=False, rank=0, world_size=1) as valid, torch.no_grad():
