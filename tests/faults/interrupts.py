@@ -133,7 +133,7 @@ _GIVEN: dict[str, Any] = {"batch_size": _BATCH, "num_loaders": 1, "timeout_s": 6
 def _layer(source: Source, interrupts: int, seed: int, **given: Any) -> tuple[int, Ledger]:
     device = given.pop("device", "")
     with LayerHarness(MultiProcessInputLayer, {"source": source, **_GIVEN, **given}, device=device) as harness:
-        return _forwards(harness.layer, harness.forward, lambda: harness.tops, interrupts, seed)
+        return _forwards(harness.layer.state_dict, harness.forward, lambda: harness.tops, interrupts, seed)
 
 
 def _in_process(source: Source, interrupts: int, seed: int) -> tuple[int, Ledger]:
@@ -143,18 +143,18 @@ def _in_process(source: Source, interrupts: int, seed: int) -> tuple[int, Ledger
 
 
 def _forwards(
-    held: Any, forward: Callable[[], object], tops: Callable[[], Any], interrupts: int, seed: int
+    state: Callable[[], object], forward: Callable[[], object], tops: Callable[[], Any], interrupts: int, seed: int
 ) -> tuple[int, Ledger]:
     """Forwards, each again after an interrupt, unless the state says that its batch has been received."""
     interrupter, ledger = Interrupter(seed), Ledger()
     forward()
     ledger.add(tops()["label"], tops()["data"])
     while interrupter.interrupts < interrupts:
-        before = held.state_dict()
+        before = state()
         try:
             interrupter.run(forward)
         except KeyboardInterrupt:
-            if held.state_dict() == before:
+            if state() == before:
                 continue
         ledger.add(tops()["label"], tops()["data"])
     forward()
@@ -222,10 +222,11 @@ def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock:
             with played.judge:
                 delivery.deliver(blobs)
 
+        def state() -> object:
+            return delivery.progress.state()
+
         try:
-            got = _forwards(
-                delivery, forward, lambda: {"data": blobs[0].data, "label": blobs[1].data}, interrupts, seed
-            )
+            got = _forwards(state, forward, lambda: {"data": blobs[0].data, "label": blobs[1].data}, interrupts, seed)
         finally:
             delivery.close()
     if wrong := [*played.wrong, *played.judge.races]:
