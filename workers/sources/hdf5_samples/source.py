@@ -147,13 +147,18 @@ class IndexedSamples(Column):
                 if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
                     for start, stop in stretches(at, at, 1):
                         rows[at[start] : at[start] + stop - start].byteswap(inplace=True)
-            for member in np.flatnonzero(offsets < 0).tolist():
+            others = np.flatnonzero(offsets < 0).tolist() if len(direct) < len(offsets) else ()
+            for member in others:
                 self._read_by_library(data, int(indices[member]), int(positions[member]), rows)
 
     def _file_starts(self, indices: IndexArray) -> IndexArray:
         """Begin to use the files of these samples; returns the address at which the file of each starts."""
-        numbers = self._numbers[np.searchsorted(self._index.starts, indices, side="right") - 1]
-        self._files.use(np.bincount(numbers).nonzero()[0].tolist())
+        if len(self._numbers) == 1:  # to look for the file of each sample takes 5 µs
+            numbers, used = self._numbers.repeat(len(indices)), self._numbers
+        else:
+            numbers = self._numbers[np.searchsorted(self._index.starts, indices, side="right") - 1]
+            used = np.bincount(numbers).nonzero()[0]
+        self._files.use(used.tolist())
         starts: IndexArray = self._files.starts[numbers]
         return starts
 
