@@ -138,11 +138,9 @@ class InlineFeed:
         self._batches = ()
 
     def release(self, group: int) -> None:
-        announce = self._assembly.release(group)
-        if announce is not None and self._board is not None:
-            rows = self._assembly.batch_rows(announce)
-            self._board.add(Count.SAMPLES, sum(rows))
-            self._board.add(Count.BATCHES, len(rows))
+        self._assembly.release(group)
+        if self._board is not None:
+            self._board.set_counts(self._assembly.counts)
 
     def set_weights(self, new: NewWeights) -> None:
         change, weights, gone = new
@@ -189,8 +187,7 @@ class InlineFeed:
     def _make(self, part: Fill, slot: Mapping[str, Rows], into: DirectRows | None) -> Mapping[int, int]:
         """See Batch.make."""
         if into is None:
-            with interrupts_deferred():
-                self._note_done(part, WorkDone(), 0)
+            self._note_done(part, WorkDone(), 0)
             return {}
         if self._failure is not None:
             raise self._failure.error()
@@ -205,9 +202,7 @@ class InlineFeed:
         try:
             with _no_globals if self._globals is None else self._globals.used():
                 work = self._worker.work(task, rows)
-            now = time.monotonic_ns()
-            with interrupts_deferred():
-                self._note_done(task, work, now - begun)
+            self._note_done(task, work, time.monotonic_ns() - begun)
         except BaseException:
             if isinstance(task, Postprocess) and self._todo:  # it may have changed rows: these are made again
                 with interrupts_deferred():
@@ -224,20 +219,19 @@ class InlineFeed:
         board = self._board
         if board is None or not self._todo or self._todo[0] is not task:
             return
-        self._todo.popleft()
-        board.add(Count.STALLS, isinstance(task, Fill))
         board.add(Count.WAITED_NS, elapsed_ns)
-        if work.bad:  # the only batch of its group, or the last one of the run
-            self._todo.clear()
-        if self._todo:
+        board.add(Count.STALLS, isinstance(task, Fill))
+        if len(self._todo) > 1 and not work.bad:  # with a bad one the batch is the only one of its group, or the last
+            self._todo.popleft()
             return
         done = Done(_ITSELF, task.task, elapsed_ns, tuple(work.bad), work.stream_rows, work.drawn)
-        self._assembly.done(done, 0.0)
-        self._assembly.announce()
-        if self._straight and isinstance(self._assembly.outbox[0], Announce):  # the trainer has these batches
-            del self._assembly.outbox[0]
-        board.set_count(Count.REPLACED, self._assembly.replaced)
-        board.set_count(Count.TASKS, self._assembly.tasks_done)
+        outbox = self._assembly.outbox
+        with interrupts_deferred():
+            self._todo.clear()
+            self._assembly.done(done, 0.0)
+            self._assembly.announce()
+            if self._straight and isinstance(outbox[0], Announce):  # the trainer has these batches
+                del outbox[0]
         if isinstance(task, Fill) and not board.count(Count.FIRST_BATCH_NS):
             board.note_start(board.count(Count.WAITED_NS))
 

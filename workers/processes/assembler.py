@@ -199,8 +199,7 @@ class Assembler:
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
-        self._board.set_count(Count.TASKS, self._assembly.tasks_done)
-        self._board.set_count(Count.REPLACED, self._assembly.replaced)
+        self._board.set_counts(self._assembly.counts)
         self._board.set_count(Count.SLOTS_FULL, self._assembly.ledger.slots_full)
         self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
         if (now := time.monotonic()) >= self._monitor.next_turn:
@@ -308,22 +307,16 @@ class Assembler:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(group, waited_ns):
-                    if (announce := self._assembly.release(group)) is not None:
-                        self._note_released(announce)
-                        self._scale(waited_ns / 1e9)
-                    else:
+                    if (announce := self._assembly.release(group)) is None:
                         self._releases.dropped += 1
+                        continue
+                    if self._slots is not None:
+                        self._slots.released(*self._slot_of(announce))
+                    self._scale(waited_ns / 1e9)
                 case WeightsChange() as change:
                     self._assembly.schedule.note_weights(change)
                 case Stop():
                     self._stopping = True
-
-    def _note_released(self, announce: Announce) -> None:
-        rows = self._assembly.batch_rows(announce)
-        self._board.add(Count.SAMPLES, sum(rows))
-        self._board.add(Count.BATCHES, len(rows))
-        if self._slots is not None:
-            self._slots.released(*self._slot_of(announce))
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:

@@ -29,7 +29,7 @@ from ..transport.messages import (
     ToLoader,
     ToTrainer,
 )
-from ..transport.status_board import LoaderState
+from ..transport.status_board import Count, LoaderState
 from .ledger import Evidence, Ledger, Task
 
 _MEMORY = 0.7
@@ -97,6 +97,8 @@ class Assembly:
         self.tasks_done = 0
         self.replaced = 0
         """The number of rows filled with a replacement."""
+        self._batches = self._samples = 0
+        """Those that the trainer has released."""
         self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
         self.schedule = plan.schedule()
@@ -266,7 +268,22 @@ class Assembly:
     def release(self, group: int) -> Announce | None:
         """Free the slot of `group` and return its announcement; None for a repeated or foreign message."""
         announce = self._unreleased.pop(group, None)
-        return announce if self.ledger.release(group) else None
+        if not self.ledger.release(group) or announce is None:
+            return None
+        rows = self.batch_rows(announce)
+        self._batches += len(rows)
+        self._samples += sum(rows)
+        return announce
+
+    @property
+    def counts(self) -> dict[Count, int]:
+        """The counts for the status board."""
+        return {
+            Count.REPLACED: self.replaced,
+            Count.TASKS: self.tasks_done,
+            Count.BATCHES: self._batches,
+            Count.SAMPLES: self._samples,
+        }
 
     def batch_rows(self, announce: Announce) -> tuple[int, ...]:
         """Return the number of rows of each batch in an announced group."""

@@ -16,6 +16,7 @@ import enum
 import mmap
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -303,6 +304,10 @@ class StatusBoard:
 
     def set_count(self, what: Count, value: int) -> None:
         self.header.counts[what] = value
+
+    def set_counts(self, counts: Mapping[Count, int]) -> None:
+        for what, value in counts.items():
+            self.header.counts[what] = value
 
     def note_start(self, waited_ns: int) -> None:
         """Note that the trainer has taken the first batch, for which it had waited `waited_ns`."""
