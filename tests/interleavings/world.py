@@ -123,6 +123,9 @@ class _Board:
     def set_count(self, _which: Count, _value: int) -> None:
         return
 
+    def add(self, _which: Count, _value: int = 1) -> None:
+        return
+
 
 @dataclass
 class _Shared:
@@ -148,11 +151,12 @@ class SmallFeed(ProcessFeed):
             "_poller": _NoTime(),
             "_inbox": _NoLogs(),
             "_next_look_at_logs": float("inf"),
+            "_has_begun": True,
+            "_reported_ns": 0,
             "_assembler": _Assembler(),
             "shared": _Shared(),
         }
-        numbers = dict.fromkeys(("waited_ns", "stalls", "start_ns", "_reported_ns"), 0)
-        self.__dict__.update(numbers | fields)
+        self.__dict__.update(fields)
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)

@@ -233,7 +233,7 @@ class InlineFeed:
             if self._straight and isinstance(outbox[0], Announce):  # the trainer has these batches
                 del outbox[0]
         if isinstance(task, Fill) and not board.count(Count.FIRST_BATCH_NS):
-            board.note_start(board.count(Count.WAITED_NS))
+            board.note_start()
 
     # ---- counts, the end
 

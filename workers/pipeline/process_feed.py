@@ -83,10 +83,8 @@ class ProcessFeed:
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, BlobfeedError if the system
         allows too few threads or has no /proc, or what pickling raises.
         """
-        self.waited_ns = 0
-        self.stalls = 0
-        self.start_ns: int | None = None
-        """The time that the trainer had waited when it took the first group."""
+        self._has_begun = False
+        """The trainer has taken a group."""
         self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
@@ -161,9 +159,9 @@ class ProcessFeed:
     def accept(self, group: int) -> None:
         if self._reception.accept(group):
             self._receiver.discard()
-        if self.start_ns is None:
-            self.start_ns = self.waited_ns
-            self.shared.board.note_start(self.start_ns)
+        if not self._has_begun:
+            self.shared.board.note_start()
+            self._has_begun = True
 
     def release(self, group: int) -> None:
         self._releasing.append(group)
@@ -174,8 +172,9 @@ class ProcessFeed:
         leaks the slot."""
         while self._releasing:
             self._reception.release(self._releasing[0])
-            waited, self._reported_ns = self.waited_ns - self._reported_ns, self.waited_ns
             if self._release_link is not None and self._failure is None:
+                waited_ns = self.shared.board.count(Count.WAITED_NS)
+                waited, self._reported_ns = waited_ns - self._reported_ns, waited_ns
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
@@ -216,15 +215,13 @@ class ProcessFeed:
         if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(too_many_held(self.shared.ring.slots))
         begun, board = time.monotonic_ns(), self.shared.board
-        self.stalls += 1
-        board.set_count(Count.STALLS, self.stalls)
+        board.add(Count.STALLS)
         board.set_count(Count.WAITING_SINCE, begun)
         try:
             return self._watch(assembler)
         finally:
-            self.waited_ns += time.monotonic_ns() - begun
             if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
-                board.set_count(Count.WAITED_NS, self.waited_ns)
+                board.add(Count.WAITED_NS, time.monotonic_ns() - begun)
                 board.set_count(Count.WAITING_SINCE, 0)
 
     def _watch(self, assembler: AssemblerProcess) -> Announce:
@@ -307,9 +304,9 @@ class ProcessFeed:
         dropped += sum(line.dropped for line in reading.lines)
         return Statistics(
             batches=0,
-            stalls=self.stalls,
-            stall_s=self.waited_ns / 1e9,
-            start_s=(self.start_ns or 0) / 1e9,
+            stalls=board.count(Count.STALLS),
+            stall_s=board.count(Count.WAITED_NS) / 1e9,
+            start_s=board.count(Count.START_NS) / 1e9,
             loaders=board.count(Count.LOADERS),
             loader_deaths=board.count(Count.LOADER_DEATHS),
             replaced=board.count(Count.REPLACED),

@@ -309,10 +309,9 @@ class StatusBoard:
         for what, value in counts.items():
             self.header.counts[what] = value
 
-    def note_start(self, waited_ns: int) -> None:
-        """Note that the trainer has taken the first batch, for which it had waited `waited_ns`."""
-        self.set_count(Count.WAITED_NS, waited_ns)
-        self.set_count(Count.START_NS, waited_ns)
+    def note_start(self) -> None:
+        """Note that the trainer has the first batch, and has waited for that alone up to now."""
+        self.set_count(Count.START_NS, self.count(Count.WAITED_NS))
         self.set_count(Count.FIRST_BATCH_NS, time.monotonic_ns())
 
     def add(self, what: Count, value: int = 1) -> None:
