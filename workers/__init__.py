@@ -1,4 +1,4 @@
-"""What every process of the pipeline needs: sources, orders, ring, messages, ledger, loaders, assembler, the handle.
+"""The parts of every process of the pipeline: sources, orders, ring, messages, ledger, loaders, assembler, the handle.
 
 Nothing in here imports torch: a loader starts in a fraction of a second and stays small.
 """
