@@ -63,7 +63,7 @@ def blobfeed_rate(name: str) -> float:
 
 
 def bare_rate(name: str) -> float:
-    """As many processes as blobfeed has loaders, each with as many requests at a time."""
+    """Read in as many processes as blobfeed has loaders, each with as many requests at a time."""
     command = [sys.executable, "-P", "-m", __spec__.name, "--bare", name]
     processes = [subprocess.Popen(command, stdout=subprocess.PIPE) for _ in range(_LOADERS)]
     return sum(float(process.communicate()[0]) for process in processes)

@@ -1,4 +1,4 @@
-"""The data sets: written once into a cache folder, with the readers that users would write and what blobfeed is told.
+"""The data sets: written once into a cache folder, with the readers that users would write and blobfeed's parameters.
 
 Folder: BLOBFEED_BENCH_DATA, else `blobfeed_bench` in the system's temporary directory. A data set's name holds its
 size, so that quick and full ones live side by side; it is written under another name first, so that an interrupted run

@@ -51,7 +51,7 @@ _CASES = (
 class Timing:
     seconds: float
     plain: float
-    """Of the plain copy."""
+    """The time of the plain copy."""
     ratio: float
     """The median over pairs: what disturbs one of a pair disturbs the other."""
 

@@ -1,4 +1,4 @@
-"""What files cost: cold ones, more than the memory holds, many, long lists and archives of many data sets.
+"""The cost of files: cold ones, more than the memory holds, many, long lists and archives of many data sets.
 
 `python -m benchmarks.files` measures all and prints a table; `python -m benchmarks.files many list` only these;
 `--quick` takes small data and a moment each.
@@ -39,9 +39,9 @@ def _opened(found: dict[str, Any]) -> str:
     return f"{duration(found['opened_s'])} to open, {duration(found['cpu_s'])} of the processor"
 
 
-def _run(run: str, **told: Any) -> dict[str, Any]:
+def _run(run: str, **given: Any) -> dict[str, Any]:
     """The median of some runs, figure by figure."""
-    rounds = [run_program(Program("benchmarks.files_run"), {"run": run, **told}, _LIMIT_S) for _ in range(_ROUNDS)]
+    rounds = [run_program(Program("benchmarks.files_run"), {"run": run, **given}, _LIMIT_S) for _ in range(_ROUNDS)]
     return {name: statistics.median(each[name] for each in rounds) for name in rounds[0]}
 
 
@@ -112,12 +112,12 @@ def many(quick: bool) -> Iterator[Row]:
     """The same rows in one file and in a thousand."""
     samples = HDF5_28.size(quick)
     folder, one = many_files(samples), HDF5_28.ensure(samples)
-    for title, told, path in (
+    for title, given, path in (
         (f"{samples:,} rows of 28×28 in 1 file", str(one), one),
         (f"{samples:,} rows of 28×28 in 1,000 files", f"{folder}/*.h5", folder),
     ):
         fill(path)
-        found = _run("rate", source={"hdf5": {"path": told}}, seconds=0.3 if quick else 2.0)
+        found = _run("rate", source={"hdf5": {"path": given}}, seconds=0.3 if quick else 2.0)
         yield [title, f"{rate(found['samples_per_s'])}/s", f"{found['cpu_s'] * 1e6:.2f} µs of all processes a row"]
 
 

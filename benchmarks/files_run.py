@@ -1,4 +1,4 @@
-"""One run of `benchmarks.files`: `python -m benchmarks.files_run TOLD FILE`, in a fresh process."""
+"""One run of `benchmarks.files`: `python -m benchmarks.files_run GIVEN FILE`, in a fresh process."""
 
 from __future__ import annotations
 
@@ -122,5 +122,5 @@ _RUNS: dict[str, Callable[..., Figures]] = {
 }
 
 if __name__ == "__main__":
-    told = json.loads(sys.argv[1])
-    Path(sys.argv[2]).write_text(json.dumps(_RUNS[told.pop("run")](**told)))
+    given = json.loads(sys.argv[1])
+    Path(sys.argv[2]).write_text(json.dumps(_RUNS[given.pop("run")](**given)))

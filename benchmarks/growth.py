@@ -1,6 +1,6 @@
-"""What grows with the work, and what must not: start-up, memory and time per batch for more samples, files, rows.
+"""Costs as the work grows, some of which must not: start-up, memory and time per batch for more samples, files, rows.
 
-`python -m benchmarks.growth TOLD FILE` is one run.
+`python -m benchmarks.growth GIVEN FILE` is one run.
 """
 
 from __future__ import annotations

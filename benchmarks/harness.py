@@ -31,7 +31,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """How long everything takes. `limit_s`: a run that takes longer is ended and reported as failed."""
+    """The length of everything. `limit_s`: a run that takes longer is ended and reported as failed."""
 
     rounds: int = 3
     seconds: float = 2.0
@@ -51,7 +51,7 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class Program:
-    """What a run executes: a module of this package, by which interpreter, with what in its environment."""
+    """The program of a run: a module of this package, by which interpreter, with what in its environment."""
 
     module: str
     python: str = sys.executable
@@ -126,8 +126,8 @@ def run(job: Job, entrant: Entrant, limit_s: float) -> Outcome:
     return Outcome(Figures(**values["figures"]) if values["figures"] else None, values["reason"])
 
 
-def run_program(program: Program, told: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
-    """What the program wrote as JSON into the file that is its second argument; the first is what it is `told`.
+def run_program(program: Program, given: Mapping[str, Any], limit_s: float) -> dict[str, Any]:
+    """Return what the program wrote as JSON into the file that is its second argument; the first is `given`.
 
     It runs in a fresh process, and whatever of it is left over is ended. Raises RunFailed.
     """
@@ -137,7 +137,7 @@ def run_program(program: Program, told: Mapping[str, Any], limit_s: float) -> di
     environment = {**os.environ, **path, **program.environment, MARK: mark}
     with tempfile.TemporaryDirectory(prefix="blobfeed_bench_") as folder:
         report, errors = Path(folder) / "report.json", Path(folder) / "stderr"
-        command = [program.python, "-P", "-m", program.module, json.dumps(told), str(report)]
+        command = [program.python, "-P", "-m", program.module, json.dumps(given), str(report)]
         # Errors go to a file: a pipe would be waited for until the last process of the run, however orphaned, ends.
         with errors.open("wb") as sink:
             process = subprocess.Popen(command, cwd=_CHECKOUT, env=environment, stdin=_NO, stdout=_NO, stderr=sink)

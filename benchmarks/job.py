@@ -1,4 +1,4 @@
-"""What one run is told, and what it measured: plain values, since they travel as JSON between two environments."""
+"""The parameters of one run, and its figures: plain values, since they travel as JSON between two environments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run measured. A batch is `Work.batch_size` samples, however many an entrant hands over at a time.
+    """The figures of a run. A batch is `Work.batch_size` samples, however many an entrant hands over at a time.
 
     `stall_s`: mean time per batch in which the trainer had no batch, the copy into its own memory included.
     `own_bytes`, `shared_bytes`, `data_bytes`: peak PSS of all processes (see `processes.Memory`).
@@ -50,7 +50,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Of one run: figures, or why there are none ("not installed: grain")."""
+    """The result of one run: figures, or why there are none ("not installed: grain")."""
 
     figures: Figures | None = None
     reason: str = ""
@@ -58,7 +58,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Result:
-    """Of all rounds of one entrant on one work."""
+    """The results of all rounds of one entrant on one work."""
 
     rounds: tuple[Figures, ...] = ()
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What Keras' `fit` takes over small rows, from plain arrays and from a KerasDataset: `python -m benchmarks.keras_fit`.
+"""Time Keras' `fit` over small rows, from plain arrays and from a KerasDataset: `python -m benchmarks.keras_fit`.
 
 The arrays are loaded and the dataset is opened once, before; the first epoch, which compiles, does not count. They take
 turns, so that a busy moment of the machine meets both.

@@ -1,11 +1,11 @@
-"""What this machine can do at most in the same run: the floor under every transport, with nothing delivered to anyone.
+"""The most that this machine can do in the same run: the floor under every transport, with nothing delivered to anyone.
 
 copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
 gather: the trainer alone gathers rows of the mapped data file, in random order, right into its blob: each byte moves
 once.  gather and convert: the same, uint8 to float32, in one compiled loop.
 read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
 read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
-more: one read and one copy of each byte on two cores, with nobody waiting for anybody.  read and convert: the same, and
+more: one read and one copy of each byte on two cores, and neither waits.  read and convert: the same, and
 the copy is the conversion to float32.
 memory: what physics allows: every stored byte read once and every delivered byte written once, at the rate at which two
 processes copy memory.
@@ -44,7 +44,7 @@ _MOVED_BYTES = 64 << 20
 
 Bytes = NDArray[np.uint8]
 Effort = Callable[[Work, int, int], Iterator[int]]
-"""Of (work, samples, worker): does the work without end, and yields how many samples each step of it has done."""
+"""Given work, samples and worker it does the work without end, and yields how many samples each step of it has done."""
 
 
 @contextmanager
@@ -167,13 +167,13 @@ def _move(work: Work, samples: int, worker: int) -> Iterator[int]:
     stored = sum(file.stat().st_size for file in files(path)) / samples
     delivered = int(np.prod(work.shape)) * np.dtype(work.dtype).itemsize
     source, target = np.ones(_MOVED_BYTES, np.uint8), np.zeros(_MOVED_BYTES, np.uint8)
-    moved, told = 0, 0
+    moved, before = 0, 0
     while True:
         np.copyto(target, source)
         moved += 2 * _MOVED_BYTES
         done = int(moved / (stored + delivered))
-        yield done - told
-        told = done
+        yield done - before
+        before = done
 
 
 def _read_row_by_row(work: Work, samples: int, worker: int) -> Iterator[int]:

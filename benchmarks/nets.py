@@ -92,12 +92,12 @@ def by_torch(model: nn.Module, shape: tuple[int, ...], classes: int, *, channels
 
 
 def by_caffes_least(model: nn.Module, shape: tuple[int, ...]) -> Part:
-    """What no Caffe on a CPU can leave out, each part as fast as it can be at all.
+    """Do what every Caffe on a CPU has to do, each part as fast as it can be at all.
 
     For each image its convolution (base_conv_layer.cpp) writes columns, here by a fill, and multiplies them, here by
     OpenBLAS; on the way back it writes the columns anew, multiplies twice, and reads the columns that come out, here
     for a sum; the data need no gradient. ReLU passes over its blob forward and back, the update (sgd_solver.cpp,
-    blob.cpp) three times over all weights. Left out: what the columns are read from and added to, pooling, LRN, bias,
+    blob.cpp) three times over all weights. Not done: what the columns are read from and added to, pooling, LRN, bias,
     dropout and loss.
     """
     layers: list[tuple[nn.Module, torch.Size, torch.Size]] = []

@@ -1,4 +1,4 @@
-"""What the order costs and how well it mixes: `python -P -m benchmarks.order` prints the tables of docs/order.md.
+"""The cost of the order, and how well it mixes: `python -P -m benchmarks.order` prints the tables of docs/order.md.
 
 Times are processor time, the least of several rounds: it is computation alone, and others on the machine are no matter.
 """
@@ -25,7 +25,7 @@ _MIXED_SAMPLES = 102_400
 
 
 def neighbours_apart(order: IndexArray, group: int = 1) -> float:
-    """How far apart two samples come that are stored next to each other, on average, in samples.
+    """Return how far apart two samples come that are stored next to each other, on average, in samples.
 
     `order`: one epoch's samples, shape (samples,). `group`: only pairs within one run of so many samples count, as in
     one chunk of `shuffle: chunk`; 1 counts all pairs. A uniform shuffle sets them a third of the epoch apart.
@@ -42,7 +42,7 @@ def rank_correlation(order: IndexArray) -> float:
 
 
 def classes_per_batch(order: IndexArray, classes: int = 100, batch: int = _BATCH) -> float:
-    """How many of the classes a batch shows on average, of a data set that is stored sorted by class."""
+    """Return how many of the classes a batch shows on average, of a data set that is stored sorted by class."""
     labels = order[: len(order) // batch * batch].reshape(-1, batch) * classes // len(order)
     return float(np.mean([len(np.unique(row)) for row in labels]))
 

@@ -36,11 +36,11 @@ def own_arrays(shape: tuple[int, ...]) -> dict[str, Any]:
     return {"data": np.ones((_BATCH, *shape), np.float32), "label": np.ones(_BATCH, np.float32)}
 
 
-def opened(stack: ExitStack, told: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Step]:
-    """A step of each kind: it brings the next batch into memory that was there before. `told`: parameters."""
-    layer = stack.enter_context(LayerHarness(MultiProcessInputLayer, told))
-    into = stack.enter_context(BatchReader(**told)).into(own_arrays(shape))
-    loop, own = iter(stack.enter_context(BatchReader(**told))), own_arrays(shape)
+def opened(stack: ExitStack, given: Mapping[str, Any], shape: tuple[int, ...]) -> dict[str, Step]:
+    """A step of each kind: it brings the next batch into memory that was there before. `given`: parameters."""
+    layer = stack.enter_context(LayerHarness(MultiProcessInputLayer, given))
+    into = stack.enter_context(BatchReader(**given)).into(own_arrays(shape))
+    loop, own = iter(stack.enter_context(BatchReader(**given))), own_arrays(shape)
 
     def copy() -> None:
         for name, array in next(loop).items():
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 file["data"] = np.random.default_rng(0).integers(0, 256, (samples, *shape), np.uint8)
                 file["label"] = np.arange(samples) % 10
             for loaders in (0, 2):
-                told = {"source": {"hdf5": {"path": str(path)}}, "batch_size": _BATCH, "num_loaders": loaders}
+                given = {"source": {"hdf5": {"path": str(path)}}, "batch_size": _BATCH, "num_loaders": loaders}
                 with ExitStack() as stack:
-                    found = rates(opened(stack, {**told, "shuffle": True}, shape), turns, turn_s)
+                    found = rates(opened(stack, {**given, "shuffle": True}, shape), turns, turn_s)
                 ratios = {  # of neighbouring turns
                     name: statistics.median(own / layer for own, layer in zip(found[name], found[_LAYER], strict=True))
                     for name in found

@@ -1,4 +1,4 @@
-"""How users read the data sets without blobfeed: what every entrant but ours, and the plain loop, is built on.
+"""The readers that users write without blobfeed: what every entrant but ours, and the plain loop, is built on.
 
 `one(i)` is what most people write in `__getitem__`; `many(indices)` is what those write who have tuned it: whole
 batches, sorted where the format likes that, converted to float only in the trainer, so that fewer bytes travel.

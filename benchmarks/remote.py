@@ -67,7 +67,7 @@ def opened(source: Mapping[str, Any], folder: Path, **values: Any) -> Pipeline:
 
 
 def block_of(pipeline: Pipeline, seconds: float) -> Block:
-    """What comes out of a pipeline, without what lay ready."""
+    """Measure a pipeline's batches, without those that lay ready."""
 
     def run() -> Pace:
         for _ in range(2 * _AHEAD):
@@ -101,7 +101,7 @@ def row(name: str, first: Block, second: Block, rounds: int) -> str:
 
 
 class PlainLoop:
-    """What Ray can do: two actors that give back batches of `nbytes`, and a loop that copies each, eight under way.
+    """The limit of Ray: two actors that give back batches of `nbytes`, and a loop that copies each, eight under way.
 
     In a process of its own, as the bridge is.
     """

@@ -84,7 +84,7 @@ def best_of(metric: str) -> Callable[..., Any]:
 
 
 def achieved(target: Target, work: Work, results: Results) -> float | None:
-    """What the target speaks of: the subject's figure, divided by the best of the others' if there are any."""
+    """Return the figure of the target: the subject's figure, divided by the best of the others' if there are any."""
     own = results.get((work.name, target.subject), _MISSING).median(target.metric)
     if not target.against:
         return own

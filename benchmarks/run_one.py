@@ -40,7 +40,7 @@ def _installed(package: str) -> bool:
 
 
 def check(work: Work, samples: int, batch: Batch) -> None:
-    """Raise AssertionError where a batch is not what the work asks for: nobody may be fast by delivering rubbish."""
+    """Raise AssertionError where a batch is not what the work asks for: delivering rubbish is no way to be fast."""
     data, labels = np.asarray(batch[0]), np.asarray(batch[1]).reshape(-1)
     if data.shape[1:] != work.shape or data.dtype != work.dtype or len(labels) != len(data):
         raise AssertionError(f"got {data.shape} {data.dtype} with {len(labels)} labels, not {work.shape} {work.dtype}")
@@ -58,7 +58,7 @@ def _stamps(work: Work, data: Array) -> Labels:
 
 @dataclass
 class _Window:
-    """What was counted while measuring."""
+    """The counts of one measurement."""
 
     seconds: float = 0.0
     samples: int = 0

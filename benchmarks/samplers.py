@@ -1,7 +1,7 @@
-"""What a sampler's epoch of 10⁸ indices costs to hand over: `python -P -m benchmarks.samplers`, for docs/order.md.
+"""The cost of handing over a sampler's epoch of 10⁸ indices: `python -P -m benchmarks.samplers`, for docs/order.md.
 
 A source of so many tiny samples is read by four loaders, in an order that a user's function gives; the function's own
-time is told apart. Then batches of 28×28 images with and without a sampler.
+time is measured apart. Then batches of 28×28 images with and without a sampler.
 """
 
 from __future__ import annotations

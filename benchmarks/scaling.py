@@ -1,6 +1,6 @@
-"""How many tasks and messages one assembler carries, with loaders that only sleep.
+"""The number of tasks and messages that one assembler carries, with loaders that only sleep.
 
-`python -m benchmarks.scaling TOLD FILE` is one run. A task and its result are one message each, a batch's announcement
+`python -m benchmarks.scaling GIVEN FILE` is one run. A task and its result are one message each, a batch's announcement
 and its release too. What an assembler can carry is the inverse of its own CPU time per task: the loaders of this
 machine compete with it for the cores, on a larger one they would not.
 """
@@ -23,7 +23,7 @@ from .report import duration, rate, table
 from .synthetic import SyntheticSource
 
 _SAMPLE_S = 0.010
-"""As long as a task is meant to take: so each is one sample, and the assembler has the most to do per second."""
+"""The time that a task is meant to take: so each is one sample, and the assembler has the most to do per second."""
 
 _BATCH = 64
 
@@ -37,7 +37,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Carried:
-    """Of one run: per second, and the assembler's CPU time for each task in seconds."""
+    """The figures of one run: per second, and the assembler's CPU time for each task in seconds."""
 
     tasks_per_s: float
     messages_per_s: float

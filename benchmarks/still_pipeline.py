@@ -32,7 +32,7 @@ class Shape:
 
 
 class StillPipeline:
-    """As much of a Pipeline as a delivery asks for: the slots of a real ring, in turn, and always ready."""
+    """The part of a Pipeline that a delivery asks for: the slots of a real ring, in turn, and always ready."""
 
     gathered: Collection[str] = ()
 
@@ -86,7 +86,7 @@ class StillPipeline:
 
 @dataclass(frozen=True)
 class _Count:
-    """As much of a Position."""
+    """The same part of a Position."""
 
     taken: int
 

@@ -73,7 +73,7 @@ Switch = Callable[[bool], object]
 
 @dataclass(frozen=True)
 class Cost:
-    """Of a batch, in seconds of processor time: of all processes, and of the trainer."""
+    """The cost of a batch in seconds of processor time: of all processes, and of the trainer."""
 
     all_s: float
     trainer_s: float
@@ -119,7 +119,7 @@ def _decode(sample: Any, _: np.random.Generator) -> Any:
 
 @contextmanager
 def _switch(what: str, flag: Flag) -> Iterator[Switch]:
-    """What begins and ends the watching."""
+    """Yield a function that begins the watching, which ends with the block."""
     if what != "monitor":
         yield flag.set if what == "trace" else bool
         return

@@ -40,7 +40,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Work:
-    """`shape` and `dtype`: of one sample as it is delivered. `parameters`: what blobfeed is told beside the source.
+    """`shape` and `dtype`: of one sample as it is delivered. `parameters`: blobfeed's, beside the source.
 
     `chunk`: the samples of a chunk that is decompressed as a whole; 0 if none is.
     `limits`: measured in the same run; the first is the one that the table shows and targets speak of. "memory" is one

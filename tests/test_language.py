@@ -17,6 +17,7 @@ import pytest
 import blobfeed
 
 PACKAGE = Path(blobfeed.__file__).resolve().parent
+BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 
 ROOMS = (
     ".",
@@ -93,13 +94,13 @@ def _spaced(text: str) -> str:
     return " ".join(re.sub(r"(?<=[a-z])(?=[A-Z])|_", " ", text).lower().split())
 
 
-@pytest.mark.parametrize("room", ROOMS)
-def test_a_room_is_written_in_plain_english(room: str) -> None:
-    files = sorted((PACKAGE / room).glob("*.py"))
+@pytest.mark.parametrize(
+    "room", [*(PACKAGE / room for room in ROOMS), BENCHMARKS, BENCHMARKS / "entrants"], ids=lambda room: room.name
+)
+def test_a_room_is_written_in_plain_english(room: Path) -> None:
+    files = sorted(room.glob("*.py"))
     assert files
-    found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {fault}" for path in files for line, fault in faults(path.read_text())
-    ]
+    found = [f"{path}:{line}: {fault}" for path in files for line, fault in faults(path.read_text())]
     assert not found, "\n".join(found)
 
 

@@ -1,4 +1,4 @@
-"""Who takes part. Each entrant is a function in a module of this folder: `open(work, samples)` gives an iterator.
+"""The entrants. Each one is a function in a module of this folder: `open(work, samples)` gives an iterator.
 
 It yields (data, labels) without end: `data` is a batch of `work.shape` and `work.dtype` in the trainer's own process, a
 NumPy array or a torch tensor. What stands at the top of the module is imported before the clock starts; everything the

@@ -27,7 +27,7 @@ class Blob:
 
 
 def parameters_of(work: Work, samples: int, **options: Any) -> Parameters:
-    """What blobfeed is told for `work`; `options` on top of it."""
+    """Return blobfeed's parameters for `work`, with `options` on top."""
     chosen = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters, **options}
     return check_parameters({"source": dict(work.source(samples)), **chosen})
 

@@ -14,8 +14,8 @@ from . import WORKERS, Batch
 
 @contextmanager
 def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    told = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters}
-    with LayerHarness(MultiProcessInputLayer, {"source": work.source(samples), **told}) as layer:
+    parameters = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters}
+    with LayerHarness(MultiProcessInputLayer, {"source": work.source(samples), **parameters}) as layer:
         yield _forwards(layer)
 
 

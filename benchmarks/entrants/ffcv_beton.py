@@ -1,6 +1,6 @@
 """FFCV: its own format (a .beton file), read by two threads of compiled code.
 
-JPEGs stay JPEGs in it. It has no plain crop: the one that resizes too is told to cut out exactly a crop's area, so that
+JPEGs stay JPEGs in it. It has no plain crop: the one that resizes too has to cut out exactly a crop's area, so that
 it resizes by a factor of about 1. Arrays lie in it as they are.
 """
 

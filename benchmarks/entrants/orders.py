@@ -1,4 +1,4 @@
-"""What entrants share that have none of their own: the order of the samples, shuffled anew each epoch, and a blob."""
+"""The order of the samples, shuffled anew each epoch, and a blob, for entrants that have none of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WINDOW_CHUNKS = 16
 
 
 def shuffled_batches(samples: int, batch_size: int, seed: int = 0) -> Iterator[Indices]:
-    """Whole batches of indices; what does not fill a batch at the end of an epoch is left out."""
+    """Whole batches of indices; what does not fill a batch at the end of an epoch is dropped."""
     rng = np.random.default_rng(seed)
     while True:
         yield from _batches(rng.permutation(samples), batch_size)
