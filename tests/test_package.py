@@ -162,7 +162,7 @@ import numpy as np
 class Finder(importlib.machinery.PathFinder):
     @classmethod
     def find_spec(cls, name, *rest):
-        hidden = name.partition(".")[0] in {"torch", "jax", "keras", "tensorflow", "cv2", "lmdb"}
+        hidden = name.partition(".")[0] in {"torch", "jax", "keras", "tensorflow", "cv2", "lmdb", "pyarrow"}
         return None if hidden else super().find_spec(name, *rest)
 
 sys.meta_path[:] = [Finder if finder is importlib.machinery.PathFinder else finder for finder in sys.meta_path]
@@ -181,6 +181,7 @@ attempts = {
     "harness": lambda: blobfeed.LayerHarness(blobfeed.NpyInputLayer, "{data: x.npy, batch_size: 1}", device="cpu"),
     "images": lambda: BatchReader({"image_list": {"path": "x.txt"}}, batch_size=1),
     "lmdb": lambda: BatchReader({"lmdb": {"path": "x"}}, batch_size=1),
+    "parquet": lambda: BatchReader({"parquet": {"path": "x.parquet"}}, batch_size=1),
     "images in a layer": lambda: blobfeed.LayerHarness(blobfeed.ImageListInputLayer, "{path: x.txt, batch_size: 1}"),
     "device": lambda: BatchReader({"npy": {"data": "x.npy"}}, batch_size=1, device="cpu"),
 }
@@ -205,6 +206,7 @@ def test_without_a_library_help_works_and_the_extra_is_named(tmp_path: Path) -> 
         f"harness - a harness with device 'cpu' needs torch, {missing} 'blobfeed[torch]'",
         f"images - source image_list needs cv2, {missing} 'blobfeed[images]'",
         f"lmdb - source lmdb needs lmdb, {missing} 'blobfeed[lmdb]'",
+        f"parquet - source parquet needs pyarrow, {missing} 'blobfeed[parquet]'",
         f"images in a layer - source image_list needs cv2, {missing} 'blobfeed[images]'",
         f"device - parameter 'device' ('cpu') needs torch, {missing} 'blobfeed[torch]'",
     ]

@@ -274,4 +274,3 @@ def test_the_site_is_built_without_a_warning_and_its_pages_without_an_error(tmp_
             assert measured(tmp_path / "site" / page, tmp_path, size) == {"page": 0, "broken": 0}
     architecture = (tmp_path / "site" / "architecture.html").read_text()
     assert '<div class="diagram"><svg' in architecture
-    assert "<table>\n<tr>" not in (tmp_path / "site" / "index.html").read_text()

@@ -28,11 +28,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
 
 
 def first_page(readme: str) -> str:
-    """README.md with links as they are from docs/, and its table of programs as sections."""
-    text = re.sub(r"\]\(docs/", "](", readme).replace("](prototxt_examples", "](../prototxt_examples")
-    rows = re.sub(r"</?table>\n|<tr><th>.*\n", "", text)
-    rows = re.sub(r"<tr><td>(.*?)(?:<br>.*?)?</td><td>\n", lambda row: f"**{row[1]}**\n", rows)
-    return rows.replace("</td></tr>\n", "\n")
+    """README.md with links as they are from docs/."""
+    return re.sub(r"\]\(docs/", "](", readme).replace("](prototxt_examples", "](../prototxt_examples")
 
 
 def with_links(markdown: str) -> str:
