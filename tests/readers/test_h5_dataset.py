@@ -138,6 +138,7 @@ def test_only_some_groups_and_only_the_first_samples(tmp_path: Path) -> None:
     dataset = H5Dataset(tmp_path / "all.h5", groups="train", limit=5)
     assert [int(dataset[index]["labels"]["number"]) for index in range(len(dataset))] == [0, 1, 2, 3, 4]
     assert len(H5Dataset(tmp_path / "all.h5", 3, groups="train")) == 3
+    assert len(H5Dataset([tmp_path / "all.h5"], 3, groups="train")) == 3
     assert len(H5Dataset(tmp_path / "all.h5", groups="train", limit=-1)) == len(
         H5Dataset(tmp_path / "all.h5", groups="train")
     )
