@@ -158,9 +158,13 @@ class _LocalNorm(torch.autograd.Function):
 
 def _local_norm(x: Tensor, options: Message) -> Tensor:
     """Divides each number by a power of the mean square of its neighbours across channels or in its own."""
-    if x.dim() != 4:
-        raise ValueError("needs a bottom of 4 axes")
     return cast(Tensor, _LocalNorm.apply(x, options))  # type: ignore[no-untyped-call]
 
 
-each("LRN", _local_norm, "options", in_place=False, top_shapes=Layer.top_shapes)
+def _same_four_axes(layer: Layer, shape: Shape) -> Sequence[Shape]:
+    layer.need_axes(4, shape)
+    return [shape]
+
+
+# Not from a run on torch's meta device, whose pooling refuses fewer channels than a window has.
+each("LRN", _local_norm, "options", in_place=False, top_shapes=_same_four_axes)

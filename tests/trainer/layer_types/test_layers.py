@@ -84,6 +84,12 @@ FORMULAS: list[tuple[str, list[Floats], Callable[..., Tensor]]] = [
         [X],
         lambda x: x / (1 + 0.5 * functional.avg_pool2d(x**2, 3, 1, 1)) ** 0.6,
     ),
+    (
+        # Fewer channels than a window has.
+        'type: "LRN" lrn_param { local_size: 5 alpha: 0.5 beta: 0.6 }',
+        [X],
+        lambda x: x / (1 + 0.5 / 5 * x.square().sum(1, keepdim=True)) ** 0.6,
+    ),
     ('type: "MVN"', [X[:, :, 0, 0]], torch.zeros_like),
     (
         'type: "MVN" mvn_param { across_channels: true }',
