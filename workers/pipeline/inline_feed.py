@@ -58,7 +58,6 @@ _MOST_STRAIGHT = 32
 _HEAD_START_S = 0.2
 _HEAD_START_BATCHES = 4
 
-_no_globals = nullcontext()
 _log = logging.getLogger("blobfeed")
 
 
@@ -79,8 +78,8 @@ class InlineFeed:
 
         Raises RingAllocationError.
         """
-        alone = plan.batches_per_slot == 1 or plan.batch_bytes >= _ALONE_BYTES
-        self._straight = straight and alone and plan.order is not None and not plan.postprocesses
+        known = plan.order is not None and not plan.postprocesses
+        self._straight = straight and known and plan.batch_bytes >= _ALONE_BYTES
         """All batches have `make`."""
         in_group = _straight_batches(plan) if self._straight else plan.batches_per_slot
         # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
@@ -109,7 +108,7 @@ class InlineFeed:
         self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
         """The counts at the end."""
         self._worker = plan.worker(Workplace(self._slots, Unwatched(), self._errors.keep, *files))
-        self._globals = None if reads_only(plan) else OwnGlobals()
+        self._globals = nullcontext if reads_only(plan) else OwnGlobals().used
 
     # ---- groups
 
@@ -200,7 +199,7 @@ class InlineFeed:
         """Do `task`; if it has been done before, into other memory, it is not reported again."""
         begun = time.monotonic_ns()
         try:
-            with _no_globals if self._globals is None else self._globals.used():
+            with self._globals():
                 work = self._worker.work(task, rows)
             self._note_done(task, work, time.monotonic_ns() - begun)
         except BaseException:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ..base.closing import Closing, close_all
-from ..base.errors import BlobfeedError, EndOfData, ParameterError, PipelineClosed, PipelineStalled
+from ..base.errors import BlobfeedError, EndOfData, ParameterError, PipelineClosed
 from ..base.hooks import Hooks
 from ..base.parameters import Parameters
 from ..base.source import Source
@@ -255,18 +255,12 @@ class Pipeline(Closing):
             raise PipelineClosed("the pipeline was closed while it started")
         try:
             self._hold(self._feed.next())
-        except PipelineStalled:
+        except BlobfeedError:  # the head start has failed, or its slots are held: no loaders go on for now
+            with interrupts_deferred():
+                starting, self._starting = self._starting, None
+                if starting is not None:
+                    starting.close()
             raise
-        except BlobfeedError:
-            self._end_start()
-            raise
-
-    def _end_start(self) -> None:
-        """End the loaders that were to go on behind a head start, which has failed."""
-        with interrupts_deferred():
-            starting, self._starting, self._head_start = self._starting, None, 0
-            if starting is not None:
-                starting.close()
 
     def _go_over(self) -> None:
         """Start loaders once the first batch is delivered, and let them go on behind the head start.
