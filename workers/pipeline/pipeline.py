@@ -221,8 +221,9 @@ class Pipeline(Closing):
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
-        with suppress(BlobfeedError):
-            self._look()
+        if not self._intake.ready:  # mostly there are some, and `suppress` takes 0.3 µs
+            with suppress(BlobfeedError):
+                self._look()
 
     def _look(self) -> None:
         if not self._intake.ready and self._feed is not None and (batches := self._feed.ready()):
