@@ -98,7 +98,7 @@ class Assembly:
         self.replaced = 0
         """The number of rows filled with a replacement."""
         self._batches = self._samples = 0
-        """Those that the trainer has released."""
+        """The counts of what the trainer has released."""
         self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
         self.schedule = plan.schedule()
