@@ -97,24 +97,24 @@ class AddressRange(_Map):
 
 
 def _map_aligned(descriptor: int, size: int) -> int:
-    """Reserve more address space than needed, map at the first multiple in it, give the rest back."""
-    reserved = _reserved(size + HUGE_PAGE)
-    address = -(-reserved // HUGE_PAGE) * HUGE_PAGE
+    address, protection = _reserved(size), mmap.PROT_READ | mmap.PROT_WRITE
     try:
-        protection = mmap.PROT_READ | mmap.PROT_WRITE
-        _checked(libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0))
+        return _checked(libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0))
     except OSError:
-        libc.munmap(reserved, size + HUGE_PAGE)
+        libc.munmap(address, size)
         raise
-    end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-    if address > reserved:
-        libc.munmap(reserved, address - reserved)
-    libc.munmap(end, reserved + size + HUGE_PAGE - end)
-    return address
 
 
 def _reserved(size: int) -> int:
-    return _checked(libc.mmap(None, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, -1, 0))
+    """Reserve address space from a multiple of a huge page on: reserve more than needed, and give the rest back."""
+    how, most = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, size + HUGE_PAGE
+    found = _checked(libc.mmap(None, most, _PROT_NONE, how, -1, 0))
+    address = -(-found // HUGE_PAGE) * HUGE_PAGE
+    if address > found:
+        libc.munmap(found, address - found)
+    end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    libc.munmap(end, found + most - end)
+    return address
 
 
 def _checked(address: int | None) -> int:
