@@ -14,6 +14,7 @@ from ..workers.base.checks import allowed, meant
 from ..workers.base.errors import ExtraMissing, ParameterError
 from ..workers.base.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
 from ..workers.sources import KINDS, options_of
+from ..workers.sources.images.options import PictureOptions
 from ..workers.sources.table import WindowOptions
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
@@ -116,9 +117,19 @@ def as_markdown() -> str:
     parts = [f"## {name}\n\n{_table(documented(part))}" for name, part in _PARTS.items()]
     for kind, entry in KINDS.items():
         about = f"{entry.about[:1].upper()}{entry.about[1:]}\n" if entry.about else ""
-        options = _table(documented(options_of(kind))) if entry.options else ""
+        options = _options(options_of(kind)) if entry.options else ""
         parts.append(f"## source: {kind}\n\n" + "\n".join(filter(None, (about, options))))
-    return "\n".join([head, _table(documented(Parameters)), *parts])
+    pictures = f"## Options of pictures\n\n{_table(documented(PictureOptions))}"
+    return "\n".join([head, _table(documented(Parameters)), *parts, pictures])
+
+
+def _options(options: type[msgspec.Struct]) -> str:
+    """The table of a kind's own options; those that all kinds of pictures share stand once on the page."""
+    if not issubclass(options, PictureOptions):
+        return _table(documented(options))
+    shared = documented(PictureOptions)
+    own = [each for each in documented(options) if each not in shared]
+    return f"{_table(own)}\nIt has the [options of pictures](#options-of-pictures), too.\n"
 
 
 def _table(parameters: list[Documented]) -> str:
