@@ -23,6 +23,8 @@ _MOST = 0.5
 _NO_CORE = 0.3
 _MORE_LOADERS = 64
 
+_NET, _NO_GAIN = "the net is the bottleneck", "so faster data gain nothing"
+
 _VERB = {Activity.READING: "read", Activity.DECODING: "decode", Activity.POSTPROCESSING: "postprocess"}
 
 
@@ -68,9 +70,9 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
     if not seen.begun:
         return Diagnosis(Blame.STARTING, f"starting: there is no batch yet, and {_count(seen.loaders, 'loader')}")
     if seen.stall_share < STALL_SHARE:
-        full = f", and {seen.slots_full} of {seen.slots} slots are full" if seen.slots else ""
-        sentence = f"the trainer is the bottleneck: it waits for data {_percent(seen.stall_share)} of the time{full}"
-        return Diagnosis(Blame.TRAINER, sentence)
+        full = f" ({seen.slots_full} of {seen.slots} slots are full)" if seen.slots else ""
+        waits = f"it waits {_percent(seen.stall_share)} of the time{full}"
+        return Diagnosis(Blame.TRAINER, f"{_NET}: {waits}, {_NO_GAIN}")
     return _of_a_stall(seen, cores)
 
 
@@ -78,7 +80,7 @@ def in_process(seconds: float, making_s: float) -> str:
     """The sentence of a pipeline without loaders: the trainer makes the batches itself, which has taken `making_s`."""
     share = min(1.0, making_s / seconds) if seconds > 0 else 0.0
     if share < STALL_SHARE:
-        return f"the net is the bottleneck: reading takes {_percent(share)} of each step"
+        return f"{_NET}: reading takes {_percent(share)} of each step, {_NO_GAIN}"
     return (
         f"the trainer makes its batches itself, which takes {_percent(share)} of the time: loaders would do that "
         "beside it, if cores are free (num_loaders)"

@@ -48,7 +48,21 @@ SLOW = SlowSample(0.6, 4711, 1, "big.jpg", 1, Activity.DECODING)
     ("seen", "blame", "words"),
     [
         (STARVED, Blame.LOADERS, ["decode takes 92 % of their time", "waits 50 % of the time", "2 more loaders"]),
-        (replace(STARVED, stall_s=0.2), Blame.TRAINER, ["waits for data 2.0 % of", "0 of 5 slots are full"]),
+        (
+            replace(STARVED, stall_s=0.2, slots_full=4),
+            Blame.TRAINER,
+            ["the net is the bottleneck: it waits 2.0 % of the time (4 of 5 slots", "so faster data gain nothing"],
+        ),
+        (
+            replace(STARVED, stall_s=0.05, in_process=True),
+            Blame.TRAINER,
+            ["the net is the bottleneck: reading takes 0.5 % of each step, so faster data gain nothing"],
+        ),
+        (
+            replace(STARVED, stall_s=4.2, in_process=True),
+            Blame.LOADERS,
+            ["the trainer makes its batches itself, which takes 42 % of the time: loaders would do that beside it"],
+        ),
         (
             replace(STARVED, spent_s=spent(reading=18.0, decoding=2.0), cpu_s=3.8),
             Blame.STORAGE,
