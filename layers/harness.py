@@ -16,6 +16,7 @@ from ..workers.base.errors import ParameterError
 from ..workers.base.extras import need
 from ..workers.base.param_str import parse_param_str
 from ..workers.base.specs import AnyArray, IndexArray, Rows
+from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch
 from .caffe_base import new_layer
@@ -42,6 +43,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
     forward.
     """
 
+    @shortens_tracebacks
     def __init__(
         self,
         layer_class: type[_LayerT],
@@ -66,6 +68,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
 
     def forward(self) -> dict[str, Any]:
         """Reshape and forward, as Caffe does at every iteration; returns the tops' data by name."""
+        __tracebackhide__ = True
         self._call("reshape")
         self._call("forward")
         return self.tops
@@ -115,6 +118,7 @@ class LayerHarness(Closing, Generic[_LayerT]):
         return self.layer.plan
 
     def _call(self, hook: str) -> None:
+        __tracebackhide__ = True
         getattr(self.layer, hook)(self._bottom, self._top)
 
 

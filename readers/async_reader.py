@@ -14,6 +14,7 @@ from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
 from ..workers.base.parameters import NotNegative, Positive, SharedParameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
+from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.plan.state import State
 from ..workers.transport.packed import hook_name
 from .batch_reader import BatchReader
@@ -90,6 +91,7 @@ class AsyncReader(Closing):
     Raises ParameterError and SourceError; processes are started by the first fetch.
     """
 
+    @shortens_tracebacks
     def __init__(
         self,
         params: Mapping[str, object] | None = None,
@@ -110,7 +112,7 @@ class AsyncReader(Closing):
         try:
             self._reader = _PairReader(_source(self.options), postprocess=hook, copy=False, **values)
         except (ParameterError, SourceError) as error:
-            raise type(error)(_in_own_terms(str(error))) from error
+            raise type(error)(_in_own_terms(str(error))) from error.__cause__
         self._begin()
 
     def _begin(self) -> None:
@@ -145,6 +147,7 @@ class AsyncReader(Closing):
         Waits for it. Both are yours to read and write until the next-but-one call of this method, when their memory
         may be filled anew. Raises FetchOrderError where no batch has been asked for.
         """
+        __tracebackhide__ = True
         self._reader._pipeline.check_usable()
         if not self._asked:
             raise FetchOrderError(
@@ -227,6 +230,7 @@ def _in_own_terms(message: str) -> str:
         ("parameter 'dims' names", "num_dim, h_dim, w_dim and cha_dim name"),
         ("parameter 'tops' is", "data_field and labels_field are"),
         ("in 'tops'", "in data_field and labels_field"),
+        ("check 'path'", "check 'hdf5_path'"),
     ):
         message = message.replace(theirs, ours)
     return message

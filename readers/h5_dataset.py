@@ -14,6 +14,7 @@ from torch.utils.data import Dataset
 from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.files import absolute
 from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
@@ -47,6 +48,7 @@ class H5Dataset(Dataset[Item]):
     Raises ParameterError and SourceError.
     """
 
+    @shortens_tracebacks
     def __init__(
         self,
         h5_paths: str | Path | Sequence[str | Path],

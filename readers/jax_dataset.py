@@ -9,6 +9,7 @@ import jax
 from jax.sharding import Sharding
 
 from ..workers.base.errors import ParameterError
+from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader, owning_reader
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
@@ -30,6 +31,7 @@ class JaxDataset(DatasetOverReader):
     """
 
     @names_arguments_of(BatchReader)
+    @shortens_tracebacks
     def __init__(
         self, source: SourceLike = None, *, sharding: Sharding | None = None, **arguments: Unpack[ReaderArguments]
     ) -> None:

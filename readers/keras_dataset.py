@@ -9,6 +9,7 @@ import keras  # type: ignore[import-untyped]
 
 from ..workers.base.checks import nearest
 from ..workers.base.errors import ParameterError
+from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader, owning_reader
 from .delivery.named_batches import NamedBatch
 from .delivery.tops import describes_another
@@ -35,6 +36,7 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
     """
 
     @names_arguments_of(BatchReader)
+    @shortens_tracebacks
     def __init__(
         self,
         source: SourceLike = None,

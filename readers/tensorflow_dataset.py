@@ -10,6 +10,7 @@ import tensorflow as tf  # type: ignore[import-untyped]
 
 from ..workers.base.errors import ParameterError, PipelineClosed
 from ..workers.base.specs import AnyArray, ArraySpec
+from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, owning_reader
 from .epoch_iterator import EpochIterator
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
@@ -20,6 +21,7 @@ def TensorFlowDataset(source: BatchReader) -> tf.data.Dataset: ...
 @overload
 def TensorFlowDataset(source: SourceLike = None, **arguments: Unpack[ReaderArguments]) -> tf.data.Dataset: ...
 @names_arguments_of(BatchReader)
+@shortens_tracebacks
 def TensorFlowDataset(  # noqa: N802 - named after what it gives
     source: SourceLike | BatchReader = None, **arguments: Any
 ) -> tf.data.Dataset:

@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..workers.base.errors import ParameterError, PipelineClosed
+from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader
 from .delivery.named_batches import NamedBatch, TupleBatch
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
@@ -32,6 +33,7 @@ class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
     """
 
     @names_arguments_of(BatchReader)
+    @shortens_tracebacks
     def __init__(
         self,
         source: SourceLike = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from threading import Lock
 from traceback import extract_tb, format_exception
@@ -12,10 +13,15 @@ import numpy as np
 import pytest
 
 from blobfeed import (
+    AsyncReader,
     BatchReader,
     BlobfeedError,
+    H5Dataset,
+    HDF5InputLayer,
+    LayerHarness,
     ParameterError,
     Sample,
+    TorchDataset,
 )
 
 LABELS = np.arange(8)
@@ -70,6 +76,39 @@ def test_a_hook_that_fails_in_setup_keeps_its_own_frames_alone() -> None:
     names = [frame.name for frame in extract_tb(caught.value.__traceback__)]
     assert names[1:] == ["call", "decode"]
     assert caught.value.__notes__ == ["raised in setup, by sample 0 (arrays[0])"]
+
+
+def loops() -> None:
+    with BatchReader(ARRAYS, decode=fails_on_the_fifth, batch_size=4, num_loaders=1) as reader:
+        list(reader)
+
+
+def runs_out() -> None:
+    with LayerHarness(HDF5InputLayer, "{path: x.h5, batch_size: 4, epochs: 1, num_loaders: 0}") as harness:
+        for _ in range(3):
+            harness.forward()
+
+
+MISTAKES: dict[str, Callable[[], object]] = {
+    "a reader": lambda: BatchReader("none.h5", batch_size=4),
+    "a loop": loops,
+    "a dataset for torch": lambda: TorchDataset("none.h5", batch_size=4),
+    "an archive": lambda: H5Dataset("none.h5"),
+    "pairs": lambda: AsyncReader(hdf5_path="none.h5", batch_size=4),
+    "a layer": lambda: LayerHarness(HDF5InputLayer, {"path": "none.h5", "batch_size": 4}),
+    "a layer's batches": runs_out,
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_pytest_and_ipython_hide_the_frames_of_the_package(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, mistake: Callable[[], object]
+) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(BlobfeedError) as caught:
+        mistake()
+    assert {str(entry.path) for entry in caught.traceback.filter(caught)} == {__file__}
+    assert len(caught.traceback) <= len(caught.traceback.filter(caught)) + 3
 
 
 # ---- what cannot be sent to the loaders
