@@ -11,23 +11,23 @@ from .source import CacheCounts
 class Statistics:
     """The counts at one moment, since the pipeline started."""
 
-    batches: int
+    batches: int = 0
     """taken by the trainer"""
-    stalls: int
+    stalls: int = 0
     """batches for which the trainer had to wait"""
-    stall_s: float
+    stall_s: float = 0.0
     """seconds that the trainer waited"""
-    start_s: float
+    start_s: float = 0.0
     """seconds of these before the first batch, which no prefetching can avoid"""
-    loaders: int
+    loaders: int = 0
     """loaders that run now"""
-    loader_deaths: int
+    loader_deaths: int = 0
     """loaders that died"""
-    replaced: int
+    replaced: int = 0
     """rows into which another sample was put, also by loaders that work ahead; each time a bad one comes"""
-    dropped_messages: int
+    dropped_messages: int = 0
     """frames that were not ours, not valid or not expected"""
-    tasks: int
+    tasks: int = 0
     """parts of batches that were made"""
     cache_hits: int = 0
     """samples that the decoded cache had, for loaders that work ahead too"""

@@ -12,7 +12,7 @@ from typing import Protocol
 from ..base.statistics import Statistics
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
-from ..transport.status_board import LoaderState
+from ..transport.status_board import Count, LoaderState, StatusBoard
 
 
 class Feed(Protocol):
@@ -40,8 +40,22 @@ class Feed(Protocol):
     def states(self) -> list[LoaderState]:
         """Return what each loader is doing."""
 
-    def statistics(self, batches: int) -> Statistics:
-        """Return the counts, after `close` the last ones; `batches`: the number that the trainer has taken."""
+    def statistics(self) -> Statistics:
+        """Return the counts, after `close` the last ones; the number of batches that the trainer has taken is 0."""
 
     def close(self) -> None:
         """End what runs, then give everything back. May be repeated."""
+
+
+def counts_on(board: StatusBoard) -> Statistics:
+    """Return the counts of a feed that are on its board."""
+    return Statistics(
+        stalls=board.count(Count.STALLS),
+        stall_s=board.count(Count.WAITED_NS) / 1e9,
+        start_s=board.count(Count.START_NS) / 1e9,
+        loaders=board.count(Count.LOADERS),
+        loader_deaths=board.count(Count.LOADER_DEATHS),
+        replaced=board.count(Count.REPLACED),
+        dropped_messages=board.count(Count.DROPPED_MESSAGES),
+        tasks=board.count(Count.TASKS),
+    )

@@ -6,21 +6,19 @@ The assembly decides here what it decides in the assembler's process, and the wo
 states and errors are the same. But no process watches the time that a task takes, and a sample that would kill its
 loader kills the trainer.
 
-If a delivery would only copy large batches, a group of them is given before its rows are made. The `make` of each
-reads its rows right into the trainer's memory, so that each byte is copied once. The assembly has one task for the
-group, which is done when the last batch is.
+If a delivery would only copy large batches, the assembly announces a group before its rows are made. The `make` of each
+batch reads its rows right into the trainer's memory, so that each byte is copied once.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn, cast
+from typing import cast
 
 import numpy as np
 
@@ -38,36 +36,28 @@ from ..processes.process import interrupts_deferred
 from ..scheduling.assembly import Assembly
 from ..sources import is_in_memory, is_our_own
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, Fill, Postprocess, ToLoader
+from ..transport.messages import Announce, Done, End, Failure, Fill, ToLoader
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
 from .failures import Failed, explain, too_many_held
+from .feed import counts_on
 
 _ITSELF = 1
 """The number of the only loader."""
 
-_ALONE_BYTES = 1 << 19
-"""A second copy of so much takes longer than what is done for each batch that is made by itself."""
+_LARGE_BYTES = 1 << 19
+"""A second copy of a batch of so much takes longer than what is done for each batch that is made by itself."""
 
-_STRAIGHT_BYTES = 64 << 20
-"""In a group of so much, what is done for each group takes half a percent of the time."""
+_GROUP_BYTES = 32 << 20
+"""In a group of so much, what is done for each group takes a percent of the time."""
 
-_MOST_STRAIGHT = 32
+_MOST_IN_GROUP = 32
 
 _HEAD_START_S = 0.2
 _HEAD_START_BATCHES = 4
 
 _log = logging.getLogger("blobfeed")
-
-
-class _Errors(dict[int, BaseException]):
-    """Each under its number. The worker holds this and not the feed: else the feed's memory, and a folder that its
-    source has made, would last until the garbage collector comes."""
-
-    def keep(self, error: BaseException) -> int:
-        self[len(self) + 1] = error
-        return len(self)
 
 
 class InlineFeed:
@@ -79,35 +69,35 @@ class InlineFeed:
         Raises RingAllocationError.
         """
         known = plan.order is not None and not plan.postprocesses
-        self._straight = straight and known and plan.batch_bytes >= _ALONE_BYTES
-        """All batches have `make`."""
-        in_group = _straight_batches(plan) if self._straight else plan.batches_per_slot
+        self._makes_later = straight and known and plan.batch_bytes >= _LARGE_BYTES
+        """All groups are announced before their rows are made."""
+        if self._makes_later:
+            ahead = plan.parameters.prefetch_batches
+            most = _MOST_IN_GROUP if ahead == "auto" else ahead // 2
+            in_group = max(1, min(most, _GROUP_BYTES // plan.batch_bytes))
+            plan = replace(plan, batches_per_slot=in_group, auto_slots=2)
         # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
-        plan = replace(plan, starts_small=plan.order is not None, batches_per_slot=in_group)
-        self._plan = plan
+        plan = self._plan = replace(plan, starts_small=plan.order is not None)
         self._begun = time.monotonic_ns()
         self._slots = _slots(plan)
         self._assembly = Assembly(plan, alone=True)
-        self._assembly.ledger.add_loader(_ITSELF, plan.tasks_in_flight)
-        self._todo: deque[ToLoader] = deque()
-        """The assembly's task; if its batches have `make`, the parts of it that are still to be made, one for each."""
+        self._assembly.ledger.add_loader(_ITSELF)
         self._batches: Sequence[Batch] = ()
         """The next group, until it is accepted."""
         self._failure: Failed | None = None
-        self._errors = _Errors()
-        self._drawn: SharedFile | None = None
-        self._weights: SharedFile | None = None
-        files = -1, -1
+        self._errors: list[BaseException] = []
+        """Each under its number, from 1 on."""
+        self._files: list[SharedFile] = []
+        """With a sampler: its draws, and the weights that the user sets."""
         if plan.sampling is not None:
-            self._drawn = SharedFile.create("blobfeed-drawn")
-            self._weights = SharedFile.create("blobfeed-weights")
-            self._assembly.schedule.use_file(self._drawn)
-            files = self._drawn.descriptor, self._weights.descriptor
+            self._files = [SharedFile.create(f"blobfeed-{name}") for name in ("drawn", "weights")]
+            self._assembly.schedule.use_file(self._files[0])
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
-        self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        self._last = Statistics()
         """The counts at the end."""
-        self._worker = plan.worker(Workplace(self._slots, Unwatched(), self._errors.keep, *files))
+        descriptors = [file.descriptor for file in self._files]
+        self._worker = plan.worker(Workplace(self._slots, Unwatched(), partial(_keep, self._errors), *descriptors))
         self._globals = nullcontext if reads_only(plan) else OwnGlobals().used
 
     # ---- groups
@@ -115,19 +105,11 @@ class InlineFeed:
     def next(self) -> Sequence[Batch]:
         if self._failure is not None:
             raise self._failure.error()
-        outbox = self._assembly.outbox
         while not self._batches:
-            if outbox and isinstance(announce := outbox[0], Announce):
-                batches = self._plan.unpack(announce, self._slots[announce.slot])
-                with interrupts_deferred():
-                    self._batches = batches
-                    del outbox[0]
-            elif outbox:
-                self._fail()
-            elif not self._todo:
-                self._find_task()
+            if self._assembly.outbox:
+                self._receive(self._assembly.outbox[0])
             else:
-                self._work(self._todo[0])
+                self._do_task()
         return self._batches
 
     def ready(self) -> Sequence[Batch]:
@@ -135,6 +117,8 @@ class InlineFeed:
 
     def accept(self, group: int) -> None:
         self._batches = ()
+        if self._board is not None and not self._board.count(Count.FIRST_BATCH_NS):
+            self._board.note_start()
 
     def release(self, group: int) -> None:
         self._assembly.release(group)
@@ -143,141 +127,106 @@ class InlineFeed:
 
     def set_weights(self, new: NewWeights) -> None:
         change, weights, gone = new
-        if self._weights is None:
-            return
         with interrupts_deferred():
-            self._weights.write(change.version * weights.nbytes, weights)
-            self._assembly.schedule.note_weights(change)
-            for version in gone:
-                self._weights.free(version * weights.nbytes, weights.nbytes)
+            for file in self._files[1:]:
+                file.write(change.version * weights.nbytes, weights)
+                self._assembly.schedule.note_weights(change)
+                for version in gone:
+                    file.free(version * weights.nbytes, weights.nbytes)
 
     # ---- making them
 
-    def _fail(self) -> NoReturn:
-        """Raise the error that ended the run, which is the next message."""
-        last = self._assembly.outbox[0]
-        assert not isinstance(last, Announce)
-        self._failure = Failed(explain(self._plan, last, lambda number, _: self._errors[number]))
-        self._errors.clear()  # see Failed
-        raise self._failure.error()
-
-    def _find_task(self) -> None:
-        """Take the next task, or bring the assembly further without one; raises PipelineStalled if it is stuck."""
+    def _receive(self, message: Announce | Failure | End) -> None:
+        """Take the assembly's next message; raises the error that ended the run, if it is that."""
+        if not isinstance(message, Announce):
+            self._failure = Failed(explain(self._plan, message, lambda number, _: self._errors[number - 1]))
+            self._errors.clear()  # see Failed
+            raise self._failure.error()
+        batches = self._plan.unpack(message, self._slots[message.slot])
+        if self._makes_later:
+            for batch in batches:
+                first, *_ = runs = tuple(batch.runs)
+                task = Fill(0, message.group, message.slot, first.row, batch.rows, runs=runs)
+                batch.make = partial(self._make, task, batch.tops)
         with interrupts_deferred():
-            assigned = next(self._assembly.assignments(0.0), None)
+            self._batches = batches
+            del self._assembly.outbox[0]
+
+    def _do_task(self) -> None:
+        """Do the assembly's next task; raises PipelineStalled if there is none for ever."""
+        assembly = self._assembly
+        try:
+            with interrupts_deferred():
+                assigned = next(assembly.assignments(0.0), None)
             if assigned is not None:
-                task = assigned.task
-                self._todo.extend(self._parts(task) if self._straight and isinstance(task, Fill) else (task,))
+                self._note_done(assigned.task, WorkDone() if self._makes_later else self._work(assigned.task))
                 return
-            freed = self._assembly.announce()
-        if not (freed or self._assembly.outbox):
+        except BaseException:  # the task is made again, and a group whose postprocessing may have changed it
+            with interrupts_deferred():
+                assembly.ledger.remove_loader(_ITSELF)
+                assembly.ledger.add_loader(_ITSELF)
+            raise
+        if not assembly.announce() and not assembly.outbox:
             raise PipelineStalled(too_many_held(len(self._slots)))
 
-    def _parts(self, task: Fill) -> Iterator[Fill]:
-        """Give the batches of `task` to the trainer before their rows are made; yields the part of each."""
-        whole = Announce(task.group, task.slot, runs=task.runs)
-        self._batches = batches = self._plan.unpack(whole, self._slots[task.slot])
-        for batch in batches:
-            runs = tuple(batch.runs)
-            part = Fill(task.task, task.group, task.slot, runs[0].row, batch.rows, runs=runs)
-            batch.make = partial(self._make, part, batch.tops)
-            yield part
-
-    def _make(self, part: Fill, slot: Mapping[str, Rows], into: DirectRows | None) -> Mapping[int, int]:
-        """See Batch.make."""
-        if into is None:
-            self._note_done(part, WorkDone(), 0)
-            return {}
-        if self._failure is not None:
-            raise self._failure.error()
-        bad = self._work(part, cast("dict[str, Rows]", {**slot, **into})).bad
-        if bad and self._assembly.outbox:
-            self._fail()
-        return {row.row - part.first_row: row.replacement for row in bad}
-
-    def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
-        """Do `task`; if it has been done before, into other memory, it is not reported again."""
-        begun = time.monotonic_ns()
-        try:
-            with self._globals():
-                work = self._worker.work(task, rows)
-            self._note_done(task, work, time.monotonic_ns() - begun)
-        except BaseException:
-            if isinstance(task, Postprocess) and self._todo:  # it may have changed rows: these are made again
-                with interrupts_deferred():
-                    self._assembly.ledger.remove_loader(_ITSELF)
-                    self._assembly.ledger.add_loader(_ITSELF, self._plan.tasks_in_flight)
-                    self._todo.clear()
-            raise
-        for sample in self._assembly.taken_bad_samples() if work.bad else ():
-            _log.warning("%s", sample)
-        return work
-
-    def _note_done(self, task: ToLoader, work: WorkDone, elapsed_ns: int) -> None:
-        """Record that `task` is done, unless it was before. The assembly hears of its task when all parts are done."""
-        board = self._board
-        if board is None or not self._todo or self._todo[0] is not task:
-            return
-        board.add(Count.WAITED_NS, elapsed_ns)
-        board.add(Count.STALLS, isinstance(task, Fill))
-        if len(self._todo) > 1 and not work.bad:  # with a bad one the batch is the only one of its group, or the last
-            self._todo.popleft()
-            return
-        done = Done(_ITSELF, task.task, elapsed_ns, tuple(work.bad), work.stream_rows, work.drawn)
-        outbox = self._assembly.outbox
+    def _note_done(self, task: ToLoader, work: WorkDone) -> None:
+        done = Done(_ITSELF, task.task, 0, tuple(work.bad), work.stream_rows, work.drawn)
         with interrupts_deferred():
-            self._todo.clear()
             self._assembly.done(done, 0.0)
             self._assembly.announce()
-            if self._straight and isinstance(outbox[0], Announce):  # the trainer has these batches
-                del outbox[0]
-        if isinstance(task, Fill) and not board.count(Count.FIRST_BATCH_NS):
-            board.note_start()
+        self._log_bad_samples()
+
+    def _make(self, task: Fill, slot: Mapping[str, Rows], into: DirectRows) -> Mapping[int, int]:
+        """See Batch.make."""
+        if self._failure is not None:
+            raise self._failure.error()
+        bad = self._work(task, cast("dict[str, Rows]", {**slot, **into})).bad
+        with interrupts_deferred():
+            self._assembly.note_bad_later(task.group, bad)
+        self._log_bad_samples()
+        if self._assembly.outbox:
+            self._receive(self._assembly.outbox[0])
+        return {row.row - task.first_row: row.replacement for row in bad}
+
+    def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
+        """Do `task`, in its slot or in `rows`; the trainer waits for it."""
+        begun = time.monotonic_ns()
+        with self._globals():
+            work = self._worker.work(task, rows)
+        if self._board is not None:  # as it is if a signal's handler has closed the feed
+            self._board.add(Count.WAITED_NS, time.monotonic_ns() - begun)
+            self._board.add(Count.STALLS, isinstance(task, Fill))
+        return work
+
+    def _log_bad_samples(self) -> None:
+        for sample in self._assembly.taken_bad_samples():
+            _log.warning("%s", sample)
 
     # ---- counts, the end
 
-    def statistics(self, batches: int) -> Statistics:
-        return replace(self._last if self._board is None else self._counts(self._board), batches=batches)
-
-    def _counts(self, board: StatusBoard) -> Statistics:
-        waited_s = board.count(Count.WAITED_NS) / 1e9
-        return Statistics(
-            batches=0,
-            stalls=board.count(Count.STALLS),
-            stall_s=waited_s,
-            start_s=board.count(Count.START_NS) / 1e9,
-            loaders=0,
-            loader_deaths=0,
-            replaced=self._assembly.replaced,
-            dropped_messages=0,
-            tasks=self._assembly.tasks_done,
-            diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, waited_s),
-        )
+    def statistics(self) -> Statistics:
+        if self._board is None:
+            return self._last
+        self._board.set_counts(self._assembly.counts)
+        counts = counts_on(self._board)
+        return replace(counts, diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, counts.stall_s))
 
     def states(self) -> list[LoaderState]:
         """Return none: there are no loaders."""
         return []
 
     def close(self) -> None:
+        self._last = self.statistics()
         self._batches, self._failure = (), None
-        self._todo.clear()
         self._errors.clear()
-        files, self._drawn, self._weights = (self._drawn, self._weights), None, None
-        if (board := self._board) is not None:
-            self._last, self._board = self._counts(board), None
-        close_all(*(file.close for file in (*files, board) if file is not None))
+        (files, self._files), (board, self._board) = (self._files, []), (self._board, None)
+        close_all(*(open_.close for open_ in (*files, board) if open_ is not None))
 
 
-def _straight_batches(plan: Plan) -> int:
-    """Return the number of batches in a group if each is made right in the trainer's memory.
-
-    With `on_error: replace` one, so that a bad sample is counted when it is found.
-    """
-    given = plan.parameters
-    if given.on_error == "replace":
-        return 1
-    ahead = _MOST_STRAIGHT if given.prefetch_batches == "auto" else given.prefetch_batches // 2
-    return max(1, min(ahead, _STRAIGHT_BYTES // max(1, plan.batch_bytes)))
+def _keep(errors: list[BaseException], error: BaseException) -> int:
+    """Keep an exception of the worker's, which does not hold the feed: its memory would wait for the collector."""
+    errors.append(error)
+    return len(errors)
 
 
 def _slots(plan: Plan) -> list[dict[str, Rows]]:

@@ -176,9 +176,7 @@ class Pipeline(Closing):
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
-        if batch.make is not None:
-            batch.make(None)
-            batch.make = None  # it refers to the feed
+        batch.make = None  # it refers to the feed
         if self._feed is not None:
             self._feed.accept(batch.group)
         ready = self._intake.ready
@@ -274,7 +272,7 @@ class Pipeline(Closing):
             if taken and self._starting is None:
                 self._starting = ProcessFeed(self._plan.from_batch(self._head_start))
             elif taken == self._head_start and self._feed is not None and self._starting is not None:
-                inline, self._before = self._feed, self._feed.statistics(taken)
+                inline, self._before = self._feed, self._feed.statistics()
                 self._feed, self._starting, self._head_start = self._starting, None, 0
                 self._open.clear()
                 close_all(inline.close, self._plan.source.close)  # its files, and the decoded chunks that it keeps
@@ -292,14 +290,14 @@ class Pipeline(Closing):
     def statistics(self) -> Statistics:
         """Return the counts so far; they are still there after close()."""
         if self._feed is None:
-            return self._finished or Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+            return self._finished or Statistics()
         return self._statistics_of(self._feed)
 
     def _statistics_of(self, feed: Feed) -> Statistics:
         # Setup reads samples again and again, to learn how long they take.
         cache, setup = self._plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
-        counts = feed.statistics(self._intake.progress.taken).with_cache(own)
+        counts = replace(feed.statistics(), batches=self._intake.progress.taken).with_cache(own)
         return counts if self._before is None else counts.after(self._before)
 
     def activities(self) -> list[LoaderState]:

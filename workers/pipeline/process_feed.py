@@ -47,6 +47,7 @@ from ..transport.status_board import Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
 from .failures import Failed, explain, too_many_held, what_loaders_do
+from .feed import counts_on
 from .files import open_trace
 
 _STALL_LOG_S = 10.0
@@ -85,7 +86,7 @@ class ProcessFeed:
         """
         self._has_begun = False
         """The trainer has taken a group."""
-        self._last = Statistics(0, 0, 0.0, 0.0, 0, 0, 0, 0, 0)
+        self._last = Statistics()
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
         self._reception = Reception()
@@ -293,25 +294,16 @@ class ProcessFeed:
 
     # ---- the end
 
-    def statistics(self, batches: int) -> Statistics:
-        return replace(self._last if self._assembler is None else self._counts(), batches=batches)
+    def statistics(self) -> Statistics:
+        return self._last if self._assembler is None else self._counts()
 
     def _counts(self) -> Statistics:
-        board = self.shared.board
         self.note_places()
-        reading = read_board(board)
-        dropped = self._opener.dropped + self._reception.dropped + board.count(Count.DROPPED_MESSAGES)
-        dropped += sum(line.dropped for line in reading.lines)
-        return Statistics(
-            batches=0,
-            stalls=board.count(Count.STALLS),
-            stall_s=board.count(Count.WAITED_NS) / 1e9,
-            start_s=board.count(Count.START_NS) / 1e9,
-            loaders=board.count(Count.LOADERS),
-            loader_deaths=board.count(Count.LOADER_DEATHS),
-            replaced=board.count(Count.REPLACED),
-            dropped_messages=dropped,
-            tasks=board.count(Count.TASKS),
+        reading, counts = read_board(self.shared.board), counts_on(self.shared.board)
+        dropped = self._opener.dropped + self._reception.dropped + sum(line.dropped for line in reading.lines)
+        return replace(
+            counts,
+            dropped_messages=counts.dropped_messages + dropped,
             diagnosis=diagnose(interval(reading), usable_cores()).sentence,
         ).with_cache(reading.cache_counts)
 

@@ -35,10 +35,10 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     end: tuple[int, int] | None = None
     """The epoch and item at which the round behind it begins, unless that is computed."""
 
-    make: Callable[[DirectRows | None], Mapping[int, int]] | None = None
+    make: Callable[[DirectRows], Mapping[int, int]] | None = None
     """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
     and the others in the slot, and returns `replaced`. May be repeated after an interrupt, into other memory. Raises
-    what `Feed.next` raises. `make(None)` makes nothing: rows that are not made yet are skipped."""
+    what `Feed.next` raises."""
 
     @cached_property
     def indices(self) -> IndexArray:

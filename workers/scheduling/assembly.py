@@ -8,7 +8,7 @@ tests can try every order of events without a process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -173,6 +173,13 @@ class Assembly:
         if len(self._bad_samples) > self._parameters.max_bad_samples:
             self._fail_for_bad_samples()
 
+    def note_bad_later(self, group: int, bad: Iterable[BadRow]) -> None:
+        """Record bad rows of a group that was announced before its rows were made."""
+        for row in bad:
+            self._note_bad(group, row)
+            if row.replacement < 0:
+                self.end(self._failures[group][row.row])
+
     def taken_bad_samples(self) -> list[str]:
         """Return new bad samples for the log, each sample only once."""
         new, self._new_bad_samples = self._new_bad_samples, []
@@ -268,6 +275,7 @@ class Assembly:
     def release(self, group: int) -> Announce | None:
         """Free the slot of `group` and return its announcement; None for a repeated or foreign message."""
         announce = self._unreleased.pop(group, None)
+        self._replaced.pop(group, None)
         if not self.ledger.release(group) or announce is None:
             return None
         rows = self.batch_rows(announce)
