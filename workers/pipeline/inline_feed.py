@@ -24,7 +24,6 @@ import numpy as np
 
 from ..base.closing import close_all
 from ..base.errors import PipelineStalled, RingAllocationError
-from ..base.hooks import Hooks
 from ..base.specs import DirectRows, Rows
 from ..base.statistics import Statistics
 from ..loading.worker import WorkDone, Workplace
@@ -34,7 +33,6 @@ from ..plan.batch import Batch
 from ..plan.plan import Plan
 from ..processes.process import interrupts_deferred
 from ..scheduling.assembly import Assembly
-from ..sources import is_in_memory, is_our_own
 from ..transport.memory import available_memory
 from ..transport.messages import Announce, Done, End, Failure, Fill, ToLoader
 from ..transport.shared_file import SharedFile
@@ -42,6 +40,7 @@ from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
 from ..watching.diagnosis import in_process
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
+from .head_start import reads_only
 
 _ITSELF = 1
 """The number of the only loader."""
@@ -53,9 +52,6 @@ _GROUP_BYTES = 32 << 20
 """In a group of so much, what is done for each group takes a percent of the time."""
 
 _MOST_IN_GROUP = 32
-
-_HEAD_START_S = 0.2
-_HEAD_START_BATCHES = 4
 
 _log = logging.getLogger("blobfeed")
 
@@ -242,34 +238,3 @@ def _slots(plan: Plan) -> list[dict[str, Rows]]:
             "lower batch_size or prefetch_batches, or give the process more memory"
         ) from None
     return [layout.view(memory, slot) for slot in range(plan.slots)]
-
-
-def reads_only(plan: Plan) -> bool:
-    """Return true if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
-    if plan.order is None or plan.postprocesses:
-        return False
-    decoded = plan.decoded.value
-    return bool(decoded.rows.changes_nothing and decoded.source.stores_rows)
-
-
-def copies_memory(plan: Plan) -> bool:
-    """Return true if rows are only copied from memory: no file can be cut or hang, and no loader would be faster."""
-    return reads_only(plan) and is_in_memory(plan.decoded.value.source)
-
-
-def head_start(plan: Plan) -> int:
-    """Return the number of batches that the trainer makes while loaders start; 0 if it makes none.
-
-    It makes none if user code would run. As many as take about as long as the start, a few at most.
-    """
-    if plan.order is None or plan.postprocesses:
-        return 0
-    decoded = plan.decoded.value
-    if decoded.rows.hooks != Hooks() or not is_our_own(decoded.source):
-        return 0
-    if plan.parameters.on_error != "raise":
-        return 0  # each feed counts bad samples for itself
-    if plan.rows_at_once > 1:
-        return 0  # many requests at a time take threads, which no trainer's process starts
-    batch_s = plan.seconds_per_row * plan.parameters.batch_size
-    return max(2, min(_HEAD_START_BATCHES, int(_HEAD_START_S / max(batch_s, 1e-6))))

@@ -33,7 +33,8 @@ from ..transport.status_board import LoaderState
 from ..watching.trace import TrainerTrace
 from .feed import Feed
 from .files import with_files
-from .inline_feed import InlineFeed, copies_memory, head_start, reads_only
+from .head_start import copies_memory, head_start, reads_only
+from .inline_feed import InlineFeed
 from .process_feed import ProcessFeed
 
 _log = logging.getLogger("blobfeed")
