@@ -189,6 +189,7 @@ class AsyncReader(Closing):
 
 
 class _PairReader(BatchReader):
+    _called = "AsyncReader"
     _loans = _PAIRS
 
 
@@ -226,7 +227,6 @@ def _source(options: AsyncReaderOptions) -> dict[str, object]:
 
 def _in_own_terms(message: str) -> str:
     for theirs, ours in (
-        ("BatchReader: ", "AsyncReader: "),
         ("parameter 'dims' names", "num_dim, h_dim, w_dim and cha_dim name"),
         ("parameter 'tops' is", "data_field and labels_field are"),
         ("in 'tops'", "in data_field and labels_field"),

@@ -24,6 +24,7 @@ from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.locating import Place, locate
+from ..workers.plan.make_plan import open_declared
 from ..workers.plan.plan import Plan
 from ..workers.plan.state import State
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
@@ -64,6 +65,9 @@ class BatchReader(Closing):
     loop, or `start`, starts the processes.
     """
 
+    _called: ClassVar[str] = "BatchReader"
+    """The name of the user's class, for messages."""
+
     _loans: ClassVar[int] = 1
     """The number of later batches up to which a batch stays valid with `copy=False`."""
 
@@ -82,23 +86,26 @@ class BatchReader(Closing):
         **parameters: Unpack[ReaderParameters],
     ) -> None:
         check_keywords(BatchReader, parameters)
-        check_hook("BatchReader", "decode", decode)
-        check_hook("BatchReader", "postprocess", postprocess)
-        self.parameters = with_shard(check_reader_parameters("BatchReader", source, parameters, copy))
+        check_hook(self._called, "decode", decode)
+        check_hook(self._called, "postprocess", postprocess)
+        hooks = Hooks(decode, postprocess)
+        self.parameters = with_shard(check_reader_parameters(self._called, source, parameters, copy))
         self.copies = self.parameters.delivery == "copy"
         self.tuples = tuples
         self.error: Exception | None = None
         """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
-        self.is_indexed = StreamSource.kind not in (self.parameters.source or {})
+        where = absolute(base_dir)
+        opened = source if isinstance(source, Source | StreamSource) else open_declared(self.parameters, hooks, where)
+        self.is_indexed = isinstance(opened, Source)
         """False for a stream, which has neither length nor indices."""
         # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.
-        epochs, where = None if self.is_indexed else self.parameters.epochs, absolute(base_dir)
+        epochs = None if self.is_indexed else self.parameters.epochs
         self._pipeline = Pipeline(
             msgspec.structs.replace(self.parameters, epochs=epochs),
-            Hooks(decode, postprocess),
+            hooks,
             base_dir=where,
             train=train,
-            source=source if isinstance(source, Source | StreamSource) else None,
+            source=opened,
         )
         self.tops = make_tops(self._pipeline.specs, self.parameters, where)
         self._batches = NamedBatches(self._pipeline, self.tops, copy=self.copies, loans=self._loans)
