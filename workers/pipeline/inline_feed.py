@@ -83,17 +83,15 @@ class InlineFeed:
         self._failure: Failed | None = None
         self._errors: list[BaseException] = []
         """Each under its number, from 1 on."""
-        self._files: list[SharedFile] = []
-        """With a sampler: its draws, and the weights that the user sets."""
-        if plan.sampling is not None:
-            self._files = [SharedFile.create(f"blobfeed-{name}") for name in ("drawn", "weights")]
-            self._assembly.schedule.use_file(self._files[0])
+        self._drawn = None if plan.sampling is None else SharedFile.create("blobfeed-drawn")
+        if self._drawn is not None:
+            self._assembly.schedule.use_file(self._drawn)
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
         self._last = Statistics()
         """The counts at the end."""
-        descriptors = [file.descriptor for file in self._files]
-        self._worker = plan.worker(Workplace(self._slots, Unwatched(), partial(_keep, self._errors), *descriptors))
+        drawn = -1 if self._drawn is None else self._drawn.descriptor
+        self._worker = plan.worker(Workplace(self._slots, Unwatched(), partial(_keep, self._errors), drawn))
         self._globals = nullcontext if reads_only(plan) else OwnGlobals().used
 
     # ---- groups
@@ -122,13 +120,7 @@ class InlineFeed:
             self._board.set_counts(self._assembly.counts)
 
     def set_weights(self, new: NewWeights) -> None:
-        change, weights, gone = new
-        with interrupts_deferred():
-            for file in self._files[1:]:
-                file.write(change.version * weights.nbytes, weights)
-                self._assembly.schedule.note_weights(change)
-                for version in gone:
-                    file.free(version * weights.nbytes, weights.nbytes)
+        self._assembly.schedule.note_weights(new.change)  # the worker finds the weights in the plan's own log
 
     # ---- making them
 
@@ -215,8 +207,8 @@ class InlineFeed:
         self._last = self.statistics()
         self._batches, self._failure = (), None
         self._errors.clear()
-        (files, self._files), (board, self._board) = (self._files, []), (self._board, None)
-        close_all(*(open_.close for open_ in (*files, board) if open_ is not None))
+        (drawn, self._drawn), (board, self._board) = (self._drawn, None), (self._board, None)
+        close_all(*(open_.close for open_ in (drawn, board) if open_ is not None))
 
 
 def _keep(errors: list[BaseException], error: BaseException) -> int:
