@@ -375,7 +375,8 @@ def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
         assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
         statistics = reader.statistics()
         assert statistics.replaced == 2
-        assert statistics.tasks >= statistics.batches == 22
+        assert statistics.tasks
+        assert statistics.batches == 22
     with (
         BatchReader(kind(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
         pytest.raises(TooManyBadSamples, match="more than max_bad_samples=5"),
