@@ -48,6 +48,24 @@ def test_a_name_that_a_batch_or_a_sample_lacks_is_named_beside_those_that_it_has
         BatchReader(ARRAYS, batch_size=4, postprocess=lambda batch: {"new": batch["lable"]})
 
 
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "for x, y in reader: pass",
+        "for number, (x, y) in enumerate(reader): pass",
+        "x, *rest = next(iter(reader))",
+        "[x, y] = batch",
+    ],
+)
+def test_a_batch_that_is_unpacked_says_how_its_arrays_are_got(loop: str) -> None:
+    with BatchReader(ARRAYS, batch_size=4, epochs=1, num_loaders=0) as reader:
+        batch = next(iter(reader))
+        with pytest.raises(ParameterError, match=r"write batch\['data'\], batch\['label'\], or give .* tuples=True"):
+            exec(loop, {"reader": reader, "batch": batch})
+    assert list(batch) == [name for name in batch] == [*batch] == ["data", "label"]  # noqa: C416 - the loop
+    assert {**batch} == dict(batch) == batch
+
+
 # ---- what stands before the message; tests/test_printed_errors.py counts it
 
 
