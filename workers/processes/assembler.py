@@ -39,8 +39,6 @@ from ..transport.messages import (
     Draw,
     Failure,
     FromLoader,
-    LoaderEnded,
-    LoaderStarted,
     Ready,
     Release,
     StartFailed,
@@ -56,10 +54,13 @@ from ..watching.trace import SlotTrace
 from .bridge import Bridge
 from .config import Config
 from .loader import run_loader
-from .loader_pool import LoaderPool
+from .loader_pool import Event, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
 from .usage_monitor import UsageMonitor
+
+_IN_FLIGHT = 4
+"""The tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
 
 _SOCKETS_BESIDE_LOADERS = 64
 _DIRECTORY_POLL_S = 0.001
@@ -78,21 +79,16 @@ class Assembler:
         self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board)
-        numbers, given = itertools.count(1), plan.parameters
-        self._pool = LoaderPool(
-            nursery,
-            self._board,
-            wanted=1 if given.num_loaders == "auto" else given.num_loaders,
-            lines=range(plan.max_loaders),
-            numbers=numbers,
-            start_timeout_s=given.task_timeout_s,
-            in_flight=plan.tasks_in_flight,
+        given, self._poller, local = plan.parameters, zmq.Poller(), range(plan.max_loaders)
+        new_pool = partial(
+            LoaderPool, board=self._board, numbers=itertools.count(1), start_timeout_s=given.task_timeout_s
         )
+        wanted = 1 if given.num_loaders == "auto" else given.num_loaders
+        self._pool = new_pool(nursery, wanted=wanted, lines=local, in_flight=plan.tasks_in_flight)
         self._pools = [self._pool]
-        self._bridge: Bridge | None = None
         if plan.max_remote_loaders:
-            self._bridge = Bridge(config, self._board, numbers)
-            self._pools.append(self._bridge.pool)
+            lines = range(plan.max_loaders, plan.status_lines)
+            self._pools.append(new_pool(Bridge(config, self._poller), wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
         self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None
@@ -121,7 +117,6 @@ class Assembler:
         self._result_link = links.open_socket(self._context, zmq.PULL)
         self._result_link.bind(links.address(self._folder, "results"))
         self._task_links: dict[int, zmq.Socket[bytes]] = {}
-        self._poller = zmq.Poller()
         trainer = self._config.descriptors.trainer
         for watched in (self._release_link, self._result_link, self._nursery_events, trainer):
             self._poller.register(watched, zmq.POLLIN)
@@ -140,14 +135,14 @@ class Assembler:
         finally:
             self._monitor.end()
             self._context.destroy(linger=0)
-            if self._bridge is not None:
-                self._bridge.close()
+            for pool in self._pools[1:]:  # the nursery ends last
+                pool.home.close()
 
     def _turn(self) -> None:
         try:
-            if self._bridge is not None and self._assembly.last is None:
-                self._bridge.start_if_due(self._clock.now, self._poller)
             for pool in self._pools:
+                if self._assembly.last is None:
+                    pool.home.start_if_due(self._clock.now)
                 pool.start_missing(self._clock.now)
             self._assign()
             while self._assembly.announce():  # freed slots may be the only work, which no event would announce
@@ -190,12 +185,12 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        if self._nursery_events in ready:
-            self._note_event(self._nursery.receive(), self._pool)
+        for pool in self._pools:
+            if pool.home.fileno() in ready:
+                for event in pool.home.receive(self._clock.now):
+                    self._note_event(event, pool)
         if self._port is not None:
             self._port.handle(ready)
-        if self._bridge is not None and self._bridge.fileno() in ready:
-            self._take_remote_events(self._bridge)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
@@ -205,16 +200,12 @@ class Assembler:
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
 
-    def _take_remote_events(self, bridge: Bridge) -> None:
-        for event in bridge.receive(self._clock.now, self._poller):
-            self._note_event(event, bridge.pool)
-
     def _timeout_ms(self) -> int:
         now = self._clock.now
         limit = self._plan.parameters.task_timeout_s
         deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
-        if self._bridge is not None and self._assembly.last is None:
-            deadlines.append(self._bridge.next_start())
+        if self._assembly.last is None:
+            deadlines += [pool.home.next_start for pool in self._pools]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
         return 1 + int(1000 * min([LONGEST_WAIT_S, *waits]))
 
@@ -262,7 +253,7 @@ class Assembler:
                     self._book(done)
                 case StartFailed(loader, text, cause, traceback):
                     what = f"loader {loader} could not start: {text}"
-                    if self._assembly.tasks_done and self._bridge is None:
+                    if self._assembly.tasks_done and len(self._pools) == 1:
                         # Other loaders could start, so memory may be short for a while. It counts as a crash.
                         _log.warning("%s", what)
                         continue
@@ -287,7 +278,7 @@ class Assembler:
         for text in self._assembly.taken_bad_samples():
             _log.warning("%s", text)
 
-    def _note_event(self, event: LoaderStarted | LoaderEnded, pool: LoaderPool) -> None:
+    def _note_event(self, event: Event, pool: LoaderPool) -> None:
         if (death := pool.handle_event(event, self._clock.now)) is None:
             return
         # Its last reports may still lie in the socket; the tasks that they finish need not be repeated.

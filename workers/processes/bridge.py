@@ -31,15 +31,11 @@ from ..transport.messages import (
     StartLoader,
     ToBridge,
 )
-from ..transport.status_board import StatusBoard
 from .config import Config
-from .loader_pool import LoaderPool
+from .loader_pool import Event, Home
 from .process import exit_in_words
 
 _MODULE = "blobfeed.workers.remote.bridge"
-_IN_FLIGHT = 4
-"""The tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
-
 _FRAME_BYTES = 1 << 16
 _END_S = 2.0
 """The time for leaving the cluster; after it the bridge is killed, and the cluster cleans up by itself."""
@@ -51,41 +47,33 @@ _LONGEST_PAUSE_S = 30.0
 _log = logging.getLogger("blobfeed")
 
 
-class Bridge:
-    """Starts the bridge and talks to it; at most one process at a time."""
+class Bridge(Home):
+    """Starts the bridge and talks to it; at most one process at a time. `poller` watches its descriptor."""
 
-    def __init__(self, config: Config, board: StatusBoard, numbers: Iterator[int]) -> None:
-        plan = config.plan
+    def __init__(self, config: Config, poller: zmq.Poller) -> None:
         self._config = config
-        self.pool = LoaderPool(
-            self,
-            board,
-            wanted=0,
-            lines=range(plan.max_loaders, plan.max_loaders + plan.max_remote_loaders),
-            numbers=numbers,
-            start_timeout_s=plan.parameters.task_timeout_s,
-            in_flight=_IN_FLIGHT,
-        )
-        self._most = plan.max_remote_loaders
+        self._poller = poller
+        self._loaders: set[int] = set()
+        """The loaders that were requested and have not ended."""
         self._sealer = Sealer(config.key)
         self._opener: Opener[FromBridge] = Opener(config.key, FromBridge)
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._next_start = 0.0
+        self._due = 0.0
+        """The time of the next start of the process."""
         self._pause_s = _FIRST_PAUSE_S
         self._has_joined = False
         self._failed_joins = 0
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when `receive` has a message; -1 while there is no process."""
         return -1 if self._link is None else self._link.fileno()
 
+    @property
     def next_start(self) -> float | None:
-        return None if self._process is not None else self._next_start
+        return None if self._process is not None else self._due
 
-    def start_if_due(self, now: float, poller: zmq.Poller) -> None:
-        """Start the process, unless it runs or the pause is not over. Raises LoaderDied: see `_put_off`."""
-        if self._process is not None or now < self._next_start:
+    def start_if_due(self, now: float) -> None:
+        if self._process is not None or now < self._due:
             return
         try:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -99,7 +87,7 @@ class Bridge:
                 self._link = None
             self._put_off(f"could not be started: {error}", now)
         else:
-            poller.register(self._link.fileno(), zmq.POLLIN)
+            self._poller.register(self._link.fileno(), zmq.POLLIN)
 
     def _put_off(self, how: str, now: float) -> None:
         """Schedule the next start after a growing pause; raises LoaderDied if three bridges failed without joining."""
@@ -108,12 +96,11 @@ class Bridge:
             text = f"the bridge to the cluster has failed {self._failed_joins} times before it had joined: it {how}"
             raise LoaderDied(text, [text])
         _log.warning("the bridge to the cluster %s; another one starts in %g s", how, self._pause_s)
-        self._next_start = now + self._pause_s
+        self._due = now + self._pause_s
         self._pause_s = min(_LONGEST_PAUSE_S, 2 * self._pause_s)
 
-    # ---- as the pool's home
-
     def spawn(self, loader: int, line: int) -> None:
+        self._loaders.add(loader)
         self._send(StartLoader(loader, line))
 
     def kill(self, loader: int) -> None:
@@ -128,8 +115,7 @@ class Bridge:
 
     # ---- from the bridge
 
-    def receive(self, now: float, poller: zmq.Poller) -> Iterator[LoaderStarted | LoaderEnded]:
-        """Yield events of loaders and record the cluster's capacity; raises LoaderDied if it cannot be joined."""
+    def receive(self, now: float) -> Iterator[Event]:
         while self._link is not None:
             try:
                 frame = self._link.recv(_FRAME_BYTES, socket.MSG_DONTWAIT)
@@ -138,38 +124,40 @@ class Bridge:
             except ConnectionError:
                 frame = b""
             if not frame:
-                yield from self._bury(now, poller)
+                yield from self._bury(now)
                 return
             yield from self._note(self._opener.open(frame))
 
-    def _note(self, message: FromBridge | None) -> Iterator[LoaderStarted | LoaderEnded]:
+    def _note(self, message: FromBridge | None) -> Iterator[Event]:
         match message:
-            case ClusterCapacity(loaders):
+            case ClusterCapacity():
                 self._has_joined, self._pause_s = True, _FIRST_PAUSE_S
-                self.pool.wanted = min(self._most, loaders)
+                yield message
             case JoinFailed(text):
                 if not self._has_joined:
                     raise LoaderDied(text, [text])
                 _log.warning("%s", text)
-            case LoaderStarted() | LoaderEnded():
+            case LoaderEnded(loader):
+                self._loaders.discard(loader)
+                yield message
+            case LoaderStarted():
                 yield message
 
-    def _bury(self, now: float, poller: zmq.Poller) -> Iterator[LoaderEnded]:
+    def _bury(self, now: float) -> Iterator[Event]:
         """Kill the process, wait for its end, and yield the end of its loaders: now it can no longer write to slots."""
         if self._link is None or self._process is None:
             return
-        poller.unregister(self._link.fileno())
+        self._poller.unregister(self._link.fileno())
         self._link.close()
         self._process.kill()
         how = f"died: {exit_in_words(self._process.wait())}"
         self._link = self._process = None
-        self.pool.wanted = 0
+        yield ClusterCapacity(0)
         self._put_off(how, now)
-        for loader in self.pool.loaders:
-            yield LoaderEnded(loader, f"the bridge to the cluster {how}", False)
+        while self._loaders:
+            yield LoaderEnded(self._loaders.pop(), f"the bridge to the cluster {how}", False)
 
     def close(self) -> None:
-        """End the process; the cluster ends its actors."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import logging
 import math
+from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from ..base.errors import LoaderDied
 from ..scheduling.assembly import OUT_OF_MEMORY, Death
 from ..scheduling.ledger import MAX_ASSIGNED, Evidence
-from ..transport.messages import LoaderEnded, LoaderStarted
+from ..transport.messages import ClusterCapacity, LoaderEnded, LoaderStarted
 from ..transport.status_board import Count, StatusBoard
 from .process import WHERE_TO_LOOK
 
@@ -39,14 +39,40 @@ _LOGGED_ALIKE = 3
 _log = logging.getLogger("blobfeed")
 
 
-class Home(Protocol):
+Event = LoaderStarted | LoaderEnded | ClusterCapacity
+"""An event of a home: of one of its loaders, or the number of loaders that it can run from now on."""
+
+
+class Home(ABC):
     """Starts and ends loaders; it answers with events."""
 
-    def spawn(self, loader: int, line: int) -> None:
-        """Request a loader; raises NurseryDied."""
+    @abstractmethod
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `receive` has an event; -1: there can be none."""
 
+    @abstractmethod
+    def receive(self, now: float) -> Iterator[Event]:
+        """Yield events that have come; raises LoaderDied if no loader will ever start there again."""
+
+    @abstractmethod
+    def spawn(self, loader: int, line: int) -> None:
+        """Request a loader; raises LoaderDied."""
+
+    @abstractmethod
     def kill(self, loader: int) -> None:
         """Kill a loader that has started, at once."""
+
+    @property
+    def next_start(self) -> float | None:
+        """The time at which `start_if_due` has something to do; None: not at all."""
+        return None
+
+    def start_if_due(self, now: float) -> None:  # noqa: B027 - most homes are there from the beginning
+        """Start the home itself; raises LoaderDied if that fails again and again."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the home, and its loaders with it."""
 
 
 @dataclass(slots=True)
@@ -72,7 +98,7 @@ class LoaderPool:
         board: StatusBoard,
         *,
         wanted: int,
-        lines: Iterable[int],
+        lines: Sequence[int],
         numbers: Iterator[int],
         start_timeout_s: float,
         in_flight: int = MAX_ASSIGNED,
@@ -80,9 +106,10 @@ class LoaderPool:
         self.wanted = wanted
         self.in_flight = in_flight
         self._start_timeout_s = start_timeout_s
-        self._home = home
+        self.home = home
         self._board = board
         self._members: dict[int, _Member] = {}
+        self._most = len(lines)
         self._free_lines = deque(lines)
         self._numbers = numbers
         self._most_wanted = wanted
@@ -94,11 +121,6 @@ class LoaderPool:
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
 
-    @property
-    def loaders(self) -> list[int]:
-        """The loaders that were requested and have not ended."""
-        return list(self._members)
-
     def start_missing(self, now: float) -> None:
         """Request missing loaders, some at a time."""
         while self._may_ask_for_one and now >= self._next_start:
@@ -106,7 +128,7 @@ class LoaderPool:
             self._members[loader] = _Member(line)
             self._board.add(Count.LOADERS)
             self._board.line(line).begin(loader, 0)
-            self._home.spawn(loader, line)
+            self.home.spawn(loader, line)
         self._most_wanted = max(self._most_wanted, self.wanted)
 
     def next_deadline(self) -> float | None:
@@ -149,7 +171,7 @@ class LoaderPool:
             return False
         if not member.kill_reason:
             member.kill_reason = reason
-            self._home.kill(loader)
+            self.home.kill(loader)
         return True
 
     def dismiss(self, loader: int) -> None:
@@ -162,8 +184,11 @@ class LoaderPool:
             if not member.ready and now > member.deadline:
                 self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
 
-    def handle_event(self, event: LoaderStarted | LoaderEnded, now: float) -> Death | None:
-        """Record the home's event about a loader; returns the loader's death, if it is one."""
+    def handle_event(self, event: Event, now: float) -> Death | None:
+        """Record an event of the home; returns the loader's death, if it is one."""
+        if isinstance(event, ClusterCapacity):
+            self.wanted = min(self._most, event.loaders)
+            return None
         if isinstance(event, LoaderStarted):
             member = self._members[event.loader]
             member.started, member.deadline = True, now + self._start_timeout_s

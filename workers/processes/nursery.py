@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from ..base.errors import LoaderDied
 from ..transport.linux import pidfd_open
 from ..transport.messages import LoaderEnded, LoaderStarted
+from .loader_pool import Home
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
 _END_S = 0.5
@@ -51,7 +52,7 @@ class NurseryDied(LoaderDied):
     """The nursery has ended, and all loaders with it."""
 
 
-class Nursery:
+class Nursery(Home):
     """The assembler's side of the nursery."""
 
     def __init__(
@@ -87,22 +88,18 @@ class Nursery:
         self._has_had_loaders = False
 
     def fileno(self) -> int:
-        """Return the descriptor that is readable when `receive` has an event."""
         return self._socket.fileno()
 
     def spawn(self, loader: int, line: int) -> None:
-        """Request a loader; raises NurseryDied."""
         try:
             self._socket.send(_RECORD.pack(0, loader, line))
         except ConnectionError:
             raise self._death() from None
 
     def kill(self, loader: int) -> None:
-        """Kill a loader that has started; its exit is reported like any other."""
         send_signal(self.handles[loader], signal.SIGKILL)
 
-    def receive(self) -> LoaderStarted | LoaderEnded:
-        """Return the next event; raises NurseryDied."""
+    def receive(self, now: float = 0.0) -> Iterator[LoaderStarted | LoaderEnded]:
         try:
             data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
         except ConnectionError:  # it ended with a request unread
@@ -113,11 +110,12 @@ class Nursery:
         if kind == _STARTED:
             self._has_had_loaders = True
             (self.handles[loader],) = handles
-            return LoaderStarted(loader)
-        if kind == _FORK_FAILED:
-            return LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
-        os.close(self.handles.pop(loader))
-        return LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
+            yield LoaderStarted(loader)
+        elif kind == _FORK_FAILED:
+            yield LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
+        else:
+            os.close(self.handles.pop(loader))
+            yield LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
 
     def close(self) -> None:
         """End the nursery and all its loaders, and wait until they are gone."""

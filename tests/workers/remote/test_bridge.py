@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import socket
 from types import SimpleNamespace
@@ -18,7 +17,6 @@ from blobfeed.workers.processes.bridge import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import Failure
-from blobfeed.workers.transport.status_board import StatusBoard
 
 
 def test_loaders_that_wait_for_hours_are_told_once_and_again_if_more_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,18 +60,16 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_eve
 
     plan = SimpleNamespace(max_loaders=1, max_remote_loaders=2, parameters=SimpleNamespace(task_timeout_s=60.0))
     config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=refused)
-    board, poller = StatusBoard.create(3), zmq.Poller()
-    bridge = Bridge(config, board, itertools.count(1))
+    bridge = Bridge(config, zmq.Poller())
     for now, next_start in ((0.0, 0.5), (0.4, 0.5), (0.5, 1.5)):
-        bridge.start_if_due(now, poller)
-        assert bridge.next_start() == next_start
+        bridge.start_if_due(now)
+        assert bridge.next_start == next_start
     assert bridge.fileno() == -1
     assert len(caplog.records) == 2
     assert "Resource temporarily unavailable; another one starts in 0.5 s" in caplog.text
     with pytest.raises(LoaderDied, match=r"failed 3 times before it had joined: .* temporarily unavailable"):
-        bridge.start_if_due(1.5, poller)
+        bridge.start_if_due(1.5)
     bridge.close()
-    board.close()
 
 
 def test_an_assembler_whose_run_has_ended_does_not_wake_for_a_bridge_that_it_will_not_start() -> None:
@@ -81,8 +77,8 @@ def test_an_assembler_whose_run_has_ended_does_not_wake_for_a_bridge_that_it_wil
     assembly = SimpleNamespace(last=None, ledger=SimpleNamespace(next_deadline=lambda _limit: None))
     plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=60.0))
     clock = SimpleNamespace(now=1.0)
-    vars(assembler).update(_clock=clock, _plan=plan, _assembly=assembly, _pools=[], _sampling=None)
-    vars(assembler).update(_bridge=SimpleNamespace(next_start=lambda: 0.0))
+    pool = SimpleNamespace(next_deadline=lambda: None, home=SimpleNamespace(next_start=0.0))
+    vars(assembler).update(_clock=clock, _plan=plan, _assembly=assembly, _pools=[pool])
     assert assembler._timeout_ms() == 1
     assembly.last = Failure("LoaderDied", "the bridge to the cluster has failed")
     assert assembler._timeout_ms() == 501
