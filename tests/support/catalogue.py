@@ -78,6 +78,10 @@ def _words(error: BlobfeedError, folder: Path) -> str:
             message = message.replace(str(cause), f"<{type(cause).__name__}>")
         cause = cause.__cause__ or cause.__context__
     message = re.sub("0x[0-9a-f]{6,}", "0x…", message)
+    message = re.sub(r"(loader|pid|the limit is|of this process's) \d+", r"\1 …", message)
+    message = re.sub(r" for \d+\.\d s\b", " for … s", message)
+    message = re.sub(r"Python 3\.\d+", "Python 3.…", message)
+    message = re.sub(r"\d[\d,]{6,}(?= bytes are available)", "…", message)
     message = re.sub(r"RIFF[^']+", "RIFF…", message)  # and the size of a file that the library has written
     # Names of parameters and kinds: another one changes no line.
     message = re.sub(r"(nearest known ones are \w+)(?:, \w+)+", r"\1, …", message)

@@ -25,6 +25,7 @@ from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.processes.loader_pool import Event, Home
 
 from .batches import BatchRange, RankedBatches
 from .waiting import DEADLINE_S
@@ -239,6 +240,22 @@ def trapped_pipeline(
     if trap.place is Place.DECODE:
         hooks, values["tops"] = trap.hooks(), ("data", "label", "noise")
     return kind(parameters(**values), hooks, source=Numbered(samples, items, trap))
+
+
+class NoHome(Home):
+    """Where no loader ever starts."""
+
+    def fileno(self) -> int:
+        return -1
+
+    def receive(self, now: float) -> Iterator[Event]:
+        return iter(())
+
+    def spawn(self, loader: int, line: int) -> None: ...
+
+    def kill(self, loader: int) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)

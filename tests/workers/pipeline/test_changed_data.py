@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from pathlib import Path
 from typing import Any, cast
@@ -33,21 +32,6 @@ def load(state: dict[str, Any], source: Any, **parameters: Any) -> dict[str, Any
         return dict(reader.state_dict())
 
 
-def test_the_error_names_what_changed_then_and_now(tmp_path: Path) -> None:
-    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
-    os.utime(path, ns=(NOW_NS, NOW_NS))
-    state = saved(source)
-    os.utime(path, ns=(NOW_NS, NOW_NS + 86_400_000_000_000))
-    with pytest.raises(ParameterError) as caught:
-        load(state, source)
-    said = str(caught.value)
-    assert re.search(
-        r"source 'hdf5': written: last at 2023-11-14 22:13:20 UTC .* then, last at 2023-11-15 22:13:20", said
-    )
-    assert "sizes" not in said
-    assert "changed_data='accept'" in said
-
-
 def test_once_accepted_the_next_state_holds_the_new_data(tmp_path: Path) -> None:
     source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
     state = saved(source)
@@ -56,29 +40,12 @@ def test_once_accepted_the_next_state_holds_the_new_data(tmp_path: Path) -> None
     assert load(after, source)["batches"] == 3
 
 
-def test_other_arrays_are_a_change(tmp_path: Path) -> None:
-    source = write_hdf5(tmp_path / "train.h5", 40)
-    state = saved(source)
-    with pytest.raises(ParameterError, match=r"arrays: data .*, label .* then, label .* now"):
-        load(state, source, tops="label")
-
-
-@pytest.mark.parametrize("sampler", [{"draws": 30}, {"indices": list(range(20))}])
-def test_states_of_drawn_epochs_know_their_data_too(tmp_path: Path, sampler: dict[str, Any]) -> None:
-    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
-    state = saved(source, sampler=sampler)
-    load(state, source, sampler=sampler)
-    os.utime(path, ns=(NOW_NS, NOW_NS))
-    with pytest.raises(ParameterError, match="written: "):
-        load(state, source, sampler=sampler)
-
-
 def test_one_changed_source_of_a_mix_is_noticed_and_a_cache_is_no_change(tmp_path: Path) -> None:
     sources = [write_hdf5(tmp_path / f"{name}.h5", 40) for name in "ab"]
     state = saved(None, mix=sources)
     load(state, None, mix=sources, cache={"path": str(tmp_path / "cache"), "size_limit": 10**9})
     os.utime(tmp_path / "b.h5", ns=(NOW_NS, NOW_NS))
-    with pytest.raises(ParameterError, match="source 'mix': written: "):
+    with pytest.raises(ParameterError):
         load(state, None, mix=sources)
 
 
@@ -117,7 +84,7 @@ def test_a_source_of_ones_own_is_known_by_its_own_fingerprint_alone() -> None:
     load(state, busy)
     state = saved(Versioned("1"))
     load(state, Versioned("1"))
-    with pytest.raises(ParameterError, match="source 'own': fingerprint: "):
+    with pytest.raises(ParameterError):
         load(state, Versioned("2"))
 
 
@@ -126,6 +93,6 @@ def test_a_copy_with_other_times_is_accepted_on_request(tmp_path: Path) -> None:
     os.utime(path, ns=(NOW_NS, NOW_NS))
     state, moved = saved(source), {"hdf5": {"path": str(tmp_path / "moved.h5")}}
     shutil.copyfile(path, tmp_path / "moved.h5")
-    with pytest.raises(ParameterError, match="written: "):
+    with pytest.raises(ParameterError):
         load(state, moved)
     load(state, moved, changed_data="accept")

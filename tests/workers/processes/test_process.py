@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,13 +14,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import BlobfeedError, DescriptorLimitError
 from blobfeed.workers.processes.process import (
     exit_in_words,
     is_stopped,
     loaders_that_fit,
-    require_descriptors,
-    require_threads,
     send_signal,
     wait_for_exit,
 )
@@ -109,15 +104,6 @@ def test_closed_standard_streams_become_the_null_device_and_open_ones_stay(close
     assert ended.returncode == 3, "the next descriptor is not the first one after the standard streams"
 
 
-def test_more_loaders_than_the_hard_limit_of_descriptors_allows_are_refused() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    require_descriptors(1)
-    with pytest.raises(
-        DescriptorLimitError, match=rf"{hard} loaders need \d+ file descriptors, and the limit is {hard}"
-    ):
-        require_descriptors(hard)
-
-
 TOO_MANY_LOADERS = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import msgspec
@@ -143,27 +129,6 @@ def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor
         assert "30 loaders need 174 file descriptors, and the limit is 64" in run.next_line()
         run.expect("0")
         assert run.end() == 0, run.stderr
-
-
-def test_without_proc_it_is_said_what_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("blobfeed.workers.processes.process._OWN_DESCRIPTORS", tmp_path / "fd")
-    with pytest.raises(BlobfeedError, match=r"loaders need /proc; mount it, or set num_loaders: 0"):
-        require_descriptors(1)
-
-
-def test_a_system_that_allows_too_few_threads_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is played: that of a user (ulimit -u) does not hold for root."""
-    start, before = threading.Thread.start, threading.active_count()
-
-    def start_one_of_four(thread: threading.Thread) -> None:
-        if threading.active_count() == before + 4:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start_one_of_four)
-    with pytest.raises(BlobfeedError, match=r"needs 6 processes and threads to start, .* allows 4: .*ulimit -u"):
-        require_threads()
-    assert threading.active_count() == before
 
 
 def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:

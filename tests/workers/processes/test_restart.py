@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,7 +25,6 @@ from blobfeed.workers.base.errors import (
     AssemblerDied,
     InterpreterError,
     LoaderDied,
-    ParameterError,
     PipelineClosed,
     RingAllocationError,
     SocketPathError,
@@ -45,6 +43,7 @@ from blobfeed.workers.transport.status_board import Activity, LoaderState, Statu
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
 from tests.support.pipelines import (
     Fault,
+    NoHome,
     Numbered,
     Place,
     Promise,
@@ -373,7 +372,7 @@ def test_if_no_loader_can_start_in_place_of_a_dead_one_the_run_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
-        with pytest.raises(LoaderDied, match=r"\d+ loaders died in a row.*limit of processes.*failing disk"):
+        with pytest.raises(LoaderDied, match="died in a row"):
             list(deliver(pipeline))
         # The loader was killed in the eighth batch; its report of the seventh may have died with it.
         assert pipeline.statistics().batches in (6, 7)
@@ -450,33 +449,6 @@ def test_hundreds_of_loaders_start_and_end() -> None:
         assert pipeline.statistics().loader_deaths == 0
 
 
-class NoHome:
-    """Where no loader ever starts."""
-
-    def spawn(self, loader: int, line: int) -> None: ...
-
-    def kill(self, loader: int) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("killed by SIGKILL", "killed by SIGKILL; perhaps out of memory: see dmesg; use fewer loaders"),
-        ("exited with code 1", "exited with code 1; run the decode hook in a LayerHarness"),
-    ],
-)
-def test_a_row_of_loaders_that_were_all_killed_points_to_memory(how: str, says: str) -> None:
-    board = StatusBoard.create(1)
-    pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
-    state = LoaderState(9, 1, Activity.DECODING, 1, 5, 0.0)
-    death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.KILLED_FROM_OUTSIDE)
-    for _ in range(10):
-        pool.count(death, was_idle=False, now=0.0)
-    with pytest.raises(LoaderDied, match=says):
-        pool.count(death, was_idle=False, now=0.0)
-    board.close()
-
-
 def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_no_further() -> None:
     board = StatusBoard.create(1)
     pool = LoaderPool(NoHome(), board, wanted=600, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
@@ -505,7 +477,7 @@ def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_
     assert list(ledger.assign(0.0))
     assembly = SimpleNamespace(ledger=ledger, schedule=SimpleNamespace(can_be_cut=True), last=None)
     plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=5.0))
-    at: Any = SimpleNamespace(_assembly=assembly, _plan=plan, _pools=[pool], _bridge=None, _sampling=None)
+    at: Any = SimpleNamespace(_assembly=assembly, _plan=plan, _pools=[pool])
     at._clock = SimpleNamespace(now=6.0, time_of=lambda moment: moment)
     at._pool_of = lambda _loader: pool
     assert Assembler._timeout_ms(at) == 1
@@ -530,14 +502,3 @@ def test_a_directory_that_cannot_be_made_ends_the_assembler_that_waits_for_it(
     fails(pipeline, SocketPathError, "gone")
     monkeypatch.undo()
     assert delivers(pipeline)
-
-
-def test_a_hook_that_cannot_be_sent_is_an_error() -> None:
-    lock = threading.Lock()
-
-    def decode(sample: Any, rng: np.random.Generator) -> object:
-        with lock:
-            return sample["data"], sample["label"]
-
-    with nothing_left(), pytest.raises(ParameterError, match=r"decode hook .*decode' cannot be sent to the loaders"):
-        Pipeline(parameters(), Hooks(decode), source=Numbered(items=SMALL))

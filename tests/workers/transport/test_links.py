@@ -78,14 +78,6 @@ def test_each_directory_is_ours_alone_and_can_be_removed_twice(umask: int) -> No
         assert not folder.exists()
 
 
-def test_a_directory_that_is_there_already_is_refused_and_not_entered() -> None:
-    folder = links.choose_socket_directory()
-    folder.mkdir()
-    with pytest.raises(SocketPathError, match=rf"{folder}: File exists; set TMPDIR"):
-        links.make_socket_directory(folder)
-    folder.rmdir()
-
-
 def test_a_path_that_just_fits_is_used_and_can_be_bound(
     deep: Path, monkeypatch: pytest.MonkeyPatch, open_link: Open
 ) -> None:

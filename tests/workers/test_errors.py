@@ -1,0 +1,340 @@
+"""What a run says when it cannot start or go on: errors.txt has the words, of processes, transport and pipeline."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import resource
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil  # type: ignore[import-untyped]
+import pytest
+from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.processes import interpreter, process
+from blobfeed.workers.processes.loader_pool import LoaderPool
+from blobfeed.workers.scheduling.assembly import Death
+from blobfeed.workers.scheduling.ledger import Evidence
+from blobfeed.workers.transport import links
+from blobfeed.workers.transport.control_groups import TasksLeft
+from blobfeed.workers.transport.status_board import About, Activity, LoaderState, StatusBoard
+from blobfeed.workers.watching.trace import TraceFile, load
+
+from tests.support.catalogue import Catalogue, Scenario
+from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever
+from tests.support.reader_data import write_hdf5
+from tests.support.waiting import wait_until
+
+SMALL = 8
+NOW_NS = 1_700_000_000_000_000_000
+DAY_NS = 86_400 * 10**9
+
+
+def run(hooks: Hooks = Hooks(), trap: Trap | None = None, **values: Any) -> Scenario:  # noqa: B008 - frozen
+    """A run to its end with one loader, so that its steps come in one order."""
+    source = Numbered(items=SMALL) if trap is None else Numbered(items=SMALL, trap=trap)
+    return lambda folder: Pipeline(parameters(**{"num_loaders": 1, **values}), hooks, source=source, base_dir=folder)
+
+
+def started(then: Callable[[Pipeline], object], **values: Any) -> Scenario:
+    """A pipeline that has given one batch, and holds it."""
+
+    def scenario(folder: Path) -> Any:
+        with Pipeline(parameters(epochs=None, **values), source=Numbered(items=SMALL)) as pipeline:
+            pipeline.take()
+            then(pipeline)
+
+    return scenario
+
+
+def patched(target: Any, name: str, value: Any, then: Callable[[], object]) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(target, name, value, raising=False)
+            return then()
+
+    return scenario
+
+
+def raises_from(first: int) -> Hooks:
+    def decode(sample: Any, rng: np.random.Generator) -> AnyArray:
+        if sample.index >= first and os.environ.get("BLOBFEED_ROLE") == "loader":
+            raise Harm(sample.index)
+        label: AnyArray = sample["label"]
+        return label
+
+    return Hooks(decode=decode)
+
+
+def _complain(batch: dict[str, AnyArray]) -> None:
+    if os.environ.get("BLOBFEED_ROLE") == "loader":
+        raise Harm("all")
+
+
+def _locked(result: Callable[[Any], Any]) -> Any:
+    """A hook of the script that cannot be pickled."""
+    lock = threading.Lock()
+
+    def hook(first: Any, *_: Any) -> Any:
+        with lock:
+            return result(first)
+
+    return hook
+
+
+def _kill_nursery(pipeline: Pipeline) -> None:
+    loader = next(state.pid for state in pipeline.activities() if state.pid)
+    os.kill(psutil.Process(loader).ppid(), signal.SIGKILL)
+    take_for_ever(pipeline)
+
+
+def _kill_assembler(pipeline: Pipeline) -> None:
+    feed: Any = pipeline._feed
+    os.kill(feed._assembler.pid, signal.SIGKILL)
+    take_for_ever(pipeline)
+
+
+def _close_and_take(pipeline: Pipeline) -> None:
+    pipeline.close()
+    pipeline.take()
+
+
+def _take_all(pipeline: Pipeline) -> None:
+    held = [pipeline.take()]
+    while True:
+        held.append(pipeline.take())
+
+
+def _end_twice(folder: Path) -> Any:
+    with Pipeline(parameters(epochs=1), source=Numbered(items=SMALL)) as pipeline:
+        for _ in range(pipeline.total_batches or 0):
+            pipeline.release(pipeline.take())
+        pipeline.peek()
+
+
+def _stop(pipeline: Pipeline) -> None:
+    feed: Any = pipeline._feed
+    assembler = psutil.Process(feed._assembler.pid)
+    assembler.suspend()
+    wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
+    take_for_ever(pipeline)
+
+
+def _many_deaths(how: str) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        board = StatusBoard.create(1)
+        pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
+        state = LoaderState(9, 1, Activity.DECODING, 1, 5, time.monotonic())
+        death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.CRASHED)
+        try:
+            for _ in range(11):
+                pool.count(death, was_idle=False, now=0.0)
+        finally:
+            board.close()
+
+    return scenario
+
+
+# ---- states
+
+
+def saved(source: Any, **values: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **values) as reader:
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def load_state(state: dict[str, Any], source: Any, **values: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **values) as reader:
+        reader.load_state_dict(state)
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def changed(mix: bool = False, then: dict[str, Any] | None = None, **values: Any) -> Scenario:
+    """A state whose file was written a day later, or is read with other parameters `then`."""
+
+    def scenario(folder: Path) -> Any:
+        sources = [write_hdf5(folder / f"{name}.h5", 40) for name in "ab"]
+        for name in "ab":
+            os.utime(folder / f"{name}.h5", ns=(NOW_NS, NOW_NS))
+        source, given = (None, {"mix": sources, **values}) if mix else (sources[1], values)
+        state = saved(source, **given)
+        if then is None:
+            os.utime(folder / "b.h5", ns=(NOW_NS, NOW_NS + DAY_NS))
+        load_state(state, source, **{**given, **(then or {})})
+
+    return scenario
+
+
+def unfit(**change: object) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        source = write_hdf5(folder / "train.h5", 40)
+        state = saved(source, shuffle=True, seed=3)
+        load_state({**state, **change}, source, shuffle=True, seed=3)
+
+    return scenario
+
+
+# ---- files and places
+
+
+def _pipe(name: str) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        os.mkfifo(folder / "pipe")
+        return Pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=folder)
+
+    return scenario
+
+
+def _two_traces(folder: Path) -> Any:
+    given = parameters(trace=str(folder / "run.json"), epochs=1)
+    with Pipeline(given, source=Numbered()) as one, Pipeline(given, source=Numbered()) as other:
+        one.start()
+        other.start()
+
+
+def _trace_over_link(folder: Path) -> Any:
+    (folder / "link").symlink_to(folder / "t")
+    TraceFile.create(folder / "link", About(1, 2, 3, "numbers"))
+
+
+def _no_trace(folder: Path) -> Any:
+    (folder / "t").write_text('{"traceEvents": 7}')
+    load(folder / "t")
+
+
+def _no_short_path(folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", "/tmp")
+        patch.setattr(links, "_MAX_PATH", 5)
+        links.choose_socket_directory()
+
+
+def _is_there(folder: Path) -> Any:
+    (folder / "blobfeed-x").mkdir()
+    links.make_socket_directory(folder / "blobfeed-x")
+
+
+def _no_python(answer: str | None) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        if answer is not None:
+            (folder / "python").write_text(f"#!/bin/sh\n{answer}\n")
+            (folder / "python").chmod(0o700)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("BLOBFEED_PYTHON", str(folder / "python"))
+            interpreter.find_interpreter()
+
+    return scenario
+
+
+def _four_threads() -> Any:
+    start, before = threading.Thread.start, threading.active_count()
+
+    def start_one_of_four(thread: threading.Thread) -> None:
+        if threading.active_count() == before + 4:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start_one_of_four)
+        try:
+            process.require_threads()
+        finally:
+            assert threading.active_count() == before
+
+
+RUNS: dict[str, Scenario] = {
+    "a sample raises": run(trap=Trap(Fault.EXCEPTION, Place.READ, frozenset({9}))),
+    "a hook raises": run(raises_from(9), tops=("label",), shuffle=False),
+    "more bad samples than allowed": run(
+        raises_from(9), tops=("label",), shuffle=False, on_error="replace", max_bad_samples=3
+    ),
+    "all samples are bad": run(raises_from(0), tops=("label",), on_error="replace", shuffle=False),
+    "a sample kills its loaders": run(trap=Trap(Fault.KILLED, Place.READ, frozenset({9}))),
+    "a sample crashes its loaders": run(trap=Trap(Fault.SEGMENTATION_FAULT, Place.READ, frozenset({9}))),
+    "postprocess raises": run(Hooks(postprocess=_complain), shuffle=False),
+    "loaders are killed in a row": _many_deaths("killed by SIGKILL"),
+    "loaders crash in a row": _many_deaths("exited with code 1"),
+    "the nursery dies": started(_kill_nursery),
+    "the assembler dies": started(_kill_assembler),
+    "the assembler stands still": started(_stop, timeout_s=0.5),
+    "all slots are held": started(_take_all, prefetch_batches=2),
+    "a closed pipeline": started(_close_and_take),
+    "behind the last batch": _end_twice,
+    "a rand_skip beyond the epochs": run(rand_skip=1_000_000),
+    "a hook that holds a lock": run(Hooks(decode=_locked(lambda sample: sample["data"])), tops=("data",)),
+    "a postprocess hook that holds a lock": run(Hooks(postprocess=_locked(lambda _: None))),
+    "a sampler that holds a lock": run(sampler=_locked(lambda _: range(40)), shuffle=False),
+}
+STATES: dict[str, Scenario] = {
+    "of another time": changed(),
+    "of drawn epochs": changed(sampler={"draws": 30}),
+    "of chosen samples": changed(sampler={"indices": list(range(20))}),
+    "of a mix": changed(mix=True),
+    "of other arrays": changed(then={"tops": "label"}),
+    "of another seed": unfit(seed=4),
+    "of fewer samples": unfit(samples=30),
+    "of another order": unfit(shuffle="False"),
+    "with a position below 0": unfit(position=-1),
+    "with a position in words": unfit(position="0"),
+}
+PLACES: dict[str, Scenario] = {
+    "metrics into a pipe": _pipe("metrics"),
+    "a trace into a pipe": _pipe("trace"),
+    "metrics in no folder": run(metrics="/nowhere/x.prom"),
+    "a trace in no folder": run(trace="/nowhere/run.json"),
+    "metrics without loaders": run(metrics="x.prom", num_loaders=0),
+    "a trace without loaders": run(trace="run.json", num_loaders=0),
+    "a trace of two pipelines": _two_traces,
+    "a trace over a link": _trace_over_link,
+    "no trace": _no_trace,
+    "no short path for sockets": _no_short_path,
+    "a directory of sockets that is there": _is_there,
+}
+STARTS: dict[str, Scenario] = {
+    "a missing Python": _no_python(None),
+    "an older Python": _no_python("echo 2.7"),
+    "no /proc": patched(process, "_OWN_DESCRIPTORS", Path("/nowhere/fd"), lambda: process.require_descriptors(1)),
+    "too few descriptors": patched(
+        resource, "getrlimit", lambda _: (500, 500), lambda: process.require_descriptors(99)
+    ),
+    "too few threads": lambda _: _four_threads(),
+    "too few processes": lambda _: process.loaders_that_fit(9, least=9, tasks=TasksLeft(11, 100, Path("/group"))),
+    "a ring that is too large": run(batch_size=1 << 36),
+}
+
+
+def _use(pipeline: Pipeline) -> None:
+    with pipeline:
+        take_for_ever(pipeline)
+
+
+ERRORS = Catalogue(
+    Path(__file__).with_name("errors.txt"),
+    {
+        **RUNS,
+        **{f"a state {name}": scenario for name, scenario in STATES.items()},
+        **PLACES,
+        **STARTS,
+    },
+    _use,
+)
+
+
+@pytest.mark.parametrize("name", ERRORS.scenarios)
+def test_the_error_is_the_one_in_the_catalogue(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    ERRORS.check(name, tmp_path, update=pytestconfig.getoption("--update"))
+
+
+def test_the_catalogue_has_these_scenarios_and_no_others() -> None:
+    ERRORS.check_names()
