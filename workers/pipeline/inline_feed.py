@@ -162,18 +162,20 @@ class InlineFeed:
         with interrupts_deferred():
             self._assembly.done(done, 0.0)
             self._assembly.announce()
-        self._log_bad_samples()
+        if work.bad:
+            self._log_bad_samples()
 
     def _make(self, task: Fill, slot: Mapping[str, Rows], into: DirectRows) -> Mapping[int, int]:
         """See Batch.make."""
         if self._failure is not None:
             raise self._failure.error()
         bad = self._work(task, cast("dict[str, Rows]", {**slot, **into})).bad
-        with interrupts_deferred():
-            self._assembly.note_bad_later(task.group, bad)
-        self._log_bad_samples()
-        if self._assembly.outbox:
-            self._receive(self._assembly.outbox[0])
+        if bad:
+            with interrupts_deferred():
+                self._assembly.note_bad_later(task.group, bad)
+            self._log_bad_samples()
+            if self._assembly.outbox:
+                self._receive(self._assembly.outbox[0])
         return {row.row - task.first_row: row.replacement for row in bad}
 
     def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
