@@ -32,7 +32,6 @@ from blobfeed.workers.watching.trace import TraceFile, load
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever
 from tests.support.reader_data import write_hdf5
-from tests.support.waiting import wait_until
 
 SMALL = 8
 NOW_NS = 1_700_000_000_000_000_000
@@ -119,14 +118,6 @@ def _end_twice(folder: Path) -> Any:
         for _ in range(pipeline.total_batches or 0):
             pipeline.release(pipeline.take())
         pipeline.peek()
-
-
-def _stop(pipeline: Pipeline) -> None:
-    feed: Any = pipeline._feed
-    assembler = psutil.Process(feed._assembler.pid)
-    assembler.suspend()
-    wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
-    take_for_ever(pipeline)
 
 
 def _many_deaths(how: str) -> Scenario:
@@ -267,7 +258,6 @@ RUNS: dict[str, Scenario] = {
     "loaders crash in a row": _many_deaths("exited with code 1"),
     "the nursery dies": started(_kill_nursery),
     "the assembler dies": started(_kill_assembler),
-    "the assembler stands still": started(_stop, timeout_s=0.5),
     "all slots are held": started(_take_all, prefetch_batches=2),
     "a closed pipeline": started(_close_and_take),
     "behind the last batch": _end_twice,

@@ -1,4 +1,4 @@
-"""Which batches the trainer's process may make by itself under `num_loaders: auto`."""
+"""The batches that the trainer's process may make by itself under `num_loaders: auto`."""
 
 from __future__ import annotations
 

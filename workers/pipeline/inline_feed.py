@@ -141,7 +141,7 @@ class InlineFeed:
             del self._assembly.outbox[0]
 
     def _do_task(self) -> None:
-        """Do the assembly's next task; raises PipelineStalled if there is none for ever."""
+        """Do the assembly's next task; raises PipelineStalled if there can be none."""
         assembly = self._assembly
         try:
             with interrupts_deferred():
