@@ -77,6 +77,7 @@ def _words(error: BlobfeedError, folder: Path) -> str:
         if len(str(cause)) > 8 and not _is_ours(cause):
             message = message.replace(str(cause), f"<{type(cause).__name__}>")
         cause = cause.__cause__ or cause.__context__
+    message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:…", message)
     message = re.sub("0x[0-9a-f]{6,}", "0x…", message)
     message = re.sub(r"(loader|pid|the limit is|of this process's) \d+", r"\1 …", message)
     message = re.sub(r" for \d+\.\d s\b", " for … s", message)

@@ -19,7 +19,7 @@ from blobfeed.workers.sources.files.remote import WholeObjects
 from blobfeed.workers.sources.images.file import WholeFiles
 
 from blobfeed import BatchReader, SampleError
-from tests.support.object_servers import SECRET, Fault, RangeServer, google_bucket
+from tests.support.object_servers import SECRET, Fault, RangeServer
 from tests.support.stored import in_loader, opened, rows_of
 from tests.support.waiting import wait_until
 
@@ -176,89 +176,11 @@ class _CountsFromTheStart:
         return obstore.get(store, key, options=options)
 
 
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("http://user:AKIA-VERY-SECRET@127.0.0.1/a.npy", "a user name, password or query"),
-        ("https://127.0.0.1/a.npy?X-Amz-Signature=AKIA-VERY-SECRET", "a user name, password or query"),
-        ("nonsense://127.0.0.1/a.npy", "fsspec"),
-    ],
-)
-def test_a_url_that_cannot_be_read_is_refused_without_its_secrets(url: str, says: str, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=says) as caught:
-        opened("npy", tmp_path, data=url)
-    assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
-@pytest.mark.parametrize(
-    ("url", "name", "value"),
-    [
-        ("az://container", "AZURE_STORAGE_ACCOUNT_NAME", None),
-        ("gs://bucket", "GOOGLE_APPLICATION_CREDENTIALS", f"/none/{SECRET}.json"),
-        ("s3://bucket", "AWS_PROFILE", "nobody"),
-    ],
-)
-def test_a_store_that_cannot_be_opened_is_named(
-    url: str, name: str, value: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE", "GOOGLE_SKIP_SIGNATURE", "AZURE_STORAGE_ACCOUNT_NAME"):
-        monkeypatch.delenv(variable, raising=False)
-    if value is not None:
-        monkeypatch.setenv(name, value)
-    with pytest.raises(SourceError, match=f"{url}-x: it cannot be opened.*such as .*{name}") as caught:
-        opened("npy", tmp_path, data=f"{url}-x/a.npy")
-    assert SECRET not in "".join(traceback.format_exception(caught.value))
-
-
 @pytest.mark.parametrize("host", ["s3.amazonaws.com", "account.blob.core.windows.net", "b.s3.us-west-2.amazonaws.com"])
 def test_https_is_read_without_a_vendor_s_protocol(host: str) -> None:
     store: Any
     store, key = locate(f"https://{host}/a/b.h5")
     assert (type(store._store).__name__, key) == ("HTTPStore", "a/b.h5")
-
-
-@pytest.mark.parametrize("path", ["", "/a.npy/b.npy"])
-def test_a_folder_and_what_lies_below_a_file_are_no_objects(
-    path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "0.1")
-    (tmp_path / "a.npy").touch()
-    with pytest.raises(SourceError, match="there is no such object"):
-        opened("npy", tmp_path, data=f"local://{tmp_path}{path}")
-
-
-def test_what_is_missing_is_named(server: RangeServer, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"/no\.npy: there is no such object"):
-        opened("npy", tmp_path, data=server.url("no.npy"))
-    server.objects["no.h5"] = b"text"
-    with pytest.raises(SourceError, match="is not an HDF5 file"):
-        opened("hdf5", tmp_path, path=server.url("no.h5"))
-
-
-def test_what_can_never_be_read_is_not_tried_again(
-    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.objects["empty.npy"] = b""
-    with pytest.raises(SourceError, match=r"empty\.npy: it is empty"):
-        opened("npy", tmp_path, data=server.url("empty.npy"))
-    with pytest.raises(SourceError, match=r"a//b\.npy: no object can have this name"):
-        opened("npy", tmp_path, data=server.url("a//b.npy"))
-    for name, value in {"ENDPOINT_URL": server.url(""), "REGION": "us-east-1", "SKIP_SIGNATURE": "true"}.items():
-        monkeypatch.setenv(f"AWS_{name}", value)
-    server.fault = lambda _path, _number: "moved"
-    with pytest.raises(SourceError, match=r"a\.npy: the bucket is in another region; set AWS_REGION"):
-        opened("npy", tmp_path, data="s3://abroad/a.npy")
-
-
-@pytest.mark.usefixtures("_one_second")
-def test_a_name_that_no_list_can_hold_is_said(
-    server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put = google_bucket(server, "named", monkeypatch)  # each store of the process is kept, by its name
-    put("a.npy", b"")
-    put("b//c.npy", b"")
-    with pytest.raises(SourceError, match="gs://named/: an object there has a name that cannot be read"):
-        opened("npy", tmp_path, data="gs://named/*.npy")
 
 
 def test_an_answer_that_comes_slowly_is_awaited(
@@ -274,12 +196,6 @@ def test_an_answer_that_comes_slowly_is_awaited(
     before = len(served.requests)
     served.fault = lambda _path, number: "slow" if number == before + 1 else None
     np.testing.assert_array_equal(rows_of(loader, [40])["data"], DATA[[40]])  # asked again after 2 s
-
-
-def test_http_has_no_lists(server: RangeServer, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\*\.npy' has a \*, and HTTP has no lists: name each"):
-        opened("npy", tmp_path, data=server.url("a*.npy"))
-    assert not server.requests
 
 
 @pytest.mark.parametrize(
@@ -300,18 +216,6 @@ def test_a_machine_that_has_no_credentials_is_not_asked_for_a_minute(asked: str,
     assert type(trouble).__name__ == "_Refused"
     busy = store._named(GenericError(f"Generic S3 error: Error performing {asked} in 3 ms - status code: 503"))
     assert isinstance(busy, ConnectionError), "many loaders ask at the same time: it is asked again"
-
-
-@pytest.mark.usefixtures("_one_second")
-@pytest.mark.parametrize(
-    ("fault", "says"),
-    [("forbidden", "refused: status 403; https:// is read without"), ("unsized", r"how long .*\(Content-Length\)")],
-)
-def test_what_a_web_server_answers_is_explained(served: RangeServer, fault: Fault, says: str, tmp_path: Path) -> None:
-    served.fault = lambda _path, _number: fault
-    with pytest.raises(SourceError, match=says):
-        opened("npy", tmp_path, data=served.url("a.npy"))
-    assert len(served.requests) <= 2
 
 
 def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,15 +180,6 @@ def test_a_file_with_two_colons_in_its_name_is_a_file(tmp_path: Path) -> None:
     assert rows_of(opened("hdf5", tmp_path, ["label"], path="run::1.h5"), [7])["label"].tolist() == [7]
 
 
-@pytest.mark.parametrize("given", ["60s", "0", "-1", "nan", "inf", ""])
-def test_a_deadline_that_is_no_time_is_named(
-    given: str, server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BLOBFEED_CLOUD_DEADLINE_S", given)
-    with pytest.raises(SourceError, match=rf"variable BLOBFEED_CLOUD_DEADLINE_S is '{given}'; expected seconds"):
-        opened("npy", tmp_path, data=server.url("a.npy"))
-
-
 def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: Path) -> None:
     pictures = [noise(8, 9, seed) for seed in range(20)]
     for number, image in enumerate(pictures):

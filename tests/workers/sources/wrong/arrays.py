@@ -188,6 +188,7 @@ MEMORY = {
     "concat, nothing": of({"concat": []}),
     "concat, a path": of({"concat": "train.h5"}),
     "an unknown kind": of({"streams": {}}),
+    "a stream where samples need indices": of({"stream": {}}),
 }
 
 
