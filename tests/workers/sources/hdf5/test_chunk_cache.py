@@ -14,7 +14,8 @@ from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stored import rows as stored_rows
 from blobfeed.workers.sources.stored.library_rows import LibraryRows
 
-from tests.support.stored import in_loader, opened, rows_of
+from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
+from tests.workers.sources.hdf5.layouts import write
 
 SAMPLES = 40
 DATA = np.random.default_rng(0).random((SAMPLES, 3, 5), np.float32)
@@ -92,3 +93,31 @@ def test_memory_for_a_task_does_not_grow_with_the_number_of_chunks(axis: int, di
         assert tracemalloc.get_traced_memory()[1] < 800_000  # 4 bytes a chunk
     finally:
         tracemalloc.stop()
+
+
+def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = some_array((64, 10), "f4")
+    write(tmp_path / "a.h5", {"data": values}, chunks=(8, 10), compression="gzip")
+    decoded: list[object] = []
+    _note_calls(monkeypatch, stored_rows, "decode_chunk", decoded)
+    shuffled = np.random.default_rng(0).permutation(64).tolist()
+    for cache_bytes, in_two_reads in ((0, 16), (8 * 320, 8), (4 * 320, 16)):
+        source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=cache_bytes)
+        decoded.clear()
+        assert_rows(source, shuffled, {"data": values})
+        assert len(decoded) == 8
+        assert_rows(source, shuffled, {"data": values})
+        assert len(decoded) == in_two_reads
+        source.close()
+
+
+def test_chunk_samples_tells_of_the_largest_top_alone(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=np.zeros((64, 10)), chunks=(8, 5), compression="gzip")
+        file.create_dataset("plain", data=np.zeros((64, 10)), chunks=(8, 10))
+        file.create_dataset("label", data=np.zeros(64), chunks=(32,), compression="gzip")
+    assert opened("hdf5", tmp_path, ["data", "label"], path="a.h5").chunk_samples == 8
+    assert opened("hdf5", tmp_path, ["plain", "label"], path="a.h5").chunk_samples is None
+    assert opened("hdf5", tmp_path, ["label"], path="a.h5").chunk_samples == 32

@@ -10,11 +10,11 @@ import lmdb
 import numpy as np
 import pytest
 from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import open_source
 
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import decoded, encoded, noise, picture
+from tests.workers.sources.images.reading import samples
 
 RAW = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), np.uint8)
 LABELS = [3, 1, 4, 1, 5, 9, 2]
@@ -24,16 +24,6 @@ def opened(path: Path, tops: tuple[str, ...] | None = None, **options: Any) -> S
     return open_source({"lmdb": {"path": path.name, **options}}, tops=tops, base_dir=path.parent)
 
 
-def read(source: Source, indices: list[int]) -> dict[str, list[AnyArray]]:
-    """The samples, each in its own shape, by name."""
-    rows = allocate_rows(source.specs, len(indices))
-    source.read(np.array(indices, np.int64), rows)
-    return {
-        name: [top.get(k) if isinstance(top, RaggedRows) else top[k] for k in range(len(indices))]
-        for name, top in rows.items()
-    }
-
-
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     return write_lmdb(tmp_path / "raw", map(raw_datum, RAW, LABELS))
@@ -41,7 +31,7 @@ def raw(tmp_path: Path) -> Path:
 
 def test_a_database_may_be_a_file_by_itself(tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "alone.mdb", map(raw_datum, RAW, LABELS), subdir=False)
-    np.testing.assert_array_equal(read(opened(path), [5])["data"], RAW[[5]])
+    np.testing.assert_array_equal(samples(opened(path), [5])["data"], RAW[[5]])
 
 
 def test_a_tilde_is_the_home_directory(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +43,7 @@ def test_floats_are_read_as_floats(tmp_path: Path) -> None:
     values = np.random.default_rng(1).normal(size=(2, 1, 3, 4)).astype(np.float32)
     source = opened(write_lmdb(tmp_path / "floats", map(float_datum, values)))
     assert str(source.specs["data"]) == "(1, 3, 4) float32"
-    np.testing.assert_array_equal(read(source, [1, 0])["data"], values[::-1])
+    np.testing.assert_array_equal(samples(source, [1, 0])["data"], values[::-1])
 
 
 @pytest.mark.parametrize("suffix", [".png", ".jpg"])
@@ -61,38 +51,38 @@ def test_encoded_records_are_decoded_as_opencv_does(tmp_path: Path, suffix: str)
     contents = [encoded(picture(24, 32, name), suffix) for name in ("china", "flower")]
     path = write_lmdb(tmp_path / "encoded", map(encoded_datum, contents, [0, 1]))
     expected = [decoded(content).transpose(2, 0, 1) for content in contents]
-    np.testing.assert_array_equal(read(opened(path), [0, 1])["data"], expected)
+    np.testing.assert_array_equal(samples(opened(path), [0, 1])["data"], expected)
     np.testing.assert_array_equal(
-        read(opened(path, color="rgb"), [0, 1])["data"], [planes[::-1] for planes in expected]
+        samples(opened(path, color="rgb"), [0, 1])["data"], [planes[::-1] for planes in expected]
     )
     gray = opened(path, is_color=False)
     assert str(gray.specs["data"]) == "(1, 24, 32) uint8"
-    np.testing.assert_array_equal(read(gray, [1])["data"], [decoded(contents[1], 0)[np.newaxis]])
+    np.testing.assert_array_equal(samples(gray, [1])["data"], [decoded(contents[1], 0)[np.newaxis]])
 
 
 def test_gray_pictures_have_one_channel_unless_colour_is_asked_for(tmp_path: Path) -> None:
     gray = noise(6, 5)[:, :, 0]
     path = write_lmdb(tmp_path / "gray", [encoded_datum(encoded(gray, ".png"))])
-    np.testing.assert_array_equal(read(opened(path), [0])["data"], [gray[np.newaxis]])
-    np.testing.assert_array_equal(read(opened(path, is_color=True), [0])["data"], [np.stack([gray] * 3)])
+    np.testing.assert_array_equal(samples(opened(path), [0])["data"], [gray[np.newaxis]])
+    np.testing.assert_array_equal(samples(opened(path, is_color=True), [0])["data"], [np.stack([gray] * 3)])
 
 
 def test_a_first_jpeg_that_ends_early_is_read_if_its_channels_are_given(tmp_path: Path) -> None:
     path = write_lmdb(tmp_path / "cut", [encoded_datum(encoded(picture(24, 32))[:-20])])
-    assert read(opened(path, strict=False, is_color=True), [0])["data"][0].shape == (3, 24, 32)
+    assert samples(opened(path, strict=False, is_color=True), [0])["data"][0].shape == (3, 24, 32)
 
 
 def test_one_database_may_be_read_by_several_paths(raw: Path) -> None:
     (raw.parent / "link").symlink_to(raw)
     sources = [opened(path) for path in (raw, raw.parent / "link", raw / "data.mdb")]
-    assert [read(source, [3])["label"] for source in sources] == [[1]] * 3
+    assert [samples(source, [3])["label"] for source in sources] == [[1]] * 3
     for source in sources:
         source.close()
 
 
 def test_the_name_of_a_database_need_be_no_utf8(raw: Path) -> None:
     source = opened(raw.rename(raw.parent / os.fsdecode(b"\xff")))
-    assert read(source, [3])["label"] == [1]
+    assert samples(source, [3])["label"] == [1]
     source.close()
 
 
@@ -101,5 +91,5 @@ def test_a_closed_source_leaves_the_database_to_others(raw: Path) -> None:
     source.close()
     with lmdb.open(str(raw), readonly=True, lock=False) as environment:
         assert environment.stat()["entries"] == 7
-    assert read(source, [0])["label"] == [3]
+    assert samples(source, [0])["label"] == [3]
     assert sorted(file.name for file in raw.iterdir()) == ["data.mdb"]

@@ -1,4 +1,4 @@
-"""HDF5: several files put end to end, as named, globbed or listed."""
+"""HDF5: files as they are named, and which of their arrays are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, patterns, some_array
+from tests.support.stored import (
+    assert_delivers,
+    assert_needs_no_h5py,
+    assert_rows,
+    in_loader,
+    opened,
+    patterns,
+    some_array,
+)
 from tests.workers.sources.hdf5.layouts import three_files, write
 
 
@@ -56,13 +64,6 @@ def open_descriptors() -> set[str]:
     return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink() and entry.exists()}
 
 
-def test_strings_are_as_long_as_the_longest_of_all_files(tmp_path: Path) -> None:
-    write(tmp_path / "a.h5", {"label": np.array([b"abc"] * 3)})
-    write(tmp_path / "b.h5", {"label": np.array([b"defgh"] * 2)})
-    source = opened("hdf5", tmp_path, ["label"], path="*.h5")
-    assert_delivers(source, {"label": np.array([b"abc"] * 3 + [b"defgh"] * 2)}, patterns(5))
-
-
 def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) -> None:
     whole = {"data": some_array((8, 3), "f4"), "label": np.arange(8)}
     for name, part in (("a.h5", slice(0)), ("b.h5", slice(8))):
@@ -71,3 +72,30 @@ def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) 
                 row = array.shape[1:]
                 file.create_dataset(top, data=array[part], maxshape=(None, *row), chunks=(4, *row))
     assert_delivers(opened("hdf5", tmp_path, path="*.h5"), whole, patterns(8))
+
+
+def test_a_loader_of_uncompressed_data_imports_no_h5py(tmp_path: Path) -> None:
+    write(tmp_path / "a.h5", {"data": np.zeros((9, 3)), "label": np.arange(9)})
+    source = opened("hdf5", tmp_path, path="a.h5")
+    assert source.modules == ()
+    assert_needs_no_h5py(source, "label", [8, 2], tmp_path)
+
+
+@pytest.mark.parametrize("locking", [True, False, "best-effort"])
+def test_files_are_locked_or_not_as_wished(locking: bool | str, tmp_path: Path) -> None:
+    values = some_array((9, 3), "f4")
+    write(tmp_path / "a.h5", {"data": values}, chunks=(4, 3), compression="lzf")
+    assert_delivers(opened("hdf5", tmp_path, ["data"], path="a.h5", locking=locking), {"data": values}, patterns(9))
+
+
+def test_a_file_without_data_gives_all_its_arrays_and_the_log_names_them_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    x, y = some_array((6, 3, 2), "f4"), np.arange(6)
+    with h5py.File(tmp_path / "xy.h5", "w") as file:
+        file["a_label"], file["X"], file["version"] = y, x, 3
+    source = opened("hdf5", tmp_path, path="xy.h5")
+    assert list(source.specs) == ["X", "a_label"]  # the largest samples first
+    assert_rows(source, [5, 0], {"X": x, "a_label": y})
+    (record,) = caplog.records
+    assert "tops=[X, a_label]; left out, since they count no samples: version" in record.getMessage()
