@@ -4,45 +4,22 @@ from __future__ import annotations
 
 import pickle
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-import zarr
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import open_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader
 from tests.support.stored import assert_rows, in_loader
-
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
-
-Part = Mapping[str, AnyArray]
-"""One file: `data`, `label` and the ends of its sequences, `ends`."""
-
-
-def _hdf5(folder: Path, parts: Sequence[Part], **layout: Any) -> Any:
-    for number, part in enumerate(parts):
-        with h5py.File(folder / f"{number}.h5", "w") as file:
-            for top, values in part.items():
-                chunks = {"chunks": (min(3, len(values)), *values.shape[1:])} if layout else {}
-                file.create_dataset(top, data=values, **layout, **chunks)
-    return {"hdf5": {"path": "*.h5"}}
-
-
-def _hdf5_chunks(folder: Path, parts: Sequence[Part]) -> Any:
-    return _hdf5(folder, parts, fillvalue=0)
-
-
-def _hdf5_gzip(folder: Path, parts: Sequence[Part]) -> Any:
-    return _hdf5(folder, parts, compression="gzip")
+from tests.workers.sources.contract.kinds import Part, write_hdf5, write_npy, write_zarr
 
 
 def _hdf5_samples(folder: Path, parts: Sequence[Part]) -> Any:
@@ -57,22 +34,6 @@ def _hdf5_samples(folder: Path, parts: Sequence[Part]) -> Any:
     return {"hdf5_samples": {"path": "*.h5", "datasets": ["data", "label"]}}
 
 
-def _npy(folder: Path, parts: Sequence[Part]) -> Any:
-    for number, part in enumerate(parts):
-        for top, values in part.items():
-            np.save(folder / f"{top}_{number}.npy", values)
-    return {"npy": {top: f"{top}_*.npy" for top in parts[0]}}
-
-
-def _zarr(folder: Path, parts: Sequence[Part]) -> Any:
-    for number, part in enumerate(parts):
-        group = zarr.open_group(folder / f"{number}.zarr", mode="w")
-        for top, values in part.items():
-            chunks = (min(4, len(values)), *values.shape[1:])
-            group.create_array(top, shape=values.shape, chunks=chunks, dtype=values.dtype)[...] = values
-    return {"zarr": {"path": "*.zarr"}}
-
-
 def _arrays(folder: Path, parts: Sequence[Part]) -> Any:
     """As one file: the sequences of all."""
     lengths = np.cumsum([0, *(len(part["data"]) for part in parts)])
@@ -83,19 +44,19 @@ def _arrays(folder: Path, parts: Sequence[Part]) -> Any:
 
 
 KINDS: dict[str, Callable[[Path, Sequence[Part]], Any]] = {
-    "hdf5": _hdf5,
-    "hdf5 chunks": _hdf5_chunks,
-    "hdf5 gzip": _hdf5_gzip,
+    "hdf5": write_hdf5,
+    "hdf5 chunks": partial(write_hdf5, fillvalue=0),
+    "hdf5 gzip": partial(write_hdf5, compression="gzip"),
     "hdf5_samples": _hdf5_samples,
-    "npy": _npy,
-    "zarr": _zarr,
+    "npy": write_npy,
+    "zarr": write_zarr,
     "arrays": _arrays,
 }
 
 
 @st.composite
 def some_parts(draw: st.DrawFn) -> list[Part]:
-    """Up to three files of up to 20 steps, in sequences of any length."""
+    """Up to three files of up to 20 steps, `data` and `label`, in sequences of any length, which end at `ends`."""
     row = draw(st.sampled_from([(), (3,), (2, 600)]))
     dtype = draw(st.sampled_from(["u1", "f4", ">i2"]))
     rng = np.random.default_rng(draw(st.integers(0, 1 << 16)))

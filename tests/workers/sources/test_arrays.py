@@ -14,17 +14,16 @@ import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays
-from blobfeed.workers.sources.mixed import ConcatSource
-from blobfeed.workers.sources.table import Memory, Resident, Table
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
+from tests.workers.sources.contract.kinds import write_hdf5
 
 DATA = np.arange(120, dtype=np.float32).reshape(20, 3, 2)
 LABEL = np.arange(20)
 
 
 def all_of(source: Any, **parameters: Any) -> dict[str, Any]:
-    given = {"batch_size": 4, "num_loaders": 2, "epochs": 1, "last_batch": "partial", **parameters}
+    given = {"batch_size": 4, "num_loaders": 0, "epochs": 1, "last_batch": "partial", **parameters}
     with BatchReader(source, **given) as reader:
         batches = list(reader)
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
@@ -38,25 +37,6 @@ def test_arrays_in_memory_are_read_by_all_loaders_and_may_be_changed_afterwards(
         assert reader.statistics().loaders == 2
     np.testing.assert_array_equal(np.concatenate([batch["data"] for batch in batches]), DATA)
     np.testing.assert_array_equal(np.concatenate([batch["label"] for batch in batches]), LABEL)
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        np.asfortranarray(DATA),
-        DATA[::-1],
-        DATA.astype(">f4"),
-        DATA > 50,
-        LABEL.astype("S5"),
-        LABEL.astype("U3"),
-        LABEL.tolist(),
-    ],
-    ids=["fortran", "reversed", "big endian", "bool", "bytes", "text", "list"],
-)
-def test_any_array_of_numbers_or_strings_is_delivered_as_it_is(data: Any) -> None:
-    got = all_of({"arrays": {"data": data}}, num_loaders=1)["data"]
-    np.testing.assert_array_equal(got, np.asarray(data))
-    assert got.dtype == np.asarray(data).dtype.newbyteorder("=")
 
 
 def test_the_loaders_share_one_copy_which_is_given_back(tmp_path: Path) -> None:
@@ -107,19 +87,9 @@ def test_a_harness_takes_arrays_and_source_objects() -> None:
         np.testing.assert_array_equal(harness.forward()["label"], LABEL[:4])
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_an_npz_file_is_a_source(tmp_path: Path, save: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    save(tmp_path / "train.npz", data=DATA, label=LABEL, other=np.ones(3))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for path in (tmp_path / "train.npz", "~/train.npz", {"path": tmp_path / "train.npz"}):
-        got = all_of({"npz": path}, tops=["data", "label"])
-        np.testing.assert_array_equal(got["data"], DATA)
-        np.testing.assert_array_equal(got["label"], LABEL)
-
-
 def test_words_that_lie_in_an_array_of_objects_are_taken() -> None:
     words = ["one", "three"]
-    got = all_of({"arrays": {"data": np.array(words, object)}}, num_loaders=0)["data"]
+    got = all_of({"arrays": {"data": np.array(words, object)}})["data"]
     assert got.tolist() == words
 
 
@@ -154,16 +124,16 @@ def test_a_bare_path_among_them_is_an_hdf5_file(tmp_path: Path) -> None:
 
 
 def test_a_chunk_is_what_all_parts_have(tmp_path: Path) -> None:
-    class Chunked(Table):
-        @property
-        def chunk_samples(self) -> int:
-            return len(self) // 2
+    def chunk_samples(*lengths: int) -> int | None:
+        parts = [{"data": np.zeros((length, 4))} for length in lengths]
+        names = [f"of_{length}" for length in lengths]
+        specs = [
+            write_hdf5(tmp_path, [part], name, compression="gzip") for part, name in zip(parts, names, strict=True)
+        ]
+        return open_source({"concat": specs}, tops=["data"], base_dir=tmp_path).chunk_samples
 
-    whole, short = (
-        Chunked("test", [Resident("data", Memory("test", {"data": data}))], held_in="test") for data in (DATA, DATA[:6])
-    )
-    assert ConcatSource([whole, whole]).chunk_samples == 10
-    assert ConcatSource([whole, short]).chunk_samples is None
+    assert chunk_samples(9, 8) == 3
+    assert chunk_samples(9, 2) is None
 
 
 def test_source_objects_stand_in_a_mix() -> None:
@@ -177,16 +147,22 @@ def test_source_objects_stand_in_a_mix() -> None:
 # ---- paths
 
 
+@pytest.mark.parametrize("save", [None, np.savez, np.savez_compressed])
 def test_a_path_may_be_a_path_object_or_begin_with_the_home_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    save: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import h5py
-
     monkeypatch.setenv("HOME", str(tmp_path))
-    with h5py.File(tmp_path / "train.h5", "w") as file:
-        file["data"], file["label"] = DATA, LABEL
-    for source in (tmp_path / "train.h5", "~/train.h5", {"hdf5": tmp_path / "train.h5"}):
-        assert len(all_of(source)["data"]) == 20
+    kind = "npz" if save else "hdf5"
+    if save:
+        save(tmp_path / "train.npz", data=DATA, label=LABEL, other=np.ones(3))
+    else:
+        with h5py.File(tmp_path / "train.hdf5", "w") as file:
+            file["data"], file["label"] = DATA, LABEL
+    path = tmp_path / f"train.{kind}"
+    for source in (*([] if save else [path, f"~/{path.name}"]), {kind: path}, {kind: f"~/{path.name}"}):
+        got = all_of(source, tops=["data", "label"])
+        np.testing.assert_array_equal(got["data"], DATA)
+        np.testing.assert_array_equal(got["label"], LABEL)
     cache = {"path": Path("~/samples.cache"), "size_limit": 1 << 20}
-    assert len(all_of({"hdf5": {"path": [tmp_path / "train.h5"]}}, cache=cache)["data"]) == 20
+    assert len(all_of({kind: {"path": path}}, tops=["data"], cache=cache)["data"]) == 20
     assert (tmp_path / "samples.cache").exists()

@@ -29,31 +29,6 @@ SAMPLES = 32
 VALUES = np.arange(SAMPLES * 60, dtype=np.float32).reshape(SAMPLES, 60)
 
 
-def _hdf5(path: Path, **layout: Any) -> Source:
-    with h5py.File(path, "w") as file:
-        file.create_dataset("data", data=VALUES, **layout)
-    return opened("hdf5", path.parent, ["data"], path=path.name)
-
-
-def _chunked(path: Path) -> Source:
-    return _hdf5(path, chunks=(4, 60))
-
-
-def _lzf(path: Path) -> Source:
-    return _hdf5(path, chunks=(4, 60), compression="lzf")
-
-
-def _samples(path: Path, **layout: Any) -> Source:
-    with h5py.File(path, "w") as file:
-        for number, row in enumerate(VALUES):
-            file.create_dataset(f"sample_{number}", data=row, **layout)
-    return opened("hdf5_samples", path.parent, path=path.name)
-
-
-def _gzip_samples(path: Path) -> Source:
-    return _samples(path, chunks=True, compression="gzip")
-
-
 def _npy(path: Path) -> Source:
     with path.open("wb") as file:
         np.save(file, VALUES)
@@ -76,7 +51,7 @@ def _stored_outside(path: Path) -> Source:
     return opened("hdf5_samples", path.parent, path="outside.h5")
 
 
-MAKERS = [_chunked, _lzf, _gzip_samples, _linked_samples, _stored_outside]
+MAKERS = [_linked_samples, _stored_outside]
 """Layouts that tests/workers/sources/contract does not write; it holds all kinds to the same."""
 
 

@@ -1,9 +1,8 @@
-"""HDF5, npy and tar files over HTTP: the same samples as from disk, in every layout and order, by few requests."""
+"""Files over HTTP are read by few requests; tests/workers/sources/contract holds that the samples are right."""
 
 from __future__ import annotations
 
 import io
-import itertools
 import json
 import os
 import tarfile
@@ -15,36 +14,12 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.files.lru import RecentlyUsed
-from blobfeed.workers.sources.files.object_stores import locate
 from blobfeed.workers.sources.files.remote import _BLOCK_BYTES, RangeStream, RemoteFile, RemoteStamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.object_servers import RangeServer, range_server
-from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
-
-SAMPLES = 41
-_CHECKED = {"compression": "gzip", "shuffle": True, "fletcher32": True}
-STORED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "contiguous": ({}, {}),
-    "tiles": ({"chunks": (5, 5, 12, 13)}, {"chunks": (5,)}),
-    "gzip tiles": ({"chunks": (8, 5, 12, 13), **_CHECKED}, {"chunks": (8,), **_CHECKED}),
-    "lzf": ({"chunks": (7, 9, 24, 25), "compression": "lzf"}, {"chunks": (7,), "compression": "lzf"}),
-}
-"""The ways in which data and label are stored."""
-
-
-@pytest.fixture(params=["one by one", "threads"])
-def fetching(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the trainer, or as in a loader: another process than the one that examined the file."""
-    if request.param == "threads":
-        numbers = itertools.count(1)
-        monkeypatch.setattr(RemoteStamp, "of", lambda url: _examined_elsewhere(url, -next(numbers)))
-
-
-def _examined_elsewhere(url: str, home: int) -> RemoteStamp:
-    store, key = locate(url)
-    return RemoteStamp(url, *store.size_and_version(key), home)
+from tests.support.stored import in_loader, opened, rows_of, some_array
 
 
 def h5_bytes(path: Path, **datasets: Any) -> bytes:
@@ -52,47 +27,6 @@ def h5_bytes(path: Path, **datasets: Any) -> bytes:
         for name, (values, layout) in datasets.items():
             file.create_dataset(name, data=values, **layout)
     return path.read_bytes()
-
-
-@pytest.mark.usefixtures("fetching")
-@pytest.mark.parametrize("stored", STORED)
-@pytest.mark.parametrize("dtype", ["u1", ">f4"])
-def test_every_layout_gives_the_same_samples_as_from_disk(
-    stored: str, dtype: str, server: RangeServer, tmp_path: Path
-) -> None:
-    of_data, of_label = STORED[stored]
-    data, label = some_array((SAMPLES, 9, 24, 25), dtype), some_array((SAMPLES,), "<i8", 1)
-    server.objects["a b.h5"] = h5_bytes(tmp_path / "a.h5", data=(data, of_data), label=(label, of_label))
-    source = opened("hdf5", tmp_path, ["data", "label"], path=server.url("a%20b.h5"))
-    assert_delivers(source, {"data": data, "label": label}, patterns(SAMPLES))
-
-
-@pytest.mark.usefixtures("fetching")
-def test_npy_files_and_chunks_that_were_never_written(server: RangeServer, tmp_path: Path) -> None:
-    data = some_array((SAMPLES, 5000), "<i2")
-    np.save(tmp_path / "a.npy", data)
-    server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
-    assert_delivers(opened("npy", tmp_path, data=server.url("a.npy")), {"data": data}, patterns(SAMPLES))
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("data", (SAMPLES, 5000), "u2", chunks=(4, 5000), fillvalue=7)[8:12] = 3
-    data = np.full((SAMPLES, 5000), 7, np.uint16)
-    data[8:12] = 3
-    server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
-    assert_delivers(opened("hdf5", tmp_path, ["data"], path=server.url("a.h5")), {"data": data}, patterns(SAMPLES))
-
-
-@pytest.mark.usefixtures("fetching")
-def test_samples_that_are_data_sets(server: RangeServer, tmp_path: Path) -> None:
-    values = [some_array((number + 1, 3000), "f4", number) for number in range(7)]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for number, value in enumerate(values):
-            file[f"sample_{number}"] = value
-            file[f"sample_{number}"].attrs["y"] = number
-    server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
-    rows = rows_of(in_loader(opened("hdf5_samples", tmp_path, path=server.url("a.h5"), labels=["y"])), [6, 0, 3])
-    assert rows["y"].tolist() == [6, 0, 3]
-    for row, number in enumerate([6, 0, 3]):
-        np.testing.assert_array_equal(rows["data"].get(row), values[number])
 
 
 def test_what_is_asked_for_together_is_fetched_together_and_labels_once(server: RangeServer, tmp_path: Path) -> None:

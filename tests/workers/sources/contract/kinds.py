@@ -24,9 +24,10 @@ from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources import Source, open_source
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
 from tests.support.datums import raw_datum, write_lmdb
+from tests.support.object_servers import RangeServer
 from tests.support.pictures import encoded
 
 # The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
@@ -34,6 +35,9 @@ zarr.create_array({}, shape=(1,), dtype="u1")
 
 SIDE = 6
 """The largest height and width of the content, in pixels."""
+
+FIRST = 9
+"""The number of the first file: the order of numbers is not that of the alphabet."""
 
 Sample = Mapping[str, AnyArray]
 
@@ -100,6 +104,17 @@ class Written:
     files: Sequence[Path] = ()
     checked: Sequence[tuple[Path, int, int]] = ()
 
+    def on(self, server: RangeServer) -> Mapping[str, Any]:
+        """The spec of the same files, put on a server."""
+        for path in self.folder.rglob("*"):
+            if path.is_file():
+                server.objects[str(path.relative_to(self.folder))] = path.read_bytes()
+        ((kind, options),) = self.spec.items()
+        paths = {name: self.folder.glob(glob) for name, glob in options.items() if isinstance(glob, str)}
+        ordered = {name: sorted(found, key=lambda path: (len(path.name), path.name)) for name, found in paths.items()}
+        urls = {name: [server.url(path.name) for path in found] for name, found in ordered.items()}
+        return {kind: {**options, **urls}}
+
     def open(self, tops: Sequence[str] | None = None, **options: Any) -> Source:
         """The source, with more options than those of `spec`."""
         ((kind, given),) = self.spec.items()
@@ -119,6 +134,8 @@ class Kind:
     ragged: Callable[[Path, Content], Written] | None = None
     """Writes samples whose shapes differ."""
     has_limit: bool = False
+    remote: bool = False
+    """The files may lie in object storage."""
     named_instead: str = ""
     """The file that an error may name in place of the one that holds the samples."""
 
@@ -137,16 +154,23 @@ def _checked(files: Sequence[Path]) -> list[tuple[Path, int, int]]:
 # ---- arrays
 
 
+Part = Mapping[str, AnyArray]
+"""The arrays of one file, by top."""
+
+
+def write_npy(folder: Path, parts: Sequence[Part]) -> dict[str, Any]:
+    """Write a file for each array; return the source that they are."""
+    for number, part in enumerate(parts, FIRST):
+        for top, values in part.items():
+            np.save(folder / f"{top}_{number}.npy", values)
+    return {"npy": {top: f"{top}_*.npy" for top in parts[0]}}
+
+
 def _npy(folder: Path, content: Content) -> Written:
-    files, places = [], []
-    for number, part in enumerate(content.parts):
-        for top, rows in content.rows(part).items():
-            np.save(folder / f"{top}_{number}.npy", rows)
-        files.append(folder / f"data_{number}.npy")
-        places += [f"{files[-1]}[{index}]" for index in range(len(part))]
-    options = {"data": "data_*.npy", "label": "label_*.npy"}
-    files += sorted(folder.glob("label_*.npy"))
-    return Written(folder, {"npy": options}, _samples(content), places, files)
+    spec = write_npy(folder, [content.rows(part) for part in content.parts])
+    files = [folder / f"data_{number}.npy" for number, _ in enumerate(content.parts, FIRST)]
+    places = [f"{file}[{index}]" for file, part in zip(files, content.parts, strict=True) for index in range(len(part))]
+    return Written(folder, spec, _samples(content), places, [*files, *sorted(folder.glob("label_*.npy"))])
 
 
 def _npz(folder: Path, content: Content) -> Written:
@@ -177,19 +201,35 @@ def _idx(folder: Path, content: Content) -> Written:
 # ---- HDF5 and zarr
 
 
-def _hdf5(folder: Path, content: Content, name: str = "part", **how: Any) -> Written:
-    files, places, checked = [], [], []
-    for number, part in enumerate(content.parts):
-        path = folder / f"{name}_{number}.h5"
-        with h5py.File(path, "w") as file:
-            for top, rows in content.rows(part).items():
-                chunks = {"chunks": (min(3, len(rows)), *rows.shape[1:])} if how else {}
-                stored = file.create_dataset(top, data=rows, **how, **chunks).id
-                infos = [stored.get_chunk_info(at) for at in range(stored.get_num_chunks())] if how else []
-                checked += [(path, info.byte_offset, info.size) for info in infos]
-        files.append(path)
-        places += [f"{path}:data[{index}]" for index in range(len(part))]
-    return Written(folder, {"hdf5": {"path": f"{name}_*.h5"}}, _samples(content), places, files, checked)
+def write_hdf5(folder: Path, parts: Sequence[Part], name: str = "part", **how: Any) -> dict[str, Any]:
+    """Write a file for each part; return the source that they are.
+
+    If `how` says more, in chunks of up to three rows; in every other file, of parts of rows.
+    """
+    for number, part in enumerate(parts, FIRST):
+        with h5py.File(folder / f"{name}_{number}.h5", "w") as file:
+            for top, values in part.items():
+                row = [-(-extent // 2) for extent in values.shape[1:]] if number % 2 else values.shape[1:]
+                chunks = {"chunks": (min(3, len(values)), *row)} if how else {}
+                file.create_dataset(top, data=values, **how, **chunks)
+    return {"hdf5": {"path": f"{name}_*.h5"}}
+
+
+def _hdf5(folder: Path, content: Content, **how: Any) -> Written:
+    spec = write_hdf5(folder, [content.rows(part) for part in content.parts], **how)
+    files = [folder / f"part_{number}.h5" for number, _ in enumerate(content.parts, FIRST)]
+    places = [
+        f"{file}:data[{index}]" for file, part in zip(files, content.parts, strict=True) for index in range(len(part))
+    ]
+    checked = [chunk for file in files for chunk in _chunks_of(file)] if "fletcher32" in how else []
+    return Written(folder, spec, _samples(content), places, files, checked)
+
+
+def _chunks_of(path: Path) -> Iterator[tuple[Path, int, int]]:
+    with h5py.File(path) as file:
+        for dataset in file.values():
+            infos = map(dataset.id.get_chunk_info, range(dataset.id.get_num_chunks()))
+            yield from [(path, info.byte_offset, info.size) for info in infos]
 
 
 def _hdf5_gzip(folder: Path, content: Content) -> Written:
@@ -208,16 +248,18 @@ def _hdf5_virtual(folder: Path, content: Content) -> Written:
     return Written(folder, {"hdf5": {"path": "view.h5"}}, stored.samples, places, stored.files)
 
 
-def _hdf5_samples(folder: Path, content: Content) -> Written:
-    files, places = [], []
-    for number, part in enumerate(content.parts):
+def _hdf5_samples(folder: Path, content: Content, **how: Any) -> Written:
+    files, places, checked = [], [], []
+    for number, part in enumerate(content.parts, FIRST):
         files.append(folder / f"part_{number}.h5")
         with h5py.File(files[-1], "w") as file:
             for index in part:
-                file.create_dataset(f"sample_{index}", data=content.data[index]).attrs["label"] = content.labels[index]
+                stored = file.create_dataset(f"sample_{index}", data=content.data[index], **how)
+                stored.attrs["label"] = content.labels[index]
                 places.append(f"{files[-1]}:sample_{index}")
+        checked += [*_chunks_of(files[-1])] if how else []
     options = {"path": "part_*.h5", "labels": ["label"]}
-    return Written(folder, {"hdf5_samples": options}, _samples(content), places, files)
+    return Written(folder, {"hdf5_samples": options}, _samples(content), places, files, checked)
 
 
 def _hdf5_samples_windows(folder: Path, content: Content) -> Written:
@@ -227,19 +269,35 @@ def _hdf5_samples_windows(folder: Path, content: Content) -> Written:
     return Written(folder, {"hdf5_samples": options}, made.samples, places, made.files)
 
 
-def _zarr(folder: Path, content: Content) -> Written:
-    files, places, paths = [], [], []
-    for number, part in enumerate(content.parts):
-        paths.append(folder / f"part_{number}.zarr")
-        shutil.rmtree(paths[-1], ignore_errors=True)
-        group = zarr.open_group(paths[-1], mode="w")
-        for top, rows in content.rows(part).items():
-            shape: Any = {"shape": rows.shape, "chunks": (min(3, len(rows)), *rows.shape[1:]), "dtype": rows.dtype}
+def write_zarr(folder: Path, parts: Sequence[Part], *, sharded: bool = False) -> dict[str, Any]:
+    """Write a group for each part, in chunks of up to three rows; return the source that they are.
+
+    Shards have up to two chunks, and their index at the end; in every other group, at the beginning.
+    """
+    for number, part in enumerate(parts, FIRST):
+        shutil.rmtree(folder / f"part_{number}.zarr", ignore_errors=True)
+        group = zarr.open_group(folder / f"part_{number}.zarr", mode="w")
+        for top, values in part.items():
+            chunk = (min(3, len(values)), *values.shape[1:])
+            codecs: Any = [BytesCodec(), ZstdCodec(), Crc32cCodec()]
+            shard = ShardingCodec(chunk_shape=chunk, codecs=codecs, index_location="start" if number % 2 else "end")
+            how: Any = {"compressors": codecs[1:]}
+            if sharded:
+                chunk, how = (2 * chunk[0], *chunk[1:]), {"serializer": shard, "compressors": None}
             # A chunk that holds the fill value alone is not stored.
-            group.create_array(top, **shape, compressors=[ZstdCodec(), Crc32cCodec()], fill_value=0)[...] = rows
-        places += [f"{paths[-1]}/data/zarr.json:data[{index}]" for index in range(len(part))]
-        files += sorted(path for path in (paths[-1] / "data" / "c").rglob("*") if path.is_file())
-    return Written(folder, {"zarr": {"path": "part_*.zarr"}}, _samples(content), places, files, _checked(files))
+            array = group.create_array(top, shape=values.shape, chunks=chunk, dtype=values.dtype, fill_value=0, **how)
+            array[...] = values
+    return {"zarr": {"path": "part_*.zarr"}}
+
+
+def _zarr(folder: Path, content: Content, *, sharded: bool = False) -> Written:
+    spec = write_zarr(folder, [content.rows(part) for part in content.parts], sharded=sharded)
+    files, places = [], []
+    for number, part in enumerate(content.parts, FIRST):
+        array = folder / f"part_{number}.zarr" / "data"
+        places += [f"{array}/zarr.json:data[{index}]" for index in range(len(part))]
+        files += sorted(path for path in (array / "c").rglob("*") if path.is_file())
+    return Written(folder, spec, _samples(content), places, files, _checked(files))
 
 
 def _in_windows(write: Callable[[Path, Content], Written], folder: Path, content: Content) -> Written:
@@ -298,7 +356,7 @@ def _lmdb(folder: Path, content: Content, **size: Any) -> Written:
 
 def _tar(folder: Path, content: Content, data: str = "npy") -> Written:
     files, places = [], []
-    for number, part in enumerate(content.parts):
+    for number, part in enumerate(content.parts, FIRST):
         files.append(folder / f"part_{number}.tar")
         with tarfile.open(files[-1], "w") as tar:
             for index in part:
@@ -324,7 +382,7 @@ def _parquet(folder: Path, content: Content, **lists: Any) -> Written:
     kind = pa.uint8()
     for extent in reversed(content.data[0].shape):
         kind = pa.list_(kind, **(lists or {"list_size": extent}))
-    for number, part in enumerate(content.parts):
+    for number, part in enumerate(content.parts, FIRST):
         files.append(folder / f"part_{number}.parquet")
         data = pa.array([content.data[index].tolist() for index in part], kind)
         table = pa.table({"data": data, "label": [content.labels[index] for index in part]})
@@ -340,7 +398,7 @@ def _parquet(folder: Path, content: Content, **lists: Any) -> Written:
 def _hugging_face(folder: Path, content: Content, **size: Any) -> Written:
     """A folder of PNG pictures as `save_to_disk` of Hugging Face's library writes it; two samples in a batch."""
     files, places = [], []
-    for number, part in enumerate(content.parts):
+    for number, part in enumerate(content.parts, FIRST):
         files.append(folder / f"data-{number:05}-of-{len([*content.parts]):05}.arrow")
         pictures = [encoded(np.ascontiguousarray(content.data[n].transpose(1, 2, 0)), ".png") for n in part]
         table = pa.table(
@@ -368,26 +426,33 @@ def _concat(folder: Path, content: Content) -> Written:
 
 
 KINDS: Mapping[str, Kind] = {
-    "npy": Kind(_npy, "stamped", has_limit=True),
+    "npy": Kind(_npy, "stamped", remote=True, has_limit=True),
     "npz": Kind(_npz, "memory"),
     "arrays": Kind(_arrays, "memory"),
     "idx": Kind(_idx, "memory"),
-    "hdf5": Kind(_hdf5, "stamped", has_limit=True),
-    "hdf5 gzip": Kind(_hdf5_gzip, "stamped", has_limit=True),
+    "hdf5": Kind(_hdf5, "stamped", remote=True, has_limit=True),
+    "hdf5 gzip": Kind(_hdf5_gzip, "stamped", remote=True, has_limit=True),
+    "hdf5 lzf": Kind(partial(_hdf5, compression="lzf", fletcher32=True), "stamped", remote=True, has_limit=True),
     "hdf5 virtual": Kind(_hdf5_virtual, "stamped", has_limit=True, named_instead="view.h5"),
-    "hdf5_samples": Kind(_hdf5_samples, "stamped", _hdf5_samples, has_limit=True),
-    "zarr": Kind(_zarr, "whole", has_limit=True),
-    "npy windows": Kind(partial(_in_windows, _npy), "stamped", has_limit=True),
+    "hdf5_samples": Kind(_hdf5_samples, "stamped", _hdf5_samples, remote=True, has_limit=True),
+    "hdf5_samples gzip": Kind(
+        partial(_hdf5_samples, chunks=True, compression="gzip", fletcher32=True), "stamped", remote=True, has_limit=True
+    ),
+    "zarr": Kind(_zarr, "whole", remote=True, has_limit=True),
+    "zarr shards": Kind(partial(_zarr, sharded=True), "whole", remote=True, has_limit=True),
+    "npy windows": Kind(partial(_in_windows, _npy), "stamped", remote=True, has_limit=True),
     "arrays windows": Kind(partial(_in_windows, _arrays), "memory"),
-    "hdf5 windows": Kind(partial(_in_windows, _hdf5), "stamped", has_limit=True),
+    "hdf5 chunks windows": Kind(
+        partial(_in_windows, partial(_hdf5, fillvalue=0)), "stamped", remote=True, has_limit=True
+    ),
     "hdf5 gzip windows": Kind(partial(_in_windows, _hdf5_gzip), "stamped", has_limit=True),
     "hdf5_samples windows": Kind(_hdf5_samples_windows, "stamped", has_limit=True),
     "zarr windows": Kind(partial(_in_windows, _zarr), "whole", has_limit=True),
     "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
     "windows": Kind(_windows, "whole"),
     "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),
-    "tar": Kind(_tar, "stamped", _ragged_tar, has_limit=True),
-    "parquet": Kind(_parquet, "stamped", partial(_parquet, list_size=-1), has_limit=True),
+    "tar": Kind(_tar, "stamped", _ragged_tar, remote=True, has_limit=True),
+    "parquet": Kind(_parquet, "stamped", partial(_parquet, list_size=-1), remote=True, has_limit=True),
     "Hugging Face": Kind(
         _hugging_face, "stamped", partial(_hugging_face, max_height=SIDE, max_width=SIDE), has_limit=True
     ),

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,16 @@ from blobfeed.workers.sources import Source, open_source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blobfeed import BatchReader, StreamSource
-from tests.support.stored import in_loader, rows_of
+from blobfeed import BatchReader
+from tests.support.object_servers import range_server
+from tests.support.stored import in_loader, patterns, rows_of
 
 from .kinds import KINDS, Content, Sample, Written, content_of, contents
 
-FEW = settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CASES = [(name, ragged) for name, kind in KINDS.items() for ragged in ([False, True] if kind.ragged else [False])]
 CASE_IDS = [f"{name}, ragged" if ragged else name for name, ragged in CASES]
+REMOTE = [(name, ragged) for name, ragged in CASES if KINDS[name].remote]
 STAMPED = [name for name, kind in KINDS.items() if kind.files in ("stamped", "closed")]
 WITH_FILES = [name for name in KINDS if not name.startswith("arrays")]
 
@@ -168,7 +171,7 @@ def test_loaders_deliver_the_bytes_that_are_delivered_in_process(name: str) -> N
     with written(name, content_of(11)) as made:
         given: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 5, "epochs": 1, "last_batch": "partial"}
         runs = []
-        for loaders in (0, 2):
+        for loaders in (0, 1):
             with BatchReader(made.spec, base_dir=made.folder, num_loaders=loaders, **given) as reader:
                 runs.append([{top: np.array(batch[top]) for top in ("data", "label")} for batch in reader])
     assert [len(batch["label"]) for batch in runs[0]] == [3, 3, 3, 2]
@@ -178,6 +181,30 @@ def test_loaders_deliver_the_bytes_that_are_delivered_in_process(name: str) -> N
     assert len(delivered) == len(made.samples)
     for sample in made.samples:
         np.testing.assert_array_equal(delivered[int(sample["label"])], sample["data"])
+
+
+# ---- object storage
+
+
+@pytest.mark.parametrize(("name", "ragged"), REMOTE, ids=str)
+def test_samples_from_object_storage_are_those_from_disk(name: str, ragged: bool) -> None:
+    """In this process one by one, and in loaders by threads that fetch ahead."""
+    content = content_of(41, size=(75, 25), ragged=ragged)
+    with written(name, content, ragged=ragged) as made, range_server() as server:
+        spec = made.on(server)
+        with closing(open_source(spec, tops=None, base_dir=made.folder)) as source, closing(in_loader(source)) as far:
+            for indices in patterns(len(source)):
+                far.will_need(np.array(indices, np.int64))
+                assert_same(read(far, indices), [made.samples[index] for index in indices])
+            shuffle = "chunk" if source.chunk_samples else True
+        if ragged:
+            return
+        given: dict[str, Any] = {"batch_size": 8, "shuffle": shuffle, "epochs": 1, "last_batch": "partial"}
+        with BatchReader(spec, num_loaders=1, **given) as reader:
+            arrived = [(row.copy(), int(label)) for batch in reader for row, label in zip(*batch.values(), strict=True)]
+    assert sorted(label for _, label in arrived) == sorted(content.labels)
+    for row, label in arrived:
+        np.testing.assert_array_equal(row, made.samples[content.labels.index(label)]["data"])
 
 
 # ---- files that are changed, cut or damaged
@@ -269,10 +296,12 @@ def test_a_file_that_is_cut_anywhere_is_refused_by_name(name: str, share: float,
         _refused_or_same(name, made, path, must_be_refused=share <= 0.5)
 
 
-@pytest.mark.parametrize("name", ["npz", "idx", "hdf5 gzip", "zarr", "parquet"])
+@pytest.mark.parametrize(
+    "name", ["npz", "idx", "hdf5 gzip", "hdf5 lzf", "hdf5_samples gzip", "zarr", "zarr shards", "parquet"]
+)
 @FEW
 @given(number=st.integers(0, 30), share=st.floats(0, 0.999), bit=st.integers(0, 7))
-def test_a_changed_bit_is_refused_by_name_where_there_are_checksums(
+def test_a_changed_bit_costs_only_its_chunk_where_there_are_checksums(
     name: str, number: int, share: float, bit: int
 ) -> None:
     with written(name, content_of(8)) as made:
@@ -283,16 +312,35 @@ def test_a_changed_bit_is_refused_by_name_where_there_are_checksums(
             file.seek(-1, os.SEEK_CUR)
             file.write(bytes([byte ^ 1 << bit]))
         _refused_or_same(name, made, path, must_be_refused=False)
+        if KINDS[name].files == "memory":
+            return
+        with closing(made.open()) as source:
+            alone = [partial(_read_one, source, index, sample) for index, sample in enumerate(made.samples)]
+            refusals = [refusal for refusal in map(_refusal, alone) if refusal]
+        assert all(names(refusal, name, path) for refusal in refusals)
+        assert len(refusals) <= (6 if name == "zarr shards" else 3)
+
+
+def _read_one(source: Source, index: int, expected: Sample) -> None:
+    assert_same(read(source, [index]), [expected])
+
+
+def _refusal(reading: Callable[[], None]) -> BlobfeedError | None:
+    try:
+        reading()
+    except BlobfeedError as error:
+        return error
+    return None
 
 
 def _refused_or_same(name: str, made: Written, path: Path, *, must_be_refused: bool) -> None:
     """Open and read all: an error that names the file, or the samples as they were written."""
-    refusal: BlobfeedError | None = None
-    try:
+
+    def reading() -> None:
         with closing(made.open()) as source:
             assert_reads(source, made.samples)
-    except BlobfeedError as error:
-        refusal = error
+
+    refusal = _refusal(reading)
     assert names(refusal, name, path) if refusal else not must_be_refused
 
 
@@ -398,27 +446,3 @@ def test_a_mix_has_whole_epochs_of_each_source(name: str) -> None:
         assert len(mine) >= len(drawn) // 3
         for first in range(0, len(mine) - len(known) + 1, len(known)):
             assert sorted(mine[first : first + len(known)]) == known
-
-
-# ---- streams, whose samples have no indices
-
-
-def numbers(shard: int, shards: int) -> Iterator[dict[str, Any]]:
-    yield from ({"data": np.full(3, number, np.float32), "label": number} for number in range(shard, 23, shards))
-
-
-def test_a_stream_has_the_same_bytes_in_process_and_through_loaders() -> None:
-    runs, source = [], StreamSource(numbers, shards=2, capacity=6, min_after_dequeue=3)
-    for loaders in (0, 2):
-        given: dict[str, Any] = {"batch_size": 4, "epochs": 1, "last_batch": "partial", "num_loaders": loaders}
-        with BatchReader(source, **given) as reader:
-            runs.append([{top: np.array(batch[top]) for top in ("data", "label")} for batch in reader])
-    assert_same(*runs)
-    assert all((batch["data"] == batch["label"][:, np.newaxis]).all() for batch in runs[0])
-    assert sorted(np.concatenate([batch["label"] for batch in runs[0]])) == list(range(23))
-
-
-@pytest.mark.parametrize("spec", [{"stream": {}}, {"concat": [{"stream": {}}]}])
-def test_a_stream_is_no_part_of_another_source(spec: Any) -> None:
-    with pytest.raises(ParameterError, match="samples of a stream have no indices"):
-        open_source(spec, tops=None, base_dir=Path())

@@ -16,20 +16,19 @@ import numpy as np
 import pytest
 import zarr
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
-from blobfeed.workers.sources import Source
+from blobfeed.workers.sources import Source, open_source
 from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
-from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
+from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, rows_of, some_array
+
+from .kinds import write_hdf5, write_npy
 
 NUMBERS = ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16"]
 AXES = ["n", "nw", "nhw", "nchw", "ncdhw"]
 """In the order in which they are delivered."""
-
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
 
 
 @dataclass(frozen=True)
@@ -91,6 +90,20 @@ def own_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@settings(max_examples=40)
+@given(data=st.data())
+def test_arrays_in_memory(data: st.DataObject) -> None:
+    tops = data.draw(some_tops([*NUMBERS, "<i8", "S5", "U3"]))
+    arrays: dict[str, Any] = {}
+    for name, top in tops.items():
+        array = np.asarray(top.values, order=data.draw(st.sampled_from(["C", "F"])))
+        array = np.flip(np.flip(array).copy()) if data.draw(st.booleans(), "reversed") else array
+        is_list = top.values.dtype == np.int64 and data.draw(st.booleans(), "list")
+        arrays[name] = array.tolist() if is_list else array
+    source = open_source({"arrays": arrays}, tops=list(arrays), base_dir=Path())
+    check(data, source, values_of(tops))
+
+
 @settings(max_examples=100)
 @given(data=st.data())
 def test_npy_files(data: st.DataObject) -> None:
@@ -100,6 +113,7 @@ def test_npy_files(data: st.DataObject) -> None:
         for name, top in tops.items():  # the files of one top need not be those of another
             for number, part in enumerate(parts_of(data, tops)):
                 array = np.asarray(top.stored(part), order=data.draw(st.sampled_from(["C", "F"])))
+                array = array.astype(array.dtype.newbyteorder(data.draw(st.sampled_from("<>"))))
                 with (folder / f"{name}_{number}.npy").open("wb") as file:
                     np.lib.format.write_array(file, array, version=(data.draw(st.integers(1, 3)), 0))
         paths = {name: f"{name}_*.npy" for name in tops}
@@ -122,7 +136,7 @@ FILTERS: list[dict[str, Any]] = [
 @settings(max_examples=100)
 @given(data=st.data())
 def test_hdf5_files(data: st.DataObject) -> None:
-    tops, is_plain = data.draw(some_tops([*NUMBERS, "S5", "u8"])), True
+    tops, is_plain, is_decoded = data.draw(some_tops([*NUMBERS, "S5", "u8"])), True, False
     with own_folder() as folder:
         for number, part in enumerate(parts_of(data, tops)):
             how: dict[str, Any] = {"libver": data.draw(st.sampled_from(["earliest", "latest"]))}
@@ -135,9 +149,11 @@ def test_hdf5_files(data: st.DataObject) -> None:
                         filters = {"chunks": chunks_of(data, stored.shape), **filters}
                     file.create_dataset(name, data=stored, **filters)
                     is_plain &= filters.keys() <= {"chunks"} and not block
+                    is_decoded |= filters.get("compression") == "lzf" or bool(block)
         cache_bytes = data.draw(st.sampled_from([0, 200, 1 << 20]))
         source = opened("hdf5", folder, list(tops), path="*.h5", dims=dims_of(tops), chunk_cache_bytes=cache_bytes)
-        assert not (is_plain and source.modules), "a loader needs h5py only for filters and blocks"
+        assert not (is_plain and source.modules)
+        assert (LIBRARY_MODULE in source.modules) == is_decoded, "a loader needs h5py only for lzf and blocks"
         check(data, source, values_of(tops))
 
 
@@ -228,6 +244,14 @@ def test_hdf5_files_with_a_data_set_for_each_sample(data: st.DataObject) -> None
         for row, index in enumerate(indices):
             found = rows["data"].get(row) if isinstance(rows["data"], RaggedRows) else rows["data"][row, ...]
             np.testing.assert_array_equal(found, samples[index].astype(spec.dtype), strict=True)
+
+
+@pytest.mark.parametrize(("write", "kind"), [(write_npy, "S"), (write_npy, "U"), (write_hdf5, "S")])
+def test_strings_are_as_long_as_the_longest_of_all_files(write: Any, kind: str, tmp_path: Path) -> None:
+    words = ["cat", "elephant", "ox"]
+    parts = [{"label": np.array([word], f"{'<>'[number % 2]}{kind}")} for number, word in enumerate(words)]
+    source = open_source(write(tmp_path, parts), tops=["label"], base_dir=tmp_path)
+    assert_delivers(source, {"label": np.array(words, kind)}, [[0, 1, 2], [2, 0, 1, 0]])
 
 
 LARGE = some_array((5, 3, 200_000), "u1")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -114,18 +113,3 @@ def test_a_checksum_is_that_of_the_library_for_many_blocks_and_extreme_words(dat
     source = opened("hdf5", tmp_path, ["data"], path="a.h5")
     assert LIBRARY_MODULE not in source.modules
     assert_delivers(source, {"data": values}, [[0]])
-
-
-@pytest.mark.parametrize("dtype", ["u1", "<f4", ">f4", ">i2", "<f2", "?", "<c16", "S5", "u8"])
-def test_gzip_is_undone_without_the_library(dtype: str, tmp_path: Path) -> None:
-    arrays: dict[str, Any] = {}
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        for shape in ((), (1,), (7,), (3, 4, 5)):
-            halved = tuple((extent + 1) // 2 for extent in shape)
-            plain, checked = {"compression": "gzip"}, {"compression": "gzip", "shuffle": True, "fletcher32": True}
-            for chunk, options in (((8, *shape), plain), ((8, *halved), checked), ((SAMPLES, *shape), checked)):
-                arrays[f"{len(arrays)}"] = values = some_array((SAMPLES, *shape), dtype, len(arrays))
-                file.create_dataset(f"{len(arrays) - 1}", data=values, chunks=chunk, **options)
-    source = opened("hdf5", tmp_path, list(arrays), path="a.h5")
-    assert LIBRARY_MODULE not in source.modules
-    assert_delivers(source, arrays, patterns(SAMPLES))

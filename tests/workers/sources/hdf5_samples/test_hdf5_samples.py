@@ -130,3 +130,17 @@ def test_a_group_can_be_a_sample_with_a_top_for_each_of_its_data_sets(tmp_path: 
     assert_delivers(slashed, {"/actions": stored["actions"]}, patterns(SAMPLES)[:1])
     some = opened(KIND, tmp_path, ["task", "actions"], **options)
     assert_delivers(some, {top: stored[top] for top in ("task", "actions")}, patterns(SAMPLES)[:3])
+
+
+def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path) -> None:
+    values: list[Any] = [1, 2.5, np.float32(3), True]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for number, value in enumerate(values):
+            file[str(number)] = np.zeros(2)
+            file[str(number)].attrs.update({"label": value, "name": "x" * (number + 1)})
+    source = opened(KIND, tmp_path, path="a.h5", labels=["label", "name"])
+    assert source.specs["label"].dtype == np.float64
+    rows = rows_of(source, range(4))
+    assert rows["label"].tolist() == [1.0, 2.5, 3.0, 1.0]
+    assert rows["name"].tolist() == [b"x", b"xx", b"xxx", b"xxxx"]
+    source.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import resource
@@ -10,14 +11,14 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import allocate_rows
-from blobfeed.workers.sources import Source
+from blobfeed.workers.sources import Source, open_source
 
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
+from tests.workers.sources.contract.kinds import FIRST, write_hdf5, write_npy
 
 PAGE = mmap.PAGESIZE
 FILES = 40
@@ -38,23 +39,13 @@ def _stored(kind: str) -> dict[str, Any]:
 
 def _write(folder: Path, kind: str) -> Source:
     stored = _stored(kind)
-    start = 0
-    for number, size in enumerate(SIZES):
-        rows = {top: values[start : start + size] for top, values in stored.items()}
-        if kind == "hdf5":
-            with h5py.File(folder / f"{number}.h5", "w") as file:
-                for top, values in rows.items():
-                    file[top] = values
-        else:
-            for top, values in rows.items():
-                np.save(folder / f"{top}_{number}.npy", values)
-        start += size
-    if kind == "hdf5":
-        return opened("hdf5", folder, ["data", "label"], path="*.h5")
+    edges = np.cumsum([0, *SIZES]).tolist()
+    parts = [{top: values[slice(*edge)] for top, values in stored.items()} for edge in itertools.pairwise(edges)]
+    write = write_hdf5 if kind == "hdf5" else write_npy
     if kind == "npy with an empty file":
         for top, values in stored.items():
-            np.save(folder / f"{top}_7b.npy", values[:0])
-    return opened("npy", folder, data="data_*.npy", label="label_*.npy")
+            np.save(folder / f"{top}_12b.npy", values[:0])
+    return open_source(write(folder, parts), tops=["data", "label"], base_dir=folder)
 
 
 @contextmanager
@@ -125,7 +116,7 @@ def test_one_file_that_is_changed_is_an_error_that_names_it(
     change(tmp_path / f"{top}_11.npy")
     with pytest.raises(SourceError, match=rf"{top}_11\.npy"):
         rows_of(source, everything)
-    untouched = list(range(sum(SIZES[:11])))
+    untouched = list(range(sum(SIZES[: 11 - FIRST])))
     np.testing.assert_array_equal(rows_of(source, untouched)["label"], untouched)
     source.close()
 
@@ -140,13 +131,13 @@ def test_a_change_while_rows_are_taken_is_noticed(open_files: int, tmp_path: Pat
         """Rows that are asked for when the files have been looked at."""
 
         def __getitem__(self, top: str) -> Any:
-            _overwrite(tmp_path / "data_3.npy")
+            _overwrite(tmp_path / "data_12.npy")
             return super().__getitem__(top)
 
     everything = np.arange(SAMPLES)
     out = allocate_rows(source.specs, SAMPLES)
     source.read(everything, out)
-    with pytest.raises(SourceError, match=r"data_3\.npy: it was changed"):
+    with pytest.raises(SourceError, match=r"data_12\.npy: it was changed"):
         source.read(everything, Overwriting(out))
     source.close()
 

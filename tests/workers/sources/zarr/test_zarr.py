@@ -1,15 +1,13 @@
-"""zarr of both versions, with and without shards, on disk and over HTTP: what the zarr library wrote, in any order."""
+"""zarr: chunks that are not there, shards, and what only object storage has."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import zarr
@@ -17,9 +15,7 @@ from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.files import read_whole
 from blobfeed.workers.sources.files.remote import RemoteStamp
 from blobfeed.workers.sources.stored import object_rows
-from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
-from blobfeed import BatchReader
 from tests.support.object_servers import RangeServer, range_server, s3_server
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
 from tests.support.waiting import wait_until
@@ -30,39 +26,7 @@ SHAPE = (SAMPLES, 6, 5)
 # The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
 zarr.create_array({}, shape=(1,), dtype="u1")
 
-WRITTEN: dict[str, dict[str, Any]] = {
-    "v3": {"chunks": (4, 6, 5)},
-    "v3, transposed, gzip, checksum": {
-        "chunks": (5, 4, 3),
-        "filters": [TransposeCodec(order=(2, 0, 1))],
-        "compressors": [GzipCodec(level=1), Crc32cCodec()],
-    },
-    "v3, shards": {"chunks": (2, 3, 5), "shards": (8, 6, 5), "compressors": [ZstdCodec()]},
-    "v3, shards with their index first": {
-        "chunks": (8, 6, 5),
-        "serializer": ShardingCodec(chunk_shape=(4, 2, 5), index_location="start", index_codecs=[BytesCodec()]),
-        "compressors": None,
-    },
-    "v2": {"zarr_format": 2, "chunks": (4, 6, 5)},
-    "v2, Fortran's order, slashes": {
-        "zarr_format": 2,
-        "chunks": (4, 4, 3),
-        "order": "F",
-        "chunk_key_encoding": {"name": "v2", "separator": "/"},
-        "filters": [numcodecs.Delta("f4")],
-        "compressors": numcodecs.LZ4(),
-    },
-}
-
-
-@pytest.fixture(params=["http", "http, threads"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Where the array `tmp_path/a.zarr` is read from."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    if request.param == "http, threads":
-        as_in_a_loader(monkeypatch)
-    with range_server() as server:
-        yield lambda: publish(server, tmp_path)
+SHARDS: dict[str, Any] = {"chunks": (2, 3, 5), "shards": (8, 6, 5)}
 
 
 def as_in_a_loader(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,28 +50,20 @@ def write(folder: Path, name: str, values: Any, **how: Any) -> None:
     group.create_array(name, shape=values.shape, dtype=values.dtype, **how)[...] = values
 
 
-@pytest.mark.parametrize("how", WRITTEN)
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-def test_what_the_library_wrote_is_delivered_in_any_order(how: str, place: Any, tmp_path: Path) -> None:
-    data, label = some_array(SHAPE, "f4"), some_array((SAMPLES,), "i8", 1)
-    write(tmp_path, "data", data, **WRITTEN[how])
-    write(tmp_path, "label", label, chunks=(10,), zarr_format=WRITTEN[how].get("zarr_format", 3))
-    source = opened("zarr", tmp_path, ["data", "label"], path=place())
-    assert_delivers(source, {"data": data, "label": label}, patterns(SAMPLES))
-
-
-def test_chunks_and_shards_that_were_never_written_have_the_fill_value(place: Any, tmp_path: Path) -> None:
+def test_chunks_and_shards_that_were_never_written_have_the_fill_value(tmp_path: Path) -> None:
     group = zarr.open_group(tmp_path / "a.zarr", mode="w")
     group.create_array("data", shape=(20, 3), chunks=(2, 3), shards=(10, 3), dtype="i2", fill_value=7)[0:2] = 1
     group.create_array("label", shape=(20,), chunks=(4,), dtype="i8", fill_value=9)
-    rows = rows_of(in_loader(opened("zarr", tmp_path, path=place())), [0, 5, 19])
-    assert rows["data"].tolist() == [[1] * 3, [7] * 3, [7] * 3]
-    assert rows["label"].tolist() == [9, 9, 9]
+    with range_server() as server:
+        for path in (str(tmp_path / "a.zarr"), publish(server, tmp_path)):
+            rows = rows_of(in_loader(opened("zarr", tmp_path, path=path)), [0, 5, 19])
+            assert rows["data"].tolist() == [[1] * 3, [7] * 3, [7] * 3]
+            assert rows["label"].tolist() == [9, 9, 9]
 
 
 def test_shards_at_azure_which_counts_no_bytes_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = some_array(SHAPE, "f4")
-    write(tmp_path, "data", data, **WRITTEN["v3, shards"])
+    write(tmp_path, "data", data, **SHARDS)
     with range_server() as server:
         publish(server, tmp_path)
         server.objects = {f"container/{key}": content for key, content in server.objects.items()}
@@ -119,17 +75,6 @@ def test_shards_at_azure_which_counts_no_bytes_from_the_end(tmp_path: Path, monk
             monkeypatch.setenv(f"AZURE_{name}", value)
         source = opened("zarr", tmp_path, ["data"], path="az://container/a.zarr")
         assert_delivers(source, {"data": data}, patterns(SAMPLES))
-
-
-def test_an_epoch_shuffled_by_chunks_has_each_sample_once(place: Any, tmp_path: Path) -> None:
-    write(tmp_path, "data", np.arange(SAMPLES * 2000, dtype="i4").reshape(SAMPLES, 2000), chunks=(4, 2000))
-    source = {"zarr": {"path": place()}}
-    with BatchReader(
-        source=source, tops=("data",), batch_size=8, shuffle="chunk", epochs=1, last_batch="partial", num_loaders=2
-    ) as reader:
-        found = [int(row[0]) // 2000 for batch in reader for row in batch["data"]]
-    assert sorted(found) == list(range(SAMPLES))
-    assert found != sorted(found)
 
 
 def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> None:
@@ -189,7 +134,7 @@ def test_chunks_that_were_never_written_push_no_others_out_of_the_cache(
 
 
 def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
-    write(tmp_path, "data", some_array(SHAPE, "f4"), **WRITTEN["v3, shards"])
+    write(tmp_path, "data", some_array(SHAPE, "f4"), **SHARDS)
     source = opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=0)
     rows_of(source, [0])
     shard = tmp_path / "a.zarr" / "data" / "c" / "0" / "0" / "0"
@@ -201,27 +146,10 @@ def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
 
 
 def test_it_is_said_if_a_chunk_is_larger_than_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(tmp_path, "data", some_array(SHAPE, "f4"), **WRITTEN["v3"])
+    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
     with caplog.at_level(logging.WARNING, "blobfeed"):
         opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=10)
     assert "source zarr: a chunk of each top takes" in caplog.text
-
-
-@pytest.mark.parametrize("how", ["v2", "v3", "v3, shards"])
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-def test_a_cache_of_chunks_that_have_changed_is_made_anew(how: str, tmp_path: Path) -> None:
-    data = np.ones(SHAPE, "f4")
-    write(tmp_path, "data", data, **WRITTEN[how])
-    given: dict[str, Any] = {
-        "source": {"zarr": {"path": str(tmp_path / "a.zarr")}},
-        "cache": {"path": str(tmp_path / "cache"), "size_limit": 1 << 24},
-    }
-    for value in (1, 2):
-        stored: Any = zarr.open_group(tmp_path / "a.zarr", mode="a")["data"]
-        stored[...] = value
-        for _ in range(2):
-            with BatchReader(**given, tops=("data",), batch_size=SAMPLES, num_loaders=0) as reader:
-                np.testing.assert_array_equal(next(iter(reader))["data"], value * data)
 
 
 def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,19 +169,19 @@ def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, mon
             assert opened("zarr", tmp_path, ["data"], path=url).fingerprint() != before
 
 
-@pytest.mark.parametrize("how", ["v2", "v3"])
+@pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_a_glob_in_object_storage_means_groups_in_natural_order(
-    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    version: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with s3_server(f"globbed-{how}", monkeypatch) as put:
+    with s3_server(f"globbed-{version}", monkeypatch) as put:
         for number in (10, 9):
-            write(tmp_path, "data", np.full((2, 3), number, "i4"), **{**WRITTEN[how], "chunks": (1, 3)})
+            write(tmp_path, "data", np.full((2, 3), number, "i4"), chunks=(1, 3), zarr_format=version)
             for path in (tmp_path / "a.zarr").rglob("*"):
                 if path.is_file():
                     put(f"train_{number}.zarr/{path.relative_to(tmp_path / 'a.zarr')}", path.read_bytes())
             shutil.rmtree(tmp_path / "a.zarr")
-        source = opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/train_*.zarr/")
+        source = opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{version}/train_*.zarr/")
         assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
         with pytest.raises(SourceError, match="no object matches"):
-            opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{how}/test_*.zarr")
+            opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{version}/test_*.zarr")
