@@ -128,13 +128,3 @@ def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:
     corrupt(tmp_path / "a.h5", SAMPLES // CHUNK - 1)
     with pytest.raises(SourceError, match=rf"sample {SAMPLES - 1} "):
         open_pipeline(tmp_path / "a.h5", on_error="replace")
-
-
-def test_more_corrupted_samples_than_allowed_are_listed(corrupted: tuple[Path, Values, range]) -> None:
-    path, _, bad = corrupted
-    with (
-        open_pipeline(path, on_error="replace", max_bad_samples=CHUNK - 1) as pipeline,
-        pytest.raises(TooManyBadSamples, match=r"max_bad_samples=7: .*a\.h5") as caught,
-    ):
-        list(rows(pipeline))
-    assert sorted(caught.value.indices) == list(bad)

@@ -90,7 +90,7 @@ def own_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_arrays_in_memory(data: st.DataObject) -> None:
     tops = data.draw(some_tops([*NUMBERS, "<i8", "S5", "U3"]))
@@ -104,7 +104,7 @@ def test_arrays_in_memory(data: st.DataObject) -> None:
     check(data, source, values_of(tops))
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_npy_files(data: st.DataObject) -> None:
     tops = data.draw(some_tops([*NUMBERS, "S5", "U3"]))
@@ -133,7 +133,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_hdf5_files(data: st.DataObject) -> None:
     tops, is_plain, is_decoded = data.draw(some_tops([*NUMBERS, "S5", "u8"])), True, False
@@ -185,7 +185,7 @@ def _zarr_3(data: st.DataObject, shape: Sequence[int]) -> dict[str, Any]:
     return how
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_zarr_groups(data: st.DataObject) -> None:
@@ -202,7 +202,7 @@ def test_zarr_groups(data: st.DataObject) -> None:
         check(data, source, values_of(tops))
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_hdf5_files_with_a_data_set_for_each_sample(data: st.DataObject) -> None:
     count, dtype = data.draw(st.integers(1, 25)), data.draw(st.sampled_from([*NUMBERS, "S5"]))

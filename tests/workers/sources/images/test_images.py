@@ -14,32 +14,62 @@ from blobfeed.workers.sources.images import decode as image_decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.pictures import decoded, encoded, noise, picture, write_list
+from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 from tests.workers.sources.images.reading import SIZE, opened, planes, resized, samples
 
+COLORS: dict[str, dict[str, Any]] = {"bgr": {}, "rgb": {"color": "rgb"}, "gray": {"is_color": False}}
+INTERPOLATIONS = {
+    "nearest": cv2.INTER_NEAREST,
+    "linear": cv2.INTER_LINEAR,
+    "cubic": cv2.INTER_CUBIC,
+    "area": cv2.INTER_AREA,
+    "lanczos": cv2.INTER_LANCZOS4,
+}
+LARGEST = {"max_height": 1600, "max_width": 1600}
 
-@pytest.mark.parametrize("suffix", [".jpg", ".png", ".bmp", ".tiff", ".ppm", ".webp"])
-@pytest.mark.parametrize("options", [{}, {"color": "rgb"}, {"is_color": False}], ids=["bgr", "rgb", "gray"])
-def test_every_format_gives_the_pixels_that_opencv_gives(tmp_path: Path, suffix: str, options: dict[str, Any]) -> None:
-    content = encoded(picture(75, 100), suffix)
-    source = opened(write_list(tmp_path, {f"a{suffix}": content}), max_height=75, max_width=100, **options)
-    flag = cv2.IMREAD_GRAYSCALE if "is_color" in options else cv2.IMREAD_COLOR
-    expected = planes(decoded(content, flag))
-    np.testing.assert_array_equal(samples(source)["data"][0], expected[::-1] if "color" in options else expected)
 
-
-@pytest.mark.parametrize("how", ["nearest", "linear", "cubic", "area", "lanczos"])
-def test_images_are_resized_as_opencv_resizes_them(two_photographs: Path, how: str) -> None:
-    source = opened(two_photographs, interpolation=how, dct_scaling=False, **SIZE)
-    read = samples(source)
-    files = ["china.jpg", "a flower.png"]
-    for image, name in zip(read["data"], files, strict=True):
-        whole = decoded((two_photographs.parent / name).read_bytes())
-        np.testing.assert_array_equal(image, planes(resized(whole, 48, 64, image_decode.INTERPOLATIONS[how])))
-    assert source.specs == {
-        "data": ArraySpec((3, 48, 64), np.dtype("uint8")),
-        "label": ArraySpec((), np.dtype("int64")),
-    }
+@settings(max_examples=200)
+@given(
+    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
+    suffix=st.sampled_from([".jpg", ".png", ".bmp", ".tiff", ".ppm", ".webp"]),
+    color=st.sampled_from(list(COLORS)),
+    sides=st.sampled_from([(), (1,), (1, 1)]).flatmap(lambda sides: st.tuples(*(st.integers(1, 40) for _ in sides))),
+    how=st.sampled_from(list(INTERPOLATIONS)),
+    turn=st.none() | st.tuples(st.integers(1, 8), st.sampled_from("<>")),
+    exif=st.booleans(),
+)
+def test_pictures_are_those_that_opencv_makes(
+    tmp_path_factory: pytest.TempPathFactory,
+    size: tuple[int, int],
+    suffix: str,
+    color: str,
+    sides: tuple[int, ...],
+    how: str,
+    turn: tuple[int, str] | None,
+    exif: bool,
+) -> None:
+    content = encoded(noise(*size), suffix)
+    if turn and suffix == ".jpg":
+        content = with_orientation(content, *turn)
+    path = write_list(tmp_path_factory.getbasetemp(), {f"any{suffix}": content})
+    flags = cv2.IMREAD_GRAYSCALE if color == "gray" else cv2.IMREAD_COLOR
+    whole = decoded(content, flags | (0 if exif else cv2.IMREAD_IGNORE_ORIENTATION))
+    height, width = whole.shape[:2]
+    options: dict[str, Any] = {"interpolation": how, "exif": exif, "dct_scaling": how == "nearest", **COLORS[color]}
+    match sides:
+        case ():
+            target, options = (height, width), {**options, **LARGEST}
+        case (shorter,):
+            target = tuple(max(1, round(side * (shorter / min(height, width)))) for side in (height, width))
+            options |= {"shorter_side": shorter, **LARGEST}
+        case _:
+            target, options = sides, {**options, "new_height": sides[0], "new_width": sides[1]}
+    source = opened(path, **options)
+    channels = 1 if color == "gray" else 3
+    largest = target if len(sides) == 2 else (1600, 1600)
+    assert source.specs["data"] == ArraySpec((channels, *largest), np.dtype("uint8"), varies=len(sides) < 2)
+    expected = planes(whole if target == (height, width) else resized(whole, *target, INTERPOLATIONS[how]))
+    np.testing.assert_array_equal(samples(source)["data"][0], expected[::-1] if color == "rgb" else expected)
 
 
 def test_a_pfm_file_with_colours_is_gray_if_gray_is_asked_for(tmp_path: Path) -> None:
@@ -48,36 +78,6 @@ def test_a_pfm_file_with_colours_is_gray_if_gray_is_asked_for(tmp_path: Path) ->
     source = opened(write_list(tmp_path, {"a.pfm": bytes(content)}), max_height=100, is_color=False)
     expected = cv2.cvtColor(decoded(bytes(content)), cv2.COLOR_BGR2GRAY)
     np.testing.assert_array_equal(samples(source)["data"][0][0], expected)
-
-
-def test_the_shorter_side_is_resized_and_the_other_keeps_the_ratio(two_photographs: Path) -> None:
-    source = opened(two_photographs, shorter_side=20)
-    assert source.specs["data"] == ArraySpec((3, 80, 80), np.dtype("uint8"), varies=True)
-    wide, high = samples(source)["data"]
-    assert (wide.shape, high.shape) == ((3, 20, 27), (3, 25, 20))
-    np.testing.assert_array_equal(high, planes(resized(noise(50, 40), 25, 20)))
-
-
-@settings(max_examples=40)
-@given(
-    size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    target=st.tuples(st.integers(1, 40), st.integers(1, 40)),
-    is_color=st.booleans(),
-    suffix=st.sampled_from([".png", ".jpg"]),
-)
-def test_images_of_any_size_land_whole_in_their_row(
-    tmp_path_factory: pytest.TempPathFactory,
-    size: tuple[int, int],
-    target: tuple[int, int],
-    is_color: bool,
-    suffix: str,
-) -> None:
-    content = encoded(noise(*size), suffix)
-    path = write_list(tmp_path_factory.getbasetemp(), {f"any{suffix}": content})
-    source = opened(path, new_height=target[0], new_width=target[1], is_color=is_color, dct_scaling=False)
-    whole = decoded(content, cv2.IMREAD_COLOR if is_color else cv2.IMREAD_GRAYSCALE)
-    expected = whole if size == target else resized(whole, *target)
-    np.testing.assert_array_equal(samples(source)["data"][0], planes(expected))
 
 
 def test_cmyk_jpegs_are_read_as_opencv_reads_them(tmp_path: Path) -> None:

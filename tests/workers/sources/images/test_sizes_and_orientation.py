@@ -43,25 +43,6 @@ def test_large_jpegs_are_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     np.testing.assert_array_equal(picked, planes(resized(decoded(content), 100, 150, cv2.INTER_NEAREST)))
 
 
-@given(height=st.integers(1, 3000), width=st.integers(1, 3000), shorter=st.integers(1, 600))
-def test_the_shorter_side_gets_its_length_and_the_ratio_stays(height: int, width: int, shorter: int) -> None:
-    new_height, new_width = ImageListOptions(path="list.txt", shorter_side=shorter).size_of(height, width)
-    assert min(new_height, new_width) == shorter
-    assert abs(new_height - shorter * height / min(height, width)) <= 0.5
-    assert abs(new_width - shorter * width / min(height, width)) <= 0.5
-
-
-@pytest.mark.parametrize("turn", range(1, 9))
-@pytest.mark.parametrize("order", ["<", ">"])
-def test_images_are_turned_upright_where_that_is_asked_for(tmp_path: Path, turn: int, order: str) -> None:
-    content = with_orientation(encoded(picture(30, 44)), turn, order)
-    path = write_list(tmp_path, {"a.jpg": content})
-    upright = samples(opened(path, exif=True, max_height=44))["data"][0]
-    np.testing.assert_array_equal(upright, planes(decoded(content, cv2.IMREAD_COLOR)))
-    as_stored = samples(opened(path, max_height=44))["data"][0]
-    np.testing.assert_array_equal(as_stored, planes(decoded(content)))
-
-
 def test_a_turned_image_is_resized_from_its_full_size(tmp_path: Path) -> None:
     content = with_orientation(encoded(photograph()), 6)
     path = write_list(tmp_path, {"a.jpg": content})

@@ -87,6 +87,3 @@ def _pages_in_memory(path: Path) -> int:
     start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
     assert ctypes.CDLL(None).mincore(ctypes.c_void_p(start), ctypes.c_size_t(size), there) == 0
     return sum(page & 1 for page in there)
-
-
-# --------------------------------------------------------------------------------------------- when it is worth it
