@@ -56,19 +56,21 @@ def test_pictures_are_those_that_opencv_makes(
     whole = decoded(content, flags | (0 if exif else cv2.IMREAD_IGNORE_ORIENTATION))
     height, width = whole.shape[:2]
     options: dict[str, Any] = {"interpolation": how, "exif": exif, "dct_scaling": how == "nearest", **COLORS[color]}
+    target: tuple[int, ...] = (height, width)
     match sides:
         case ():
-            target, options = (height, width), {**options, **LARGEST}
+            options |= LARGEST
         case (shorter,):
             target = tuple(max(1, round(side * (shorter / min(height, width)))) for side in (height, width))
             options |= {"shorter_side": shorter, **LARGEST}
         case _:
-            target, options = sides, {**options, "new_height": sides[0], "new_width": sides[1]}
+            target = sides
+            options |= {"new_height": sides[0], "new_width": sides[1]}
     source = opened(path, **options)
     channels = 1 if color == "gray" else 3
     largest = target if len(sides) == 2 else (1600, 1600)
     assert source.specs["data"] == ArraySpec((channels, *largest), np.dtype("uint8"), varies=len(sides) < 2)
-    expected = planes(whole if target == (height, width) else resized(whole, *target, INTERPOLATIONS[how]))
+    expected = planes(whole if target == (height, width) else resized(whole, target[0], target[1], INTERPOLATIONS[how]))
     np.testing.assert_array_equal(samples(source)["data"][0], expected[::-1] if color == "rgb" else expected)
 
 
