@@ -16,6 +16,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -253,46 +254,79 @@ class _Obstore(ObjectStore):
     def _named(self, error: Exception) -> Exception:
         from obstore import exceptions
 
-        if isinstance(error, ValueError):
-            return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
-        if isinstance(error, exceptions.InvalidPathError):
-            return _Final(
-                "an object there has a name that cannot be read, with a part that is empty, '.' or '..': rename it, or "
-                "name the others by a range of numbers, such as {000..146}"
-            )
-        # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
+        answer = _Said.by(error)
+        match error:
+            case FileNotFoundError() | exceptions.NotFoundError():
+                return answer.gone()
+            case exceptions.PreconditionError():
+                return _Final("it was changed since it was examined; start the training again, on objects that stay")
+            case exceptions.PermissionDeniedError() | exceptions.UnauthenticatedError():
+                return _Refused(f"access was refused: {answer}")
+            case exceptions.NotSupportedError():
+                return _Final(_NO_RANGES)
+            case exceptions.InvalidPathError():
+                return _Final(
+                    "an object there has a name that cannot be read, with a part that is empty, '.' or '..': rename "
+                    "it, or name the others by a range of numbers, such as {000..146}"
+                )
+            case ValueError():
+                return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
+            case ConnectionError():  # of our own: it says nothing secret, as a library's text may
+                return error
+            case _:  # a GenericError, which obstore raises for all that has no class
+                return answer.meaning()
+
+
+_NO_RANGES = "the server does not answer requests for a range of bytes"
+_FINAL = {
+    r"Content-Length Header missing": "the server does not say how long its answers are (Content-Length)",
+    r"(?i)non-partial|Content.Range": _NO_RANGES,
+    r"redirect without LOCATION": "the bucket is in another region; set AWS_REGION to it",
+    r"status code: 416": "it is empty, or cut short",
+}
+"""Errors that no repetition helps and for which obstore has no class, by its words."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """What obstore's exception quotes of the answer: HTTP's `status` and the `code` of S3's protocol, "" for none.
+
+    `text`: all of it but URLs, in which any word may stand. That of a cloud's own address stays: it says what was
+    asked for, credentials.
+    """
+
+    text: str
+    status: str
+    code: str
+
+    @classmethod
+    def by(cls, error: Exception) -> _Said:
         text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
-        status = re.search(r"status code: (\d{3})", text)
-        code = re.search(r"<Code>(\w+)</Code>", text)
-        said = f"status {status[1]}" if status else "the connection failed or was too slow"
-        said += f" ({code[1]})" if code else ""
-        passes = status and (status[1] in ("408", "429") or status[1].startswith("5"))
-        if "//169.254." in text and not passes:  # the address at which a cloud's machine gets its credentials
+        status, code = re.search(r"status code: (\d{3})", text), re.search(r"<Code>(\w+)</Code>", text)
+        return cls(text, status[1] if status else "", code[1] if code else "")
+
+    def __str__(self) -> str:
+        said = f"status {self.status}" if self.status else "the connection failed or was too slow"
+        return f"{said} ({self.code})" if self.code else said
+
+    def gone(self) -> Gone:
+        return Gone(f"there is no such {'bucket' if self.code == 'NoSuchBucket' else 'object'}")
+
+    def meaning(self) -> Exception:
+        """The meaning of an exception whose class says nothing: by status and code, and else by obstore's words."""
+        passes = self.status in ("408", "429") or self.status.startswith("5")
+        if "//169.254." in self.text and not passes:  # the address at which a cloud's machine gets its credentials
             return _Refused(
                 "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
                 "reads public buckets)"
             )
-        if isinstance(error, exceptions.NotFoundError) or (status and status[1] == "404"):
-            return Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
-        if isinstance(error, exceptions.PreconditionError):
-            return _Final("it was changed since it was examined; start the training again, on objects that stay")
-        refused = isinstance(error, exceptions.PermissionDeniedError | exceptions.UnauthenticatedError)
-        if refused or (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
-            return _Refused(f"access was refused: {said if status else 'no credentials were found'}")
-        if "Content-Length Header missing" in text:
-            return _Final("the server does not say how long its answers are (Content-Length)")
-        if isinstance(error, exceptions.NotSupportedError) or re.search(
-            "non-partial|Content.Range", text, re.IGNORECASE
-        ):
-            return _Final("the server does not answer requests for a range of bytes")
-        if "redirect without LOCATION" in text:
-            return _Final("the bucket is in another region; set AWS_REGION to it")
-        if status and status[1] == "416":
-            return _Final("it is empty, or cut short")
-        if status and status[1].startswith("4") and not passes:
-            return _Final(said)
-        # An OSError or ConnectionError of our own says nothing secret; a library's text may.
-        return ConnectionError(str(error) if isinstance(error, ConnectionError) else said)
+        if self.status == "404":
+            return self.gone()
+        if re.search("Token|Expired|AccessKey|Signature", self.code) or "redential" in self.text:
+            return _Refused(f"access was refused: {self if self.status else 'no credentials were found'}")
+        if known := next((said for pattern, said in _FINAL.items() if re.search(pattern, self.text)), ""):
+            return _Final(known)
+        return _Final(str(self)) if self.status.startswith("4") and not passes else ConnectionError(str(self))
 
 
 class _Fsspec(ObjectStore):
