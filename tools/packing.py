@@ -26,7 +26,7 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
-from ..workers.base.errors import BlobfeedError, ParameterError, SampleError, SourceError
+from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.files import writing
 from ..workers.base.source import Source
@@ -370,8 +370,5 @@ def _key(index: int) -> bytes:
 
 
 def _record(source: Any, index: int, label: int | None) -> bytes:
-    content: bytes = source.record("data", index)
-    if not content:
-        raise SampleError(f"source image_list: {source.where(index)} cannot be read: the file is empty (0 bytes)")
-    datum: Any = datum_class()(data=content, encoded=True, label=label)
+    datum: Any = datum_class()(data=source.record("data", index), encoded=True, label=label)
     return bytes(datum.SerializeToString())
