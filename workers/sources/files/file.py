@@ -212,16 +212,13 @@ class RawFile:
             to = int(positions[first]) * row_bytes
             self.read_into(int(offsets[first]), target[to : to + (stop - first) * row_bytes])
 
-    def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
-        """Nothing is to be fetched of a file on disk."""
-
-    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
-        """Have the kernel start reading these bytes; return true if all of them were in memory already.
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
+        """Have the kernel start reading these bytes, unless they are read `now`; true if all were in memory already.
 
         Whole pages, since the kernel reads no less, and rows that share one are announced once. After rows that lie
         apart the kernel no longer reads ahead by itself, in the map and by the descriptor, until rows are neighbours.
         """
-        if not len(offsets):
+        if now or not len(offsets):
             return True
         ranges = list(merge_ranges(*whole_pages(offsets, sizes)))
         self.expect(scattered=not self._follow(offsets, offsets + sizes))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
+import msgspec
 import numpy as np
 
 from ...base.keys import text_digest
@@ -32,6 +33,12 @@ def of_looks(sizes: Sequence[int], times: Sequence[int | str]) -> dict[str, str]
         "sizes": f"{files}, {sum(sizes):,} bytes ({digest(sizes)})",
         "written": f"{written} ({digest(times)})",
     }
+
+
+def without_paths(options: msgspec.Struct) -> list[tuple[str, object]]:
+    """The options of a source by name, without its paths."""
+    named = msgspec.structs.asdict(options)
+    return sorted((named | dict.fromkeys(named.keys() & {"path", "root_folder"}, "")).items())
 
 
 def digest(value: object) -> str:

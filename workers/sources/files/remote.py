@@ -19,6 +19,7 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
+from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.specs import IndexArray
 from .file import Bytes, FileStamp
@@ -66,6 +67,14 @@ Stamp = FileStamp | RemoteStamp
 def stamp_of(path: str) -> Stamp:
     """The file or object at `path` as it is now; raises OSError, SourceError."""
     return RemoteStamp.of(path) if is_url(path) else FileStamp.of(path)
+
+
+def examined_stamp(path: str, what: str) -> Stamp:
+    """The same; raises SourceError, begun by `what`, for a file that cannot be opened."""
+    try:
+        return stamp_of(path)
+    except OSError as error:
+        raise SourceError(f"{what}: {path!r} cannot be opened: {error.strerror}; check 'path'") from error
 
 
 class Pending(Generic[_Key, _Found]):
@@ -162,14 +171,13 @@ class RemoteFile:
         for row, to in zip(taken, (positions * row_bytes).tolist(), strict=True):
             target[to : to + row_bytes] = row
 
-    def will_need(self, offsets: IndexArray, sizes: IndexArray | int) -> bool:
-        """Start fetching these bytes, unless as much as may lie here has been announced already; says False."""
-        if sum(size for _, size in self._pending) < _ANNOUNCED_BYTES:
-            self.fetch(offsets, sizes)
-        return False
+    def will_need(self, offsets: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
+        """Start fetching these bytes, as far as they are not under way; returns false.
 
-    def fetch(self, offsets: IndexArray, sizes: IndexArray | int) -> None:
-        """Start fetching these bytes, as far as they are not under way."""
+        Bytes that are not read `now` are left out if as much as may lie here has been announced already.
+        """
+        if not now and sum(size for _, size in self._pending) >= _ANNOUNCED_BYTES:
+            return False
         if isinstance(sizes, int) and sizes <= _SMALL_ROW:
             offsets, sizes = self._missing_blocks(offsets, sizes)
         pairs = zip(offsets.tolist(), np.broadcast_to(sizes, offsets.shape).tolist(), strict=True)
@@ -177,13 +185,14 @@ class RemoteFile:
         for group in _merged(wanted):
             start, stop = group[0][0], max(offset + size for offset, size in group)
             self._pending.ask(group, functools.partial(self._get, start, stop))
+        return False
 
     def _get(self, start: int, stop: int) -> tuple[int, memoryview]:
         return start, self._store.get(self._key, start, stop, self.stamp.version)
 
     def _take(self, wanted: list[tuple[int, int]]) -> list[memoryview]:
         """Return the bytes of each (offset, size), which are then forgotten here."""
-        self.fetch(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]))
+        self.will_need(np.array([offset for offset, _ in wanted]), np.array([size for _, size in wanted]), now=True)
         taken = {pair: self._bytes_of(*pair) for pair in dict.fromkeys(wanted)}
         return [taken[pair] for pair in wanted]
 

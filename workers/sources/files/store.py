@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from .identity import of_stamps
+from .remote import Stamp
+
 Place = TypeVar("Place")
 """The address of one record in a store: a path, a key, or a file with an offset and a size."""
 
@@ -13,8 +16,8 @@ class Store(Generic[Place]):
     """The bytes behind the columns of a table: local files, objects, a folder of whole files, a database, memory.
 
     The trainer makes it, and pickles it to the loaders, without handles and maps (`__getstate__` drops them). `begin`
-    opens it anew in a process that has not opened it, a forked one included. `read`, `fetch` and `will_need` serve
-    columns made of records (columns.Records); a store whose column finds its own bytes needs none of them.
+    opens it anew in a process that has not opened it, a forked one included. `read` and `will_need` serve columns made
+    of records (columns.Records); a store whose column finds its own bytes needs neither.
     """
 
     modules: tuple[str, ...] = ()
@@ -22,6 +25,9 @@ class Store(Generic[Place]):
 
     descriptors: tuple[int, ...] = ()
     """File descriptors that the loaders inherit under the same numbers."""
+
+    stamps: tuple[Stamp, ...] = ()
+    """The files and objects that hold the bytes, as they were examined, if they are few enough to be watched."""
 
     is_remote: bool = False
     """True if some bytes lie in object storage, so that records read together are to be fetched together."""
@@ -36,20 +42,17 @@ class Store(Generic[Place]):
         """Return the record at `place`; raises OSError, ValueError, SourceError."""
         raise NotImplementedError
 
-    def fetch(self, places: Sequence[Place]) -> None:
-        """Start the requests for these records, which are read next, together."""
-
-    def will_need(self, places: Sequence[Place]) -> bool:
-        """Start reading ahead, without waiting; return true if all of it was in memory already."""
+    def will_need(self, places: Sequence[Place], *, now: bool = False) -> bool:
+        """Start reading ahead, as Column.will_need does."""
         return True
 
     def content(self) -> dict[str, str]:
         """Return short texts by name by which a saved state knows this data again, wherever it has been moved to."""
-        return {}
+        return of_stamps(self.stamps) if self.stamps else {}
 
     def fingerprint(self) -> str:
         """Return a text that changes whenever the bytes may have changed."""
-        return ""
+        return repr(self.stamps) if self.stamps else ""
 
     def close(self) -> None:
         """Release handles and maps; the next `begin` or `read` opens them again."""

@@ -4,7 +4,7 @@ To open a data set and its attribute through h5py takes 130 µs, and an archive 
 all with the same header but for a few numbers. So the library reads one; its header's bytes are then the pattern that
 others must equal, except where the numbers stand: where the values lie, the extents, the attributes' values. A header
 that differs in anything else is left to the library. Where the numbers stand is said in the HDF5 file format
-specification, version 3.0, IV.A.1.a (object header version 1, which the library writes unless it is told otherwise)
+specification, version 3.0, IV.A.1.a (object header version 1, which the library writes by default)
 and IV.A.2 (its messages).
 """
 
@@ -39,7 +39,7 @@ class _UnlikeOthers(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Of some data sets: which were understood and, for those alone, what their headers say.
+    """The headers of some data sets: which were understood and, for those alone, their numbers.
 
     `offsets`: shape (understood,); `shapes`: shape (understood, axes); `labels`: the bytes of each attribute's value,
     shape (understood, bytes).
@@ -51,7 +51,7 @@ class Found:
     labels: Mapping[str, Bytes]
 
     def part(self, here: slice) -> Found:
-        """Of the data sets `here`, all of them understood."""
+        """Return the part for the data sets `here`, all of them understood."""
         before = int(np.count_nonzero(self.understood[: here.start]))
         inside = slice(before, before + here.stop - here.start)
         labels = {name: values[inside] for name, values in self.labels.items()}
@@ -106,7 +106,7 @@ class HeaderReader:
             self._patterns.pop()
 
     def read(self, addresses: NDArray[np.int64]) -> Found | None:
-        """What the headers at `addresses` say (-1: there is none); None if not one was understood."""
+        """Read the headers at `addresses` (-1: there is none); returns None if not one was understood."""
         for pattern, item_bytes in reversed(self._patterns):
             found = self._read(addresses, pattern, item_bytes)
             if found.understood.any():

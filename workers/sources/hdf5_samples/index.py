@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from ..stored.layout import Chunked, StoredArray, ThroughLibrary
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What makes a sample.
+    """The parts of a sample.
 
     data: for each top the path of its data set in the sample's group; a single empty path if each sample is a data set
     itself. labels: for each label top the name of its attribute. groups: those to look into, ("",) for the whole file.
@@ -30,13 +30,13 @@ class Wanted:
 
     @property
     def in_groups(self) -> bool:
-        """Whether a sample is a group of data sets."""
+        """True if a sample is a group of data sets."""
         return all(self.data.values())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexedData:
-    """Where the samples of one top lie.
+    """The places of the samples of one top.
 
     `dtype`: as stored. `shape`: of each sample, or the largest extents of all if they vary; then `shapes`, int32 of
     shape (samples, axes), has them. `offsets`: int64 of shape (samples,), the byte of the file where a sample begins,
@@ -56,8 +56,12 @@ class IndexedData:
 
     @property
     def needs_library(self) -> bool:
-        """Whether some sample is not in one piece."""
+        """True if some sample is not in one piece."""
         return bool((self.offsets < 0).any())
+
+    def from_byte(self, begins: IndexArray) -> IndexedData:
+        """The same with offsets that count from the byte begins[i] of a range of all files."""
+        return replace(self, offsets=np.where(self.offsets < 0, self.offsets, begins + self.offsets))
 
     def require_as_scanned(self, index: int, sample: AnyArray) -> None:
         """Raises ValueError if sample `index`, as the library gives it, has another shape or type than it had."""
@@ -65,7 +69,7 @@ class IndexedData:
         if sample.shape != shape or sample.dtype.newbyteorder("=") != self.spec.dtype:
             raise ValueError(
                 f"it has {sample.shape} {sample.dtype}, and had {shape} {self.dtype} when the files were scanned; "
-                "start the training again, on files that nobody writes to"
+                "start the training again, on files that no program writes to"
             )
 
     def sizes(self, indices: IndexArray) -> IndexArray | int:

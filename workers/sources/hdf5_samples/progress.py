@@ -1,4 +1,4 @@
-"""How far a long scan has come, on one line of the terminal, if there is one."""
+"""The progress of a long scan, on one line of the terminal, if there is one."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Scan:
         self._starts.append(len(self._names))
 
     def _header_reader(self, file: h5py.File, descriptor: int, stamp: Stamp) -> HeaderReader | None:
-        """Where a sample is a data set, and addresses are written as the reader expects them."""
+        """Return the reader of headers, if samples are data sets and addresses are written as it expects them."""
         usual = self._direct_in is not None and file.id.get_create_plist().get_sizes() == (8, 8)
         labels = list(self._wanted.labels.values())
         return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
@@ -116,7 +116,7 @@ class Scan:
         self._names += found.names[:room]
 
     def index(self) -> SamplesIndex:
-        """All that was found; raises SourceError if there is nothing."""
+        """Return the index of all samples; raises SourceError if there are none."""
         if not self._names:
             kind = f"group with {', '.join(self._wanted.data.values())}" if self._wanted.in_groups else "data set"
             files = ", ".join(stamp.path for stamp in self._stamps)
@@ -384,7 +384,7 @@ def _attribute(holders: Sequence[h5py.HLObject], name: str, where: str) -> AnyAr
 
 
 def label_array(value: object) -> AnyArray | None:
-    """What h5py gives for an attribute, as numbers or as strings of bytes; None if it is neither."""
+    """Return an attribute's value as numbers or as strings of bytes; None if it is neither."""
     values = np.asarray(value)
     if values.dtype.kind in "UO" and all(isinstance(text, str | bytes) for text in values.ravel().tolist()):
         # Bytes that are no UTF-8 come as surrogates.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -97,19 +98,23 @@ class IndexedSamples(Column):
     may_be_empty = True
 
     def __init__(self, index: SamplesIndex, stamps: Sequence[Stamp], files: FileStore) -> None:
-        self._index, self._stamps, self._files = index, stamps, files
-        self._numbers = np.array([files.number(stamp) for stamp in stamps])
+        self._index, self._stamps, self._files = replace(index, data={}, labels={}), stamps, files
+        self._numbers = np.array([files.number(stamp) for stamp in stamps[: len(index.starts) - 1]])
+        self.samples = len(index)
         self.stores = (files,)
         self.options = [stamp.path for stamp in stamps]
-        self._choose(index.data, index.labels)
+        begins = files.starts[self._numbers].repeat(np.diff(index.starts))
+        self._choose({top: data.from_byte(begins) for top, data in index.data.items()}, index.labels)
 
     def _choose(self, data: Mapping[str, IndexedData], labels: Mapping[str, AnyArray]) -> None:
+        """Read these tops. In `data` offsets are addresses: to add the start of each file took 4 % of a read."""
         self._data, self._labels = data, labels
         self.specs = {top: each.spec for top, each in data.items()} | {
             top: ArraySpec(values.shape[1:], values.dtype) for top, values in labels.items()
         }
-        self.stores_rows = not any(each.needs_library for each in data.values())
-        self.modules = () if self.stores_rows else (LIBRARY_MODULE,)
+        self._by_library = {top for top, each in data.items() if each.needs_library}
+        self.stores_rows = not self._by_library
+        self.modules = (LIBRARY_MODULE,) if self._by_library else ()
 
     def only(self, tops: Collection[str]) -> Column:
         column = copy(self)
@@ -119,64 +124,50 @@ class IndexedSamples(Column):
         )
         return column
 
-    def __len__(self) -> int:
-        return len(self._index)
-
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         for top, values in self._labels.items():
             if top in out:
                 out[top][positions] = values[indices]
-        starts = self._file_starts(indices)
+        if len(self._numbers) == 1:  # to look for the file of each sample takes 5 µs
+            self._files.use(self._numbers.tolist())
+        else:
+            parts = np.searchsorted(self._index.starts, indices, side="right") - 1
+            self._files.use(np.bincount(self._numbers[parts]).nonzero()[0].tolist())
         for top, data in self._data.items():
             if top not in out:
                 continue
-            rows, offsets = out[top], data.offsets[indices]
-            direct = np.flatnonzero(offsets >= 0)
-            addresses, at = (starts + offsets)[direct], positions[direct]
-            if isinstance(rows, RaggedRows):
-                assert data.shapes is not None
-                shapes = data.shapes[indices[direct]].tolist()
-                for address, position, shape in zip(addresses.tolist(), at.tolist(), shapes, strict=True):
-                    sample = rows.reserve(position, shape)
-                    if sample.size:
-                        self._files.copy_into(address, sample.reshape(-1).view(np.uint8).data)
-                    if not data.dtype.isnative:
-                        sample.byteswap(inplace=True)
-            else:
-                self._files.gather(addresses, at, as_bytes(rows))
-                if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
-                    for start, stop in stretches(at, at, 1):
-                        rows[at[start] : at[start] + stop - start].byteswap(inplace=True)
-            others = np.flatnonzero(offsets < 0).tolist() if len(direct) < len(offsets) else ()
-            for member in others:
-                self._read_by_library(data, int(indices[member]), int(positions[member]), rows)
+            samples, at = indices, positions
+            if top in self._by_library:
+                direct = data.offsets[indices] >= 0
+                samples, at = indices[direct], positions[direct]
+                for member in np.flatnonzero(~direct).tolist():
+                    self._read_by_library(data, int(indices[member]), int(positions[member]), out[top])
+            self._read_direct(data, samples, at, out[top])
 
-    def _file_starts(self, indices: IndexArray) -> IndexArray:
-        """Begin to use the files of these samples; returns the address at which the file of each starts."""
-        if len(self._numbers) == 1:  # to look for the file of each sample takes 5 µs
-            numbers, used = self._numbers.repeat(len(indices)), self._numbers
-        else:
-            numbers = self._numbers[np.searchsorted(self._index.starts, indices, side="right") - 1]
-            used = np.bincount(numbers).nonzero()[0]
-        self._files.use(used.tolist())
-        starts: IndexArray = self._files.starts[numbers]
-        return starts
+    def _read_direct(self, data: IndexedData, indices: IndexArray, positions: IndexArray, rows: Any) -> None:
+        """Read samples that lie in one piece."""
+        addresses = data.offsets[indices]
+        if isinstance(rows, RaggedRows):
+            assert data.shapes is not None
+            shapes = data.shapes[indices].tolist()
+            for address, position, shape in zip(addresses.tolist(), positions.tolist(), shapes, strict=True):
+                sample = rows.reserve(position, shape)
+                if sample.size:
+                    self._files.copy_into(address, sample.reshape(-1).view(np.uint8).data)
+                if not data.dtype.isnative:
+                    sample.byteswap(inplace=True)
+            return
+        self._files.gather(addresses, positions, as_bytes(rows))
+        if not data.dtype.isnative:  # in place: to gather the rows again takes ten times as long
+            for start, stop in stretches(positions, positions, 1):
+                rows[positions[start] : positions[start] + stop - start].byteswap(inplace=True)
 
-    def fetch(self, indices: IndexArray) -> None:
-        for addresses, sizes in self._places(indices):
-            self._files.fetch_at(addresses, sizes)
-
-    def will_need(self, indices: IndexArray) -> bool:
-        found = [self._files.will_need_at(addresses, sizes) for addresses, sizes in self._places(indices)]
-        return all(found)
-
-    def _places(self, indices: IndexArray) -> Iterator[tuple[IndexArray, IndexArray | int]]:
-        """The addresses and sizes of these samples, for each top."""
-        starts = self._file_starts(indices)
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        found = []
         for data in self._data.values():
-            direct = data.offsets[indices] >= 0  # the library reads the others
-            samples = indices[direct]
-            yield starts[direct] + data.offsets[samples], data.sizes(samples)
+            samples = indices[data.offsets[indices] >= 0]  # the library reads the others
+            found.append(self._files.will_need_at(data.offsets[samples], data.sizes(samples), now=now))
+        return all(found)
 
     def _read_by_library(self, data: IndexedData, index: int, position: int, rows: Rows) -> None:
         from ..stored.library_rows import find_dataset, read_whole
@@ -249,15 +240,12 @@ class Repeated(Column):
     may_be_empty = True
 
     def __init__(self, values: Mapping[str, AnyArray], ends: IndexArray) -> None:
-        self._values, self._ends = values, ends
+        self._values, self._ends, self.samples = values, ends, int(ends[-1])
         self.options = text_digest(repr([(top, each.tobytes()) for top, each in values.items()]))
         self.specs = {top: ArraySpec(each.shape[1:], each.dtype) for top, each in values.items()}
 
     def only(self, tops: Collection[str]) -> Column:
         return Repeated({top: values for top, values in self._values.items() if top in tops}, self._ends)
-
-    def __len__(self) -> int:
-        return int(self._ends[-1])
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         numbers = np.searchsorted(self._ends, indices, side="right")
@@ -267,7 +255,7 @@ class Repeated(Column):
 
 
 def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
-    """What to look for: tops that are no data set are attributes; those that `labels` renames have another name."""
+    """Return what the scan looks for. Tops that are no data set are attributes, which `labels` may rename."""
     data = {path: path.strip("/") for path in options.datasets} or {_DATA: ""}
     if isinstance(options.labels, dict):
         labels = dict(options.labels)

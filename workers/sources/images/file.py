@@ -71,18 +71,15 @@ class WholeFiles(Store[int]):
         path = self.path(number)
         return self._objects.content(os.fsdecode(path)) if self.is_remote and is_url_path(path) else read_whole(path)
 
-    def fetch(self, numbers: Sequence[int]) -> None:
-        paths = map(self.path, numbers if self.is_remote else ())
-        self._objects.fetch(os.fsdecode(path) for path in paths if is_url_path(path))
-
     def finish(self) -> None:
         self._objects.begin()
 
-    def will_need(self, numbers: Sequence[int]) -> bool:
-        if self._objects.has_room(len(numbers), 2 * CONNECTIONS):
-            self.fetch(numbers)
+    def will_need(self, numbers: Sequence[int], *, now: bool = False) -> bool:
         paths = dict.fromkeys(map(self.path, numbers))
-        return announce_files([path for path in paths if not (self.is_remote and is_url_path(path))])
+        urls = [path for path in paths if is_url_path(path)] if self.is_remote else []
+        if now or self._objects.has_room(len(numbers), 2 * CONNECTIONS):
+            self._objects.fetch(map(os.fsdecode, urls))
+        return now or announce_files([path for path in paths if path not in urls])
 
     def content(self) -> dict[str, str]:
         """Covers the sizes and times of at most 1000 files, of none if they are objects or not looked at."""

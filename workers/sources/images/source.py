@@ -18,6 +18,7 @@ from ...base.hooks import FLOAT32_WHOLE
 from ...base.source import Tops
 from ...base.specs import AnyArray
 from ...transport.memory import give_back_freed_memory
+from ..files.identity import without_paths
 from ..files.remote import WholeObjects
 from ..table import Column, Memory, Records, Resident, Table, naming_first
 from .decode import ImageDecoder
@@ -76,7 +77,7 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         where=place.where,
         tops=tops,
         what=f"source {_KIND}: {path}{'' if len(columns) > 1 else ' (its lines have no labels)'}",
-        options=sorted((msgspec.structs.asdict(checked) | {"path": "", "root_folder": ""}).items()),
+        options=without_paths(checked),
     )
 
 

@@ -20,6 +20,7 @@ from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Tops
 from ...base.specs import ArraySpec
+from ..files.identity import without_paths
 from ..files.paths import PackedNames
 from ..table import Field, Memory, Records, Resident, Table
 from .decode import Image, ImageDecoder
@@ -118,10 +119,7 @@ def open_windows(options: Mapping[str, object], *, tops: Tops = None, base_dir: 
         where=windowed.where,
         tops=tops or ("data", "label", "area"),
         what=f"source windows: {path}",
-        options=(
-            blake2b(text, digest_size=16).hexdigest(),
-            sorted((msgspec.structs.asdict(checked) | {"path": "", "root_folder": ""}).items()),
-        ),
+        options=(blake2b(text, digest_size=16).hexdigest(), without_paths(checked)),
     )
     table.background, table.foreground = int(back.sum()), int(front.sum())
     return table

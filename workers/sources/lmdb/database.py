@@ -11,7 +11,6 @@ import lmdb
 
 from ...base.errors import ParameterError, SourceError
 from ..files.file import FileStamp
-from ..files.identity import of_stamps
 from ..files.paths import PackedNames
 from ..files.store import Store
 
@@ -37,7 +36,7 @@ class Database(Store[bytes]):
     modules = (__name__,)
 
     def __init__(self, stamp: FileStamp) -> None:
-        self._stamp = stamp
+        self._stamp, self.stamps = stamp, (stamp,)
         self._opened: tuple[lmdb.Environment, lmdb.Transaction] | None = None
 
     def begin(self) -> None:
@@ -57,12 +56,6 @@ class Database(Store[bytes]):
         if record is None:
             raise ValueError("the database has no such key")
         return bytes(record)
-
-    def content(self) -> dict[str, str]:
-        return of_stamps([self._stamp])
-
-    def fingerprint(self) -> str:
-        return str(self._stamp)
 
     def close(self) -> None:
         if self._opened:

@@ -17,6 +17,7 @@ from ...base.files import in_folder
 from ...base.parameters import NotNegative
 from ...base.source import Tops
 from ...base.specs import ArraySpec, RaggedRows, Rows
+from ..files.identity import without_paths
 from ..files.paths import PackedNames
 from ..images.options import PictureOptions, require_like_first
 from ..table import Field, Records, Table, naming_first
@@ -79,7 +80,7 @@ def open_lmdb(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
         where=place.where,
         tops=tops,
         what=f"source lmdb: {path}",
-        options=sorted((msgspec.structs.asdict(checked) | {"path": ""}).items()),
+        options=without_paths(checked),
     )
 
 

@@ -16,33 +16,29 @@ from numpy.typing import NDArray
 from ...base.errors import BlobfeedError, SourceError
 from ...base.specs import IndexArray
 from ..files.file import RawFile
-from ..files.identity import of_stamps
 from ..files.kept import kept
-from ..files.remote import RemoteFile, RemoteStamp, Stamp, stamp_of
-from ..files.store import Store
+from ..files.remote import RemoteFile, Stamp, examined_stamp
 from ..stored.store import FileStore
 from .values import Values
 
 Raw = RawFile | RemoteFile
 
 _ARROW_FILE = b"ARROW1\0\0"
+_NO_PLACES = np.empty((0, 2), np.int64)
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
-class GroupFiles(Store[int]):
-    """The row groups of all files, put end to end. A place is a row group's number.
+class GroupFiles:
+    """The row groups of all files, put end to end.
 
-    `paths`: files or URLs. `rows`: of each row group, int64 of shape (groups,). Raises SourceError for files that
-    cannot be read.
+    `paths`: files or URLs. `store`: their bytes. `rows`: of each row group, int64 of shape (groups,). Raises
+    SourceError for files that cannot be read.
     """
-
-    modules = (__name__,)
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
-        self._stamps = [_stamp(path) for path in paths]
-        self.is_remote = any(isinstance(stamp, RemoteStamp) for stamp in self._stamps)
-        self._opened = FileStore(self._stamps)
+        self._stamps = [examined_stamp(path, "source parquet") for path in paths]
+        self.store = FileStore(self._stamps)
         self._parts = [_examined(self._raw(stamp)) for stamp in self._stamps]
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
@@ -62,7 +58,11 @@ class GroupFiles(Store[int]):
                         f"source parquet: column {name!r} is {kind} in {self.paths[0]} and {other} in {path}: all "
                         "files need the same columns"
                     )
-        self._places = [part.places([*columns.values()]) for part in self._parts]
+        self._places = [
+            np.add(places, (self.store.starts[self.store.number(stamp)], 0))
+            for stamp, part in zip(self._stamps, self._parts, strict=True)
+            for places in part.places([*columns.values()])
+        ]
 
     def where(self, group: int) -> str:
         file, number = self._groups[group]
@@ -91,51 +91,19 @@ class GroupFiles(Store[int]):
         except Exception as error:  # pyarrow has more than ValueError and OSError for what is damaged
             raise SourceError(f"{self.where(group)} cannot be decoded: {error}") from error
 
-    # ---- the store
-
-    def begin(self) -> None:
-        self._opened.begin()
-
     def file_of(self, group: int) -> Raw:
         """The open file of a row group; raises SourceError for one that was cut short."""
         stamp = self._stamps[self._groups[group][0]]
-        self._opened.use([self._opened.number(stamp)])
+        self.store.use([self.store.number(stamp)])
         return self._raw(stamp)
 
     def _raw(self, stamp: Stamp) -> Raw:
-        return self._opened.open(self._opened.number(stamp)).raw
+        return self.store.open(self.store.number(stamp)).raw
 
-    def finish(self) -> None:
-        self._opened.finish()
-
-    def fetch(self, places: Sequence[int]) -> None:
-        for raw, offsets, sizes in self._pieces(places):
-            raw.fetch(offsets, sizes)
-
-    def will_need(self, places: Sequence[int]) -> bool:
-        in_memory = [raw.will_need(offsets, sizes) for raw, offsets, sizes in self._pieces(places)]
-        return all(in_memory)
-
-    def _pieces(self, groups: Sequence[int]) -> Iterator[tuple[Raw, IndexArray, IndexArray]]:
-        for file, number in (self._groups[group] for group in groups):
-            offsets, sizes = self._places[file][number].T
-            yield self._raw(self._stamps[file]), offsets, sizes
-
-    def content(self) -> dict[str, str]:
-        return of_stamps(self._stamps)
-
-    def fingerprint(self) -> str:
-        return repr(self._stamps)
-
-    def close(self) -> None:
-        self._opened.close()
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        return stamp_of(path)
-    except OSError as error:
-        raise SourceError(f"source parquet: {path!r} cannot be opened: {error.strerror}; check 'path'") from error
+    def will_need(self, groups: Sequence[int], *, now: bool = False) -> bool:
+        """Start reading these row groups, as Column.will_need."""
+        addresses, sizes = np.concatenate([_NO_PLACES, *(self._places[group] for group in groups)]).T
+        return self.store.will_need_at(addresses, sizes, now=now)
 
 
 def _examined(raw: Raw) -> ParquetGroups | ArrowGroups:

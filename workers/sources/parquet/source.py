@@ -20,6 +20,7 @@ from ...base.parameters import NotNegative, Positive
 from ...base.source import Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import locate_part, split_by_part
+from ..files.identity import without_paths
 from ..files.lru import RecentlyUsed
 from ..files.paths import expand_paths, natural_key
 from ..images.field import picture_field
@@ -59,9 +60,15 @@ def open_parquet(options: Mapping[str, object], *, tops: Tops = None, base_dir: 
     checked = check_options(options, ParquetOptions, _WHAT)
     files = GroupFiles(_paths(checked.path, base_dir))
     groups = RowGroups(checked, tops, files)
-    counted = sorted(({**msgspec.structs.asdict(checked), "path": ""}).items())
-    arguments: Any = {"held_in": files.paths[0], "where": groups.where, "limit": checked.limit, "options": counted}
-    return Table("parquet", [groups], tops=tops, **arguments)
+    return Table(
+        "parquet",
+        [groups],
+        tops=tops,
+        held_in=files.paths[0],
+        where=groups.where,
+        limit=checked.limit,
+        options=without_paths(checked),
+    )
 
 
 class RowGroups(Column):
@@ -73,6 +80,7 @@ class RowGroups(Column):
     def __init__(self, options: ParquetOptions, tops: Tops, files: GroupFiles) -> None:
         self._options, self._files = options, files
         self._starts = np.cumsum([0, *files.rows], dtype=np.int64)
+        self.samples = int(self._starts[-1])
         names, held_in = files.schema.names, files.paths[0]
         self._columns = dict(chosen(options.columns or {name: name for name in names}, tops, f"{_WHAT}: {held_in}"))
         for name in (*self._columns.values(), *(options.pictures or ())):
@@ -82,11 +90,12 @@ class RowGroups(Column):
         structs = {name for name, kind in kinds.items() if holds_picture(kind)}
         pictures = structs if options.pictures is None else {*options.pictures} & {*kinds}
         files.choose({name: f"{name}.bytes" if name in structs else name for name in kinds})
-        self.stores = (files,)
+        self.stores = (files.store,)
+        self.modules = (GroupFiles.__module__,)
         self.close()
         self._fields = {name: picture_field(options, _WHAT, partial(self._first, name)) for name in sorted(pictures)}
         for field in self._fields.values():
-            self.modules, self.options = field.modules, field.options
+            self.modules, self.options = (*self.modules, *field.modules), field.options
         shapes = {name: self._spec(name, Values(pa.nulls(0, kind))) for name, kind in kinds.items()}
         self.specs = {top: shapes[name] for top, name in self._columns.items()}
         self.chunk_samples = int(files.rows[0])
@@ -112,22 +121,14 @@ class RowGroups(Column):
             else ArraySpec(largest, empty.numbers.dtype, varies=True)
         )
 
-    def __len__(self) -> int:
-        return int(self._starts[-1])
-
     def where(self, index: int) -> str:
         group, row = locate_part(self._starts, index)
         return f"{self._files.where(group)} row {row}"
 
-    def fetch(self, indices: IndexArray) -> None:
-        self._files.fetch(self._missing(indices))
-
-    def will_need(self, indices: IndexArray) -> bool:
-        return self._files.will_need(self._missing(indices))
-
-    def _missing(self, indices: IndexArray) -> list[int]:
-        groups = [group for group, *_ in split_by_part(self._starts, indices)]
-        return [group for group in groups if group != self._last[0] and self._decoded.get(group) is None]
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        groups = (group for group, *_ in split_by_part(self._starts, indices))
+        missing = [group for group in groups if group != self._last[0] and self._decoded.get(group) is None]
+        return self._files.will_need(missing, now=now)
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         for group, local, wanted in split_by_part(self._starts, indices):

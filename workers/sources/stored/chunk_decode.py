@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import zlib
 from collections.abc import Sequence
 from contextlib import suppress
@@ -15,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from ...base.specs import AnyArray
 from ..files.file import Bytes
-from .layout import ChunkFilter
+from .layout import Chunked, ChunkFilter, ChunkObjects
 
 try:
     import deflate
@@ -30,8 +32,22 @@ class ChunkError(ValueError):
     """A chunk's bytes are not what its filters must have left."""
 
 
-def decode_chunk(stored: bytes | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
-    """The `size` bytes that a chunk held before `filters` were applied, in their order, to give `stored`.
+def chunk_values(
+    stored: Bytes | memoryview | None, layout: Chunked | ChunkObjects, dtype: np.dtype[np.generic], skipped: int = 0
+) -> AnyArray:
+    """The elements of a chunk of which `stored` is kept, shape `layout.chunk`; None: it was never written.
+
+    `skipped`: see `decode_chunk`. Raises ChunkError if the bytes are damaged.
+    """
+    chunk, order = layout.chunk, layout.order
+    if stored is None:
+        return np.broadcast_to(np.frombuffer(layout.fill, dtype).reshape(()), chunk)
+    data = decode_chunk(stored, layout.filters, skipped, math.prod(chunk) * dtype.itemsize)
+    return data.view(dtype).reshape([chunk[axis] for axis in order]).transpose(np.argsort(order))
+
+
+def decode_chunk(stored: bytes | memoryview | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
+    """Undo `filters`, which were applied in their order to the `size` bytes of a chunk and gave `stored`.
 
     Bit i of `skipped` is set if filters[i] was left out. Raises ChunkError if the bytes are damaged.
     """
@@ -85,7 +101,7 @@ def _decoded_by(configuration: str, data: Bytes) -> Bytes:
 
 
 def _inflate(data: Bytes, most: int) -> bytes | bytearray:
-    """What was compressed into `data`: `most` bytes or fewer if the chunk is as it should be."""
+    """Decompress `data`: `most` bytes or fewer if the chunk is as it should be."""
     if deflate is not None:
         # It does not say what is wrong, or whether the result is only larger than `most`; zlib does.
         with suppress(deflate.DeflateError):

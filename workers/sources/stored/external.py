@@ -1,6 +1,6 @@
 """The other files that a data set leads to: by external links, external storage, or as a virtual data set.
 
-A file that somebody else wrote could name any file of the machine in this way, and its bytes would be delivered as
+A file from another author could name any file of the machine in this way, and its bytes would be delivered as
 samples. So others are read only if they lie below the folder of the file that was asked for, unless that is allowed.
 """
 
@@ -53,7 +53,7 @@ class ExternalFiles:
             self._require_allowed(entry.file.filename, where)
 
     def _require_allowed(self, path: str, where: str) -> None:
-        normal = os.path.abspath(path)  # noqa: PTH100 - symbolic links are whoever made them's own affair
+        normal = os.path.abspath(path)  # noqa: PTH100 - symbolic links are not followed
         if not self._allowed and not any(normal.startswith(os.path.join(folder, "")) for folder in self._folders):  # noqa: PTH118
             raise SourceError(
                 f"{where} leads to {normal!r}, which is not below the folder of the HDF5 file itself; if you trust the "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from ..files.remote import RemoteStamp
 from ..table import Column, Store, Table, WindowOptions
 from ..table.columns import OutRows
 from .layout import Chunked, ChunkObjects, StoredArray, ThroughLibrary
-from .rows import ChunkedRows
 from .store import FileStore
 
 LIBRARY_MODULE = f"{__package__}.library_rows"
@@ -123,7 +122,7 @@ class Grid(Column):
         self._arrays = arrays = [array for parts in tops.values() for array in parts]
         self._first = next(iter(tops.values()))
         self._starts = np.cumsum([0, *(array.samples for array in self._first)], dtype=np.int64)
-        self._samples = int(self._starts[-1])
+        self.samples = int(self._starts[-1])
         self.specs = {top: _spec(parts, span) for top, parts in tops.items()}
         self._rows = {top: _Stretches(parts, files, span or 1) for top, parts in tops.items() if _row_bytes(parts)}
         self._others = {top: parts for top, parts in tops.items() if top not in self._rows}
@@ -136,9 +135,6 @@ class Grid(Column):
         largest = max(tops.values(), key=lambda parts: parts[0].sample_bytes)
         self.chunk_samples = largest[0].chunk_samples
         self.modules = _modules(arrays)
-
-    def __len__(self) -> int:
-        return self._samples
 
     def only(self, tops: Collection[str]) -> Grid:
         if len(tops) == len(self._tops):
@@ -182,22 +178,15 @@ class Grid(Column):
             except Exception as error:
                 raise SourceError(f"{array}: reading samples failed: {error}") from error
 
-    def fetch(self, indices: IndexArray) -> None:
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         parts, local = self._located(indices)
-        self._use(parts)
-        for rows in self._rows.values():
-            self._files.fetch_at(rows.addresses(parts, local), rows.row_bytes)
-        for array, _, within, _ in self._by_array(indices):
-            reader = self._files.reader(array)
-            if isinstance(reader, ChunkedRows):
-                reader.fetch(within)
-
-    def will_need(self, indices: IndexArray) -> bool:
-        parts, local = self._located(indices)
-        found = [self._files.will_need_at(rows.addresses(parts, local), rows.row_bytes) for rows in self._rows.values()]
+        found = [
+            self._files.will_need_at(rows.addresses(parts, local), rows.row_bytes, now=now)
+            for rows in self._rows.values()
+        ]
         for array, _, within, _ in self._by_array(indices):
             if not isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
-                found.append(cast("ChunkedRows", self._files.reader(array)).will_need(within))
+                found.append(self._files.reader(array).will_need(within, now=now))
         return all(found)
 
     def _located(self, indices: IndexArray) -> tuple[IndexArray, IndexArray]:

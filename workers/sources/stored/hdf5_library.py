@@ -1,4 +1,4 @@
-"""h5py, kept apart from another HDF5 library in the same process; whoever needs h5py imports it from here.
+"""h5py, kept apart from another HDF5 library in the same process; all modules import it from here.
 
 A program that embeds Python may be linked to an HDF5 library of its own, as the `caffe train` binary is, and a wheel
 of h5py brings another one. The dynamic linker would bind the wheel's symbols to the program's library, and the import

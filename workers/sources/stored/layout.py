@@ -1,4 +1,4 @@
-"""How arrays lie in files, and how their samples are delivered: the trainer finds it out, the loaders read by it."""
+"""The layout of arrays in files, and the form of their samples: found by the trainer, used by the loaders."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Dims = tuple[str, ...] | dict[str, tuple[str, ...]] | None
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """Which stored axis counts the samples, and which of the other axes each delivered axis is.
+    """The stored axis that counts the samples, and the stored axis that each delivered axis is.
 
     `order` None: the others as they are stored.
     """
@@ -95,6 +95,11 @@ class Chunked:
     filters: tuple[ChunkFilter, ...] = ()
     sizes: NDArray[np.uint32] | None = None
     skipped: NDArray[np.uint32] | None = None
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """The axis of the array that each axis of a stored chunk is."""
+        return tuple(range(len(self.chunk)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +176,7 @@ class StoredArray:
 
     @property
     def lies_in_rows(self) -> bool:
-        """Whether each sample that was written is one stretch of bytes."""
+        """True if each sample that was written is one stretch of bytes."""
         layout = self.layout
         return (
             isinstance(layout, Chunked)
@@ -219,7 +224,7 @@ class StoredArray:
 
     @property
     def form(self) -> tuple[object, ...]:
-        """What the arrays of one top must have in common."""
+        """The type and shape that the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
         dtype = self.dtype.kind if self.dtype.kind in "SU" else self.dtype.newbyteorder("=")
         return dtype, self.longest is None, self.sample_shape

@@ -1,4 +1,4 @@
-"""All that is done through the HDF5 library: opening files, finding data sets, reading what has no shorter way."""
+"""The HDF5 library: opening files, finding data sets, reading data that have no shorter way."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from ...base.checks import nearest
 from ...base.deadline import moving
 from ...base.errors import BlobfeedError, SampleTooLargeError, SourceError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
-from ..files.file import Locking, by_group, copy_runs, stretches
+from ..files.file import Locking, copy_runs, stretches
 from ..files.lru import ChunkCache
 from ..files.remote import RangeStream, RemoteStamp, Stamp
 from .hdf5_library import h5py
 from .layout import StoredArray, ThroughLibrary
+from .rows import ChunkedRows
 
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
@@ -26,7 +27,7 @@ _NAMES_IN_A_MESSAGE = 20
 
 @contextmanager
 def errors_named(what: str) -> Iterator[None]:
-    """Whatever the HDF5 library and h5py raise in here becomes a SourceError begun by `what`, with theirs as its cause.
+    """Turns errors of the HDF5 library and h5py in this block into a SourceError begun by `what`.
 
     Damaged files make them raise almost anything: OSError, RuntimeError, KeyError, even TokenError and MemoryError.
     """
@@ -81,7 +82,7 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _encoded(name: str) -> bytes:
-    """As the file has it: a name that is no UTF-8 comes with surrogates, which h5py does not take."""
+    """Return the name's bytes: one that is no UTF-8 comes with surrogates, which h5py does not take."""
     return name.encode(errors="surrogateescape")
 
 
@@ -146,42 +147,37 @@ def register_plugins() -> None:
         import hdf5plugin  # noqa: F401 - the import itself registers them
 
 
-class LibraryRows:
+class LibraryRows(ChunkedRows):
     """Samples of one data set, read by h5py a block at a time: the samples of a chunk, or what is read as fast as one.
 
-    A call of h5py costs 15 µs and more, whether it reads one label or a thousand, and a chunk is decoded as a whole.
-    Only samples that are arrays of varying length are read one by one.
+    Such a block, as wide as the array, is a chunk here. A call of h5py costs 15 µs and more, whether it reads one label
+    or a thousand, and a stored chunk is decoded as a whole. Only arrays of varying length are read one by one.
     """
 
     def __init__(self, file: h5py.File, array: StoredArray, layout: ThroughLibrary, cache: ChunkCache) -> None:
         self._dataset = _open_dataset(file, array, layout)
-        self._array = array
-        self._cache = cache
-        self._axis = array.arrangement.sample_axis
+        axis = array.arrangement.sample_axis
         block = array.chunk_samples or max(1, _BLOCK_BYTES // array.sample_bytes)
         # A block that the cache cannot hold would be read again for each sample: then each sample by itself is better.
-        self._block = block if block * array.sample_bytes <= cache.limit else 1
+        block = block if block * array.sample_bytes <= cache.limit else 1
+        super().__init__(array, (*array.shape[:axis], block, *array.shape[axis + 1 :]), cache)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: Rows) -> None:
-        """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
         if isinstance(rows, RaggedRows):
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
                 rows.put(position, self._dataset[index])
             return
-        if self._block == 1:
+        if self._per_chunk == 1:
             self._read_runs(indices, positions, rows)
             return
         try:
-            self._read_blocks(indices, positions, rows)
+            super().read(indices, positions, rows)
         except Exception:
             # Another sample of the block may be the bad one: then those asked for are still good.
             self._read_runs(indices, positions, rows)
 
-    def _read_blocks(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        for block, members in by_group(indices // self._block):
-            key, start = (self._array.file.path, self._array.name, block), block * self._block
-            samples = self._cache.get_or_make(key, self._read_run, start, self._block)
-            copy_runs(samples, indices[members] - start, positions[members], rows)
+    def _decoded(self, number: int) -> AnyArray:
+        return self._read_run(number * self._per_chunk, self._per_chunk)
 
     def _read_runs(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """In the order in which they are stored, each sample once, runs of neighbours in one call."""
@@ -189,14 +185,15 @@ class LibraryRows:
         targets = positions[first]
         for start, stop in stretches(wanted, targets, 1):
             to = int(targets[start])
-            rows[to : to + stop - start] = self._read_run(int(wanted[start]), stop - start)
+            run = self._read_run(int(wanted[start]), stop - start)
+            rows[to : to + stop - start] = np.moveaxis(run, self._axis, 0)
         sources = targets[back]
         repeats = np.flatnonzero(sources != positions)
         copy_runs(rows, sources[repeats], positions[repeats], rows)
 
     def _read_run(self, start: int, count: int) -> AnyArray:
         run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
-        return np.moveaxis(_fixed(run, self._array.dtype) if run.dtype.kind == "O" else run, self._axis, 0)
+        return _fixed(run, self._dtype) if run.dtype.kind == "O" else run
 
 
 def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:

@@ -81,7 +81,7 @@ def _paths(top: str, value: object) -> list[str]:
 
 
 def _meant(name: str) -> str:
-    """What was meant if `name` is no top: the options of a layer stand beside the parameters of the run."""
+    """Return a hint at the parameter that `name` may stand for: options of a layer stand beside those of the run."""
     return meant(name, (*NpyOptions.__struct_fields__, *Parameters.__struct_fields__))
 
 

@@ -18,7 +18,7 @@ from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate
 from ..files.remote import Pending, RemoteStamp
-from .chunk_decode import ChunkError, decode_chunk, without_crc32c
+from .chunk_decode import ChunkError, chunk_values, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
 
@@ -30,7 +30,7 @@ _MOST_ANNOUNCED = 256
 
 
 class ObjectRows(ChunkedRows):
-    """`layout` is the array's. In object storage the chunks that are wanted together are fetched together."""
+    """An array of which each chunk, or shard, is a file or an object: those of one task are fetched together."""
 
     def __init__(self, array: StoredArray, layout: ChunkObjects, cache: ChunkCache) -> None:
         super().__init__(array, layout.chunk, cache)
@@ -43,37 +43,27 @@ class ObjectRows(ChunkedRows):
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         self._asked.begin()
-        self.fetch(indices)
+        self.will_need(indices, now=True)
         super().read(indices, positions, rows)
 
-    def will_need(self, indices: IndexArray) -> bool:
-        if self._asked.has_room(len(indices), _MOST_ANNOUNCED):
-            self.fetch(indices)
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        if now or self._asked.has_room(len(indices), _MOST_ANNOUNCED):
+            self._asked.ask_each(self._not_kept(self._numbers(indices)).tolist(), self._stored)
         return False
 
-    def fetch(self, indices: IndexArray) -> None:
-        self._asked.ask_each(self._not_kept(self._numbers(indices)).tolist(), self._stored)
-
-    def _values(self, number: int) -> AnyArray:
-        return self._cache.get_or_make(self._key(number), self._decoded, number)
-
     def _decoded(self, number: int) -> AnyArray:
-        layout = self._layout
         self._asked.ask_each((number,), self._stored)
-        stored = self._asked.take(number)
-        if stored is None:
-            return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
         try:
-            data = decode_chunk(stored, layout.filters, 0, self._chunk_bytes)
+            return chunk_values(self._asked.take(number), self._layout, self._dtype)
         except ChunkError as error:
-            at = np.unravel_index(number, self._grid)
-            raise SourceError(f"{self._array}: chunk {tuple(map(int, at))}: {error}") from error
-        values = data.view(self._dtype).reshape([layout.chunk[axis] for axis in layout.order])
-        return values.transpose(sorted(range(len(layout.order)), key=layout.order.__getitem__))
+            raise SourceError(f"{self._array}: chunk {self._at(number)}: {error}") from error
+
+    def _at(self, number: int) -> tuple[int, ...]:
+        return tuple(map(int, np.unravel_index(number, self._grid)))
 
     def _stored(self, number: int) -> Bytes | None:
         """The bytes of a chunk as they are stored, None if it was never written."""
-        at = tuple(map(int, np.unravel_index(number, self._grid)))
+        at = self._at(number)
         return self._chunks.whole(self._layout.key(at)) if self._shards is None else self._shards.chunk(at)
 
 

@@ -15,7 +15,7 @@ from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes, RawFile, are_small, by_group, copy_runs
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
-from .chunk_decode import ChunkError, decode_chunk
+from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
 
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ _FANCY_BELOW_BYTES = 2048
 
 
 class ChunkedRows(ABC):
-    """Samples of an array in chunks of equal shape, read chunk by chunk; decoded ones are kept in `cache`."""
+    """Samples of an array in chunks of equal shape, read chunk by chunk; decoded ones are kept in `cache`.
+
+    `chunk`: the shape of a chunk. A subclass finds and decodes one chunk, and reads ahead.
+    """
 
     def __init__(self, array: StoredArray, chunk: tuple[int, ...], cache: ChunkCache) -> None:
         self._array = array
@@ -39,24 +42,24 @@ class ChunkedRows(ABC):
         self._row_bytes = math.prod(without(chunk, axis)) * array.dtype.itemsize
         self._chunk_bytes = self._row_bytes * self._per_chunk
         self._are_whole = not axis and chunk[1:] == array.shape[1:]
-        """Whether each chunk has samples as a whole, one behind the other."""
+        """True if each chunk has samples as a whole, one behind the other."""
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Put sample indices[i] into rows[positions[i]], positions ascending; the axes are in their stored order."""
         for group, members in by_group(indices // self._per_chunk):
             self._read_group(group, indices[members] - group * self._per_chunk, positions[members], rows)
 
-    @abstractmethod
-    def will_need(self, indices: IndexArray) -> bool:
-        """Start reading these samples, or the chunks that hold them; whether all was in memory already."""
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        """Start reading these samples, or the chunks that hold them, as Column.will_need."""
+        return True
 
-    @abstractmethod
-    def fetch(self, indices: IndexArray) -> None:
-        """These samples are to be read now: what is not here is to be fetched together."""
-
-    @abstractmethod
     def _values(self, number: int) -> AnyArray:
-        """The chunk of this number in the grid, in C order."""
+        """The chunk of this number in the grid, counted in C order."""
+        return self._cache.get_or_make(self._key(number), self._decoded, number)
+
+    @abstractmethod
+    def _decoded(self, number: int) -> AnyArray:
+        """The same, read and decoded anew."""
 
     def _read_group(self, group: int, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """All chunks that hold samples group * _per_chunk + `within`, side by side."""
@@ -94,7 +97,7 @@ def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: Any
 
 
 class StoredRows(ChunkedRows):
-    """Of an array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
+    """An array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
     `layout` is the array's; decoded chunks are kept in `cache`. `mapped` gives all bytes of the file, `library` opens
     it through the HDF5 library.
@@ -123,14 +126,14 @@ class StoredRows(ChunkedRows):
             if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
                 self._convert(offsets, positions, rows)
                 return
-            self.fetch(indices)
+            self.will_need(indices, now=True)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
             return
         super().read(indices, positions, rows)
 
     def _offsets(self, indices: IndexArray) -> IndexArray | None:
-        """Where in the file these samples begin, if rows lie whole; None if one of their chunks was never written."""
+        """The first byte of each of these samples, if rows lie whole; None if one of their chunks was never written."""
         if self._in_one_piece:
             return indices * self._row_bytes + int(self._layout.offsets[0])
         chunks: IndexArray = self._layout.offsets[indices // self._per_chunk]
@@ -159,30 +162,26 @@ class StoredRows(ChunkedRows):
             rows[positions, start : start + step] = taken.reshape(len(indices), len(block), *inner)
 
     def _values(self, number: int) -> AnyArray:
-        layout = self._layout
-        offset = int(layout.offsets[number])
-        if offset < 0:
-            return np.broadcast_to(np.frombuffer(layout.fill, self._dtype).reshape(()), layout.chunk)
-        if self._in_one_piece or (not layout.filters and self._maps):
+        offset = int(self._layout.offsets[number])
+        if offset >= 0 and (self._in_one_piece or (not self._layout.filters and self._maps)):
             return self._mapped(offset)
-        return self._cache.get_or_make(self._key(number), self._decoded, number, offset)
+        return super()._values(number)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._whole_file(), offset)
 
-    def _decoded(self, number: int, offset: int) -> AnyArray:
+    def _decoded(self, number: int) -> AnyArray:
         layout = self._layout
-        stored = self._stored(offset, self._chunk_bytes if layout.sizes is None else int(layout.sizes[number]))
         skipped = 0 if layout.skipped is None else int(layout.skipped[number])
         try:
-            data = decode_chunk(stored, layout.filters, skipped, self._chunk_bytes)
+            values = chunk_values(self._stored(number), layout, self._dtype, skipped)
         except ChunkError as error:
+            doubt = f"the chunk at byte {layout.offsets[number]} of the file: {error}"
             if not any("fletcher32" in applied.codec for applied in layout.filters):
-                raise SourceError(f"{self._array}: the chunk at byte {offset} of the file: {error}") from error
-            return self._by_library(number, f"the chunk at byte {offset} of the file: {error}")
-        if np.may_share_memory(data, self._cache.scratch.memory):  # its filters were left out, or only checked it
-            data = data.copy()
-        return data.view(self._dtype).reshape(layout.chunk)
+                raise SourceError(f"{self._array}: {doubt}") from error
+            return self._by_library(number, doubt)
+        # Its filters were left out, or only checked it.
+        return values.copy() if np.may_share_memory(values, self._cache.scratch.memory) else values
 
     def _by_library(self, number: int, doubt: str) -> AnyArray:
         """The chunk as the HDF5 library reads it, which accepts a second form of Fletcher's sum, of old versions.
@@ -203,21 +202,23 @@ class StoredRows(ChunkedRows):
         values[tuple(slice(0, extent) for extent in part.shape)] = part
         return values
 
-    def _stored(self, offset: int, size: int) -> Bytes:
+    def _stored(self, number: int) -> Bytes | None:
+        """The bytes of the chunk in the file, None if it was never written."""
+        layout = self._layout
+        offset = int(layout.offsets[number])
+        if offset < 0:
+            return None
+        size = self._chunk_bytes if layout.sizes is None else int(layout.sizes[number])
         if isinstance(self._file, RemoteFile) or not self._layout.filters:  # it is kept as it is
             return self._file.read(offset, size)
         stored = self._cache.scratch.take((size,))
         self._file.read_into(offset, stored.data)
         return stored
 
-    def will_need(self, indices: IndexArray) -> bool:
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         if self._in_one_piece and self._axis:  # each sample is spread over the whole file
             return True
-        return self._file.will_need(*self._ranges(indices))
-
-    def fetch(self, indices: IndexArray) -> None:
-        if isinstance(self._file, RemoteFile):
-            self._file.fetch(*self._ranges(indices))
+        return self._file.will_need(*self._ranges(indices), now=now)
 
     def _ranges(self, indices: IndexArray) -> tuple[IndexArray, IndexArray | int]:
         """The offsets and sizes of these samples, or of the chunks that hold them; in object storage if not kept."""
@@ -227,5 +228,4 @@ class StoredRows(ChunkedRows):
         wanted = wanted[layout.offsets[wanted] >= 0]
         if isinstance(self._file, RemoteFile):
             wanted = self._not_kept(wanted)
-        sizes = self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(np.int64)
-        return layout.offsets[wanted], sizes
+        return layout.offsets[wanted], self._chunk_bytes if layout.sizes is None else layout.sizes[wanted].astype(int)

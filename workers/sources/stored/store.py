@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import resource
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from itertools import repeat
@@ -23,7 +23,6 @@ from ...base.errors import SourceError
 from ...base.specs import IndexArray
 from ...transport.shared_map import HUGE_PAGE, AddressRange
 from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, split_by_part
-from ..files.identity import of_stamps
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile, RemoteStamp, Stamp
 from ..files.store import Store
@@ -33,7 +32,6 @@ from .rows import ChunkedRows, StoredRows
 
 if TYPE_CHECKING:
     from .hdf5_library import h5py
-    from .library_rows import LibraryRows
 
 _PAGE = mmap.PAGESIZE
 _FEW_FILES = 16
@@ -186,12 +184,6 @@ class FileStore(Store[tuple[int, int]]):
             descriptor = self._descriptors[number]
             self.stamps[number].require_unchanged(descriptor if descriptor >= 0 else None)
 
-    def content(self) -> dict[str, str]:
-        return of_stamps(self.stamps)
-
-    def fingerprint(self) -> str:
-        return repr(self.stamps)
-
     # ---- bytes at addresses
 
     def memory(self, row_bytes: int) -> Bytes | None:
@@ -238,26 +230,15 @@ class FileStore(Store[tuple[int, int]]):
             number = int(np.searchsorted(self.starts, address, side="right")) - 1
             self.open(number).raw.read_into(address - int(self.starts[number]), buffer)
 
-    def fetch_at(self, addresses: IndexArray, sizes: IndexArray | int) -> None:
-        """Start fetching these bytes of objects, which are read next."""
-        self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.fetch(offsets, sizes))
-
-    def will_need_at(self, addresses: IndexArray, sizes: IndexArray | int) -> bool:
-        """Have these bytes read ahead; returns True if all of them were in memory already."""
-        return all(self._of_each(addresses, sizes, lambda raw, offsets, sizes: raw.will_need(offsets, sizes)))
-
-    def _of_each(
-        self,
-        addresses: IndexArray,
-        sizes: IndexArray | int,
-        call: Callable[[RawFile | RemoteFile, IndexArray, IndexArray | int], bool | None],
-    ) -> list[bool | None]:
-        return [
-            call(self.open(number).raw, offsets, sizes if isinstance(sizes, int) else sizes[members])
+    def will_need_at(self, addresses: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
+        """Have these bytes read ahead, as Column.will_need; returns true if all of them were in memory already."""
+        found = [
+            self.open(number).raw.will_need(offsets, sizes if isinstance(sizes, int) else sizes[members], now=now)
             for number, offsets, members in split_by_part(self.starts, addresses)
         ]
+        return all(found)
 
-    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+    def reader(self, array: StoredArray) -> ChunkedRows:
         """Return what reads samples of `array` that do not lie in rows."""
         return self.open(self.number(array.file)).reader(array)
 
@@ -281,12 +262,12 @@ class OpenFile:
         self._locking = locking
         self._chunks = chunks
         self._memory = memory
-        self._readers: dict[tuple[str, int], ChunkedRows | LibraryRows] = {}
+        self._readers: dict[tuple[str, int], ChunkedRows] = {}
 
     def mapped(self) -> Bytes:
         """Return the whole file as read-only memory."""
         if self._memory is None:
-            # Private: some file systems (FUSE with direct_io) have no other, and nobody writes here.
+            # Private: some file systems (FUSE with direct_io) have no other, and nothing writes here.
             how = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ}
             self._memory = np.frombuffer(mmap.mmap(self.raw.descriptor, self._stamp.size, **how), np.uint8)
         return self._memory
@@ -298,14 +279,14 @@ class OpenFile:
 
         return open_file(self._stamp, self._locking)
 
-    def reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+    def reader(self, array: StoredArray) -> ChunkedRows:
         """Return what reads samples of `array` that do not lie in rows; it is kept."""
         key = (array.name, array.arrangement.sample_axis)
         if key not in self._readers:
             self._readers[key] = self._make_reader(array)
         return self._readers[key]
 
-    def _make_reader(self, array: StoredArray) -> ChunkedRows | LibraryRows:
+    def _make_reader(self, array: StoredArray) -> ChunkedRows:
         if isinstance(array.layout, Chunked):
             return StoredRows(self.raw, array, array.layout, self._chunks, self.mapped, lambda: self.library)
         if isinstance(array.layout, ChunkObjects):

@@ -42,11 +42,12 @@ class RecordError(Exception):
 class Column(ABC):
     """One top of a table, or several that lie together. All methods take sample indices that the table has checked.
 
-    `specs`: the shape and type of each top. `stores`: what the table opens, checks, names in fingerprints and closes.
-    `modules`: what reading imports beside the stores' modules. `options`: what else decides the values on this machine,
-    for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`: as in Source.
+    `samples`: their number. `specs`: the shape and type of each top. `stores`: what the table opens, checks, names
+    in fingerprints and closes. `modules`: what reading imports beside the stores' modules. `options`: what else decides
+    the values on this machine, for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`: as in Source.
     """
 
+    samples: int
     specs: Mapping[str, ArraySpec]
     stores: tuple[Store[Any], ...] = ()
     modules: tuple[str, ...] = ()
@@ -58,9 +59,8 @@ class Column(ABC):
     reads_ahead: bool = True
     """False if `will_need` has nothing to announce."""
 
-    @abstractmethod
     def __len__(self) -> int:
-        """The number of samples."""
+        return self.samples
 
     @property
     def gathered(self) -> Collection[str]:
@@ -92,11 +92,12 @@ class Column(ABC):
         """
         return None
 
-    def fetch(self, indices: IndexArray) -> None:  # noqa: B027 - what is not remote is not fetched
-        """Start the requests for these samples, which are read next."""
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        """Start reading ahead, without waiting; return true if all of it was in memory already.
 
-    def will_need(self, indices: IndexArray) -> bool:
-        """Start reading ahead, without waiting; return true if all of it was in memory already."""
+        `now`: these samples are read next, so all requests to object storage are made. Else some may be left out, if
+        enough has been announced.
+        """
         return True
 
     def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
@@ -122,15 +123,12 @@ class Resident(Column):
     ) -> None:
         self._top, self._memory, self._name, self._dtype, self._span = top, memory, name or top, dtype, span
         values = memory[self._name]
-        self._samples = len(values)
+        self.samples = len(values)
         self._is_widened = dtype is not None and dtype != values.dtype
         self.stores = (memory,)
         self._items = math.prod(values.shape[1:])
         self.specs = {top: ArraySpec((span, *values.shape[1:])[not span :], dtype or values.dtype)}
         self._is_gathered = values.dtype == np.uint8 and not self._is_widened
-
-    def __len__(self) -> int:
-        return self._samples
 
     @property
     def gathered(self) -> Collection[str]:
@@ -207,15 +205,12 @@ class Records(Column, Generic[Place, _Record]):
         self.options = [field.options for field in fields.values()]
         self.specs = {top: field.spec for top, field in fields.items()}
         self._store = store
-        self._samples = samples
+        self.samples = samples
         self._place: Callable[[int], Any] = place or int
         self._parse: Callable[[bytes, int], Any] = parse or _as_it_is
         self._fields = fields
         self._path = path
         self._member = member
-
-    def __len__(self) -> int:
-        return self._samples
 
     def only(self, tops: Collection[str]) -> Column:
         column = copy(self)
@@ -224,9 +219,11 @@ class Records(Column, Generic[Place, _Record]):
         return column
 
     def record(self, index: int) -> bytes:
-        """Return the bytes of sample `index` as they are stored; raises RecordError."""
+        """Return the bytes of sample `index` as they are stored; raises RecordError, also if there are none."""
         try:
-            return self._store.read(self._place(index))
+            if found := self._store.read(self._place(index)):
+                return found
+            raise ValueError("the file is empty (0 bytes)")
         except Exception as error:
             raise self._error(index) from error
 
@@ -259,11 +256,8 @@ class Records(Column, Generic[Place, _Record]):
                 raise self._error(index) from error
             yield sample
 
-    def fetch(self, indices: IndexArray) -> None:
-        self._store.fetch([self._place(index) for index in indices.tolist()])
-
-    def will_need(self, indices: IndexArray) -> bool:
-        return self._store.will_need([self._place(index) for index in indices.tolist()])
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        return self._store.will_need([self._place(index) for index in indices.tolist()], now=now)
 
     def _error(self, index: int, top: str = "") -> RecordError:
         member = self._member(index, top) if self._member else ""

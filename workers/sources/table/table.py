@@ -136,7 +136,7 @@ class Table(Source):
             begin()
         if self._is_remote:  # all columns at the same time
             for column in self._columns:
-                column.fetch(indices)
+                column.will_need(indices, now=True)
         elif self._ahead:  # the first task of a loader was not announced before
             self._announce(indices)
         reads = self._reads
@@ -166,7 +166,7 @@ class Table(Source):
             found.append(views)
         if self._is_remote:
             for column in self._columns:
-                column.fetch(indices)
+                column.will_need(indices, now=True)
         elif self._ahead:
             self._announce(indices)
         samples = self._merged(found)

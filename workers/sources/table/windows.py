@@ -81,7 +81,7 @@ class Windows(Column):
     def __init__(self, column: Column, sequences: Sequences, length: int, stride: int, offset: int = 0) -> None:
         in_one_copy = column.spanned(length) if length else column
         self._column = in_one_copy or column
-        self._sequences = sequences
+        self.samples, self._sequences = len(sequences), sequences
         self._offset = offset
         self._steps = None if in_one_copy else np.arange(length)
         self.specs = {top: _windowed(spec, length) for top, spec in column.specs.items()}
@@ -89,9 +89,6 @@ class Windows(Column):
         self.options = column.options
         self.stores_rows = column.stores_rows
         self.chunk_samples = column.chunk_samples and max(1, column.chunk_samples // stride)
-
-    def __len__(self) -> int:
-        return len(self._sequences)
 
     @property
     def gathered(self) -> Collection[str]:
@@ -110,11 +107,8 @@ class Windows(Column):
         first = self._sequences.first(indices) + self._offset
         return first if self._steps is None else (first[:, None] + self._steps).ravel()
 
-    def fetch(self, indices: IndexArray) -> None:
-        self._column.fetch(self._read_of(indices))
-
-    def will_need(self, indices: IndexArray) -> bool:
-        return self._column.will_need(self._read_of(indices))
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        return self._column.will_need(self._read_of(indices), now=now)
 
     def close(self) -> None:
         self._column.close()

@@ -16,9 +16,10 @@ from ...base.parameters import Positive
 from ...base.source import Tops
 from ...base.specs import IndexArray
 from ..files.file import locate_part
+from ..files.identity import without_paths
 from ..files.kept import kept
 from ..files.paths import PackedNames, expand_paths
-from ..files.remote import Stamp, stamp_of
+from ..files.remote import examined_stamp
 from ..images.field import picture_field
 from ..images.options import PictureOptions
 from ..stored.store import FileStore
@@ -51,7 +52,7 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     Raises ParameterError, SourceError, SampleError for a first sample that cannot be read.
     """
     checked = check_options(options, TarOptions, _WHAT)
-    stamps = [_stamp(path) for path in expand_paths(checked.path, base_dir, _WHAT)]
+    stamps = [examined_stamp(path, _WHAT) for path in expand_paths(checked.path, base_dir, _WHAT)]
     if not stamps:
         raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
     indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in stamps]
@@ -74,7 +75,7 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
         held_in=stamps[0].path,
         where=shards.where,
         tops=tuple(wanted),
-        options=sorted((msgspec.structs.asdict(checked) | {"path": ""}).items()),
+        options=without_paths(checked),
     )
 
 
@@ -131,11 +132,8 @@ class _Members(Records[tuple[int, int], bytes]):
         key = self._keys.get(top)
         return f".{self._extensions[int(self._which[index])]}{f':{key}' if key else ''}"
 
-    def fetch(self, indices: IndexArray) -> None:
-        self._files.fetch_at(self._addresses[indices], self._sizes[indices])
-
-    def will_need(self, indices: IndexArray) -> bool:
-        return self._files.will_need_at(self._addresses[indices], self._sizes[indices])
+    def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
+        return self._files.will_need_at(self._addresses[indices], self._sizes[indices], now=now)
 
 
 def _wanted(options: TarOptions, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -174,10 +172,3 @@ def _found(
             f"top {top!r}, such as {shards.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
         )
     return found[0], found[1], found[2].astype(np.uint8)
-
-
-def _stamp(path: str) -> Stamp:
-    try:
-        return stamp_of(path)
-    except OSError as error:
-        raise SourceError(f"{_WHAT}: {path!r} cannot be opened: {error.strerror}; check 'path'") from error

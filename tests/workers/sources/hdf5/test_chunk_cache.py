@@ -11,7 +11,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored import rows as stored_rows
+from blobfeed.workers.sources.stored import chunk_decode
 from blobfeed.workers.sources.stored.library_rows import LibraryRows
 
 from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
@@ -34,7 +34,7 @@ def _source(folder: Path, compression: str, **options: Any) -> Source:
 def _decoded_by(source: Source, monkeypatch: pytest.MonkeyPatch) -> int:
     """How many chunks are decoded when the samples of one chunk are read one by one."""
     decoded: list[object] = []
-    _note_calls(monkeypatch, stored_rows, "decode_chunk", decoded)
+    _note_calls(monkeypatch, chunk_decode, "decode_chunk", decoded)
     _note_calls(monkeypatch, LibraryRows, "_read_run", decoded)
     for index in range(20):
         rows = rows_of(source, [index])
