@@ -133,7 +133,7 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
 
 
 def holds_values(dataset: h5py.Dataset) -> bool:
-    """Whether its elements are numbers, strings, or arrays of numbers that h5py reads."""
+    """Return true if its elements are numbers, strings, or arrays of numbers that h5py reads."""
     try:
         dtype = dataset.dtype
     except TypeError:  # NumPy has no such type
@@ -156,7 +156,7 @@ def _longest(dataset: h5py.Dataset) -> int:
 
 
 def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
-    """Where the elements of `dataset` lie; raises SourceError if that is beyond the end of the file."""
+    """Return the layout of `dataset`; raises SourceError if it reaches beyond the end of the file."""
     _, inner = dataset.dtype.subdtype or (None, ())
     chunk = dataset.chunks and dataset.chunks + inner
     if not _is_direct(dataset):
@@ -194,7 +194,7 @@ def _undone_directly(number: int, values: Sequence[int]) -> ChunkFilter | None:
 
 
 def _is_direct(dataset: h5py.Dataset) -> bool:
-    """Whether the elements lie in this file (not compact, virtual or external), in a type that NumPy has, too."""
+    """Return true if the elements lie in this file (not compact, virtual or external), in a type that NumPy has."""
     return (
         dataset.id.get_create_plist().get_layout() in (h5py.h5d.CONTIGUOUS, h5py.h5d.CHUNKED)
         and not dataset.external
@@ -230,7 +230,7 @@ def _chunked(
 
 
 def _may_be_swizzled(dataset: h5py.Dataset) -> bool:
-    """Whether the library may give wrong places for the chunks: it does with a single unlimited axis behind others.
+    """Return true if the library may give wrong places for the chunks, as with one unlimited axis behind others.
 
     The index of such a data set, an extensible array, counts that axis first; what lists the chunks counts it in its
     turn (HDF5 1.14.6). Files in the format before HDF5 1.8 have no such index.
@@ -270,7 +270,7 @@ def _chunk_index(
 
 
 def _has_unfiltered_edges(dataset: h5py.Dataset, sizes: NDArray[np.int64]) -> bool:
-    """Whether a chunk that extends past the array has just the size of its elements; `sizes` in the grid's shape.
+    """Return true if a chunk that extends past the array has the size of its elements; `sizes` in the grid's shape.
 
     HDF5 can be told to leave such chunks unfiltered, and h5py does not say whether it was.
     """

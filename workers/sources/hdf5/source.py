@@ -109,7 +109,7 @@ def _default_tops(stamp: Stamp, find: Callable[[Stamp], tuple[str, ...]]) -> tup
 def _examined(
     stamp: Stamp, examine: Callable[[Stamp], dict[str, StoredArray]], options: object
 ) -> dict[str, StoredArray]:
-    """What `examine` finds in the file; for an object it is kept, since reading its metadata takes many requests."""
+    """The arrays that `examine` finds; those of an object are kept, since reading its metadata takes many requests."""
     if not isinstance(stamp, RemoteStamp):
         return examine(stamp)
     found: dict[str, StoredArray] = {}
