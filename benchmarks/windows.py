@@ -3,9 +3,9 @@
     python -P -m benchmarks.windows [--rounds 3]
 
 The first file is sparse and has 100,000,127 steps of 64 float32, 25.6 GB: windows of 128 steps, one at each step,
-shuffled. Its time counts from the reader's construction to the first batch, in process and with two loaders. The second
-file has 1,000,000 steps of 16 float32 and is in the page cache; both sides use two processes and batches of 64 windows
-of 128 steps, shuffled, and take turns.
+shuffled. Its time counts from the reader's construction to the first batch. Beside it stands that of single steps of
+the same file: of two loaders it is mostly the start of processes. The second file has 1,000,000 steps of 16 float32 and
+is in the page cache; both sides use two processes and batches of 64 windows of 128 steps, shuffled, and take turns.
 """
 
 from __future__ import annotations
@@ -49,11 +49,9 @@ class Slices(torch.utils.data.Dataset[torch.Tensor]):
         return torch.from_numpy(self._steps[index : index + _LENGTH].copy())
 
 
-def _reader(path: Path, loaders: int) -> BatchReader:
-    window = {"length": _LENGTH}
-    return BatchReader(
-        {"npy": {"data": str(path), "window": window}}, batch_size=_BATCH, shuffle=True, num_loaders=loaders
-    )
+def _reader(path: Path, loaders: int | str, *, windows: bool = True) -> BatchReader:
+    window = {"window": {"length": _LENGTH}} if windows else {}
+    return BatchReader({"npy": {"data": str(path), **window}}, batch_size=_BATCH, shuffle=True, num_loaders=loaders)
 
 
 @contextmanager
@@ -78,9 +76,9 @@ def _samples_a_second(batches: Iterable[Any]) -> float:
     return count * _BATCH / elapsed
 
 
-def _first_batch_s(path: Path, loaders: int) -> float:
+def _first_batch_s(path: Path, loaders: int | str, *, windows: bool) -> float:
     start = time.perf_counter()
-    with _reader(path, loaders) as reader:
+    with _reader(path, loaders, windows=windows) as reader:
         next(iter(reader))
         return time.perf_counter() - start
 
@@ -93,9 +91,15 @@ def main() -> None:
         sparse, warm = Path(folder, "sparse.npy"), Path(folder, "warm.npy")
         np.lib.format.open_memmap(sparse, "w+", np.float32, (_MANY_STEPS, _MANY_FEATURES)).flush()
         np.save(warm, np.random.default_rng(0).random((_STEPS, _FEATURES), np.float32))
-        for loaders in (0, _PROCESSES):
-            seconds = statistics.median(_first_batch_s(sparse, loaders) for _ in range(rounds))
-            print(f"first batch of {_MANY_STEPS - _LENGTH + 1:,} windows, num_loaders: {loaders}: {seconds:.2f} s")
+        for loaders in (0, "auto", _PROCESSES):
+            of_windows, of_steps = (
+                statistics.median(_first_batch_s(sparse, loaders, windows=windows) for _ in range(rounds))
+                for windows in (True, False)
+            )
+            print(
+                f"first batch of {_MANY_STEPS - _LENGTH + 1:,} windows, num_loaders: {loaders}: {of_windows:.2f} s; "
+                f"of single steps: {of_steps:.2f} s"
+            )
         found: dict[str, list[float]] = {"blobfeed": [], "torch, a Dataset that slices": []}
         for _ in range(rounds):
             for name, opened in zip(found, (_blobfeed, _torch), strict=True):
