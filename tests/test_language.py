@@ -34,7 +34,8 @@ ROOMS = (
     "workers/remote",
     "workers/scheduling",
     "workers/sources",
-    *(f"workers/sources/{kind}" for kind in ("cache", "files", "images", "lmdb", "parquet", "table", "tar")),
+    *(f"workers/sources/{kind}" for kind in ("cache", "files", "hdf5", "hdf5_samples", "images", "lmdb", "parquet")),
+    *(f"workers/sources/{kind}" for kind in ("stored", "table", "tar", "zarr")),
     "workers/transport",
     "workers/watching",
 )

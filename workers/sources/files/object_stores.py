@@ -289,7 +289,7 @@ _FINAL = {
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What obstore's exception quotes of the answer: HTTP's `status` and the `code` of S3's protocol, "" for none.
+    """The answer that obstore's exception quotes: HTTP's `status` and the `code` of S3's protocol, "" for none.
 
     `text`: all of it but URLs, in which any word may stand. That of a cloud's own address stays: it says what was
     asked for, credentials.

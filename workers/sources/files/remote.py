@@ -174,7 +174,7 @@ class RemoteFile:
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
         """Start fetching these bytes, as far as they are not under way; returns false.
 
-        Bytes that are not read `now` are left out if as much as may lie here has been announced already.
+        Bytes that are not read `now` are not requested if as much as may lie here has been announced already.
         """
         if not now and sum(size for _, size in self._pending) >= _ANNOUNCED_BYTES:
             return False

@@ -99,8 +99,8 @@ def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
             "name the ones to read in 'tops'"
         )
     tops = tuple(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name != "label", name)))
-    left_out = f"; left out, since they count no samples: {', '.join(others)}" if others else ""
-    _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), left_out)
+    without = f"; without those that count no samples: {', '.join(others)}" if others else ""
+    _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), without)
     return tops
 
 
@@ -272,7 +272,7 @@ def _chunk_index(
 def _has_unfiltered_edges(dataset: h5py.Dataset, sizes: NDArray[np.int64]) -> bool:
     """Return true if a chunk that extends past the array has the size of its elements; `sizes` in the grid's shape.
 
-    HDF5 can be told to leave such chunks unfiltered, and h5py does not say whether it was.
+    HDF5 has an option to leave such chunks unfiltered, and h5py does not say whether it was.
     """
     whole = math.prod(dataset.chunks) * dataset.dtype.itemsize
     cut = [axis for axis, extent in enumerate(dataset.shape) if extent % dataset.chunks[axis]]

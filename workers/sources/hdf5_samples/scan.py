@@ -60,16 +60,16 @@ class Scan:
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
             with nullcontext() if isinstance(stamp, RemoteStamp) else Path(stamp.path).open("rb") as raw:
                 self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
-                told = len(self._names)
+                shown = len(self._names)
                 for found in _found(file, self._wanted, self._headers):
                     if isinstance(found, _Samples):
                         self._add_samples(found)
                     else:
                         with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
                             self._add_sample(stamp, found)
-                    if len(self._names) >= told + _SAMPLES_A_WORD:
-                        told = len(self._names)
-                        self._progress.tell(stamp.path, told)
+                    if len(self._names) >= shown + _SAMPLES_A_WORD:
+                        shown = len(self._names)
+                        self._progress.tell(stamp.path, shown)
                     if len(self._names) == self._wanted.limit:
                         break
         self._stamps.append(stamp)

@@ -49,7 +49,7 @@ def chunk_values(
 def decode_chunk(stored: bytes | memoryview | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:
     """Undo `filters`, which were applied in their order to the `size` bytes of a chunk and gave `stored`.
 
-    Bit i of `skipped` is set if filters[i] was left out. Raises ChunkError if the bytes are damaged.
+    Bit i of `skipped` is set if filters[i] was not applied. Raises ChunkError if the bytes are damaged.
     """
     data: Bytes = np.frombuffer(stored, np.uint8)
     for number in reversed(range(len(filters))):

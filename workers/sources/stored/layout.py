@@ -40,7 +40,7 @@ FIRST_AXIS = Arrangement()
 
 
 def without(shape: Sequence[int], axis: int) -> tuple[int, ...]:
-    """`shape` with one axis left out."""
+    """`shape` without one axis."""
     return (*shape[:axis], *shape[axis + 1 :])
 
 
@@ -86,7 +86,7 @@ class Chunked:
 
     `offsets`: int64, one for each position in the grid of chunks in C order, -1 if a chunk was never written: its
     elements are then `fill` (the bytes of one element). `sizes`: stored bytes of each, None if nothing is filtered.
-    `skipped`: for each chunk the bits of the filters that were left out for it, None if none was left out.
+    `skipped`: for each chunk the bits of the filters that were not applied to it, None if all were.
     """
 
     chunk: tuple[int, ...]

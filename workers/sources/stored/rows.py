@@ -180,7 +180,7 @@ class StoredRows(ChunkedRows):
             if not any("fletcher32" in applied.codec for applied in layout.filters):
                 raise SourceError(f"{self._array}: {doubt}") from error
             return self._by_library(number, doubt)
-        # Its filters were left out, or only checked it.
+        # Its filters were not applied, or only checked it.
         return values.copy() if np.may_share_memory(values, self._cache.scratch.memory) else values
 
     def _by_library(self, number: int, doubt: str) -> AnyArray:

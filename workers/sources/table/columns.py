@@ -95,7 +95,7 @@ class Column(ABC):
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         """Start reading ahead, without waiting; return true if all of it was in memory already.
 
-        `now`: these samples are read next, so all requests to object storage are made. Else some may be left out, if
+        `now`: these samples are read next, so all requests to object storage are made. Else some may not be made, if
         enough has been announced.
         """
         return True

@@ -101,7 +101,7 @@ def test_each_chunk_is_decoded_once_in_a_read_and_kept_as_far_as_it_fits(
     values = some_array((64, 10), "f4")
     write(tmp_path / "a.h5", {"data": values}, chunks=(8, 10), compression="gzip")
     decoded: list[object] = []
-    _note_calls(monkeypatch, stored_rows, "decode_chunk", decoded)
+    _note_calls(monkeypatch, chunk_decode, "decode_chunk", decoded)
     shuffled = np.random.default_rng(0).permutation(64).tolist()
     for cache_bytes, in_two_reads in ((0, 16), (8 * 320, 8), (4 * 320, 16)):
         source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=cache_bytes)
