@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -26,7 +26,9 @@ from blobfeed import BatchReader
 
 from .report import rate, table
 
+_Loaders = int | Literal["auto"]
 _LENGTH, _BATCH, _PROCESSES = 128, 64, 2
+_LOADERS: tuple[_Loaders, ...] = (0, "auto", _PROCESSES)
 _MANY_STEPS, _MANY_FEATURES = 100_000_127, 64
 _STEPS, _FEATURES = 1_000_000, 16
 _SECONDS = 3.0
@@ -49,7 +51,7 @@ class Slices(torch.utils.data.Dataset[torch.Tensor]):
         return torch.from_numpy(self._steps[index : index + _LENGTH].copy())
 
 
-def _reader(path: Path, loaders: int | str, *, windows: bool = True) -> BatchReader:
+def _reader(path: Path, loaders: _Loaders, *, windows: bool = True) -> BatchReader:
     window = {"window": {"length": _LENGTH}} if windows else {}
     return BatchReader({"npy": {"data": str(path), **window}}, batch_size=_BATCH, shuffle=True, num_loaders=loaders)
 
@@ -76,7 +78,7 @@ def _samples_a_second(batches: Iterable[Any]) -> float:
     return count * _BATCH / elapsed
 
 
-def _first_batch_s(path: Path, loaders: int | str, *, windows: bool) -> float:
+def _first_batch_s(path: Path, loaders: _Loaders, *, windows: bool) -> float:
     start = time.perf_counter()
     with _reader(path, loaders, windows=windows) as reader:
         next(iter(reader))
@@ -91,7 +93,7 @@ def main() -> None:
         sparse, warm = Path(folder, "sparse.npy"), Path(folder, "warm.npy")
         np.lib.format.open_memmap(sparse, "w+", np.float32, (_MANY_STEPS, _MANY_FEATURES)).flush()
         np.save(warm, np.random.default_rng(0).random((_STEPS, _FEATURES), np.float32))
-        for loaders in (0, "auto", _PROCESSES):
+        for loaders in _LOADERS:
             of_windows, of_steps = (
                 statistics.median(_first_batch_s(sparse, loaders, windows=windows) for _ in range(rounds))
                 for windows in (True, False)
