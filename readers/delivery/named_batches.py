@@ -56,6 +56,7 @@ class NamedBatch(dict[str, Any]):
         return named
 
     def __missing__(self, name: object) -> Any:
+        __tracebackhide__ = True
         raise nothing_there(name, self, "batch")
 
     def __iter__(self) -> Iterator[str]:

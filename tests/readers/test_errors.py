@@ -88,6 +88,7 @@ READERS = {
     "view and copy": read(delivery="view", copy=True),
     "no source": read(None),
     "a number for a source": read(3),
+    "a list of pictures for a source": read(["cats/0.jpg", "cats/1.jpg"]),
     "a source of no kind": read({}),
     "a source of an unknown kind": read({"hdf6": {}}),
     "a source without its options": read({"hdf5": {}}),

@@ -118,6 +118,7 @@ def test_whole_floats_become_uint8_and_others_are_refused(tmp_path: Path) -> Non
     with pytest.raises(SampleError) as caught:
         packed(source_of([str(tmp_path / "x.npy")]), tmp_path / "b.h5", Layout(uint8=("data",)))
     assert caught.value.index == 7
+    assert str(caught.value).endswith("leave out --uint8 data")
 
 
 def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ class Sample(dict[str, AnyArray]):
         self.number = index if number is None else number
 
     def __missing__(self, name: object) -> AnyArray:
+        __tracebackhide__ = True
         raise nothing_there(name, self, "sample")
 
     def __setitem__(self, name: str, value: Any) -> None:

@@ -284,6 +284,11 @@ def without_source(parameters: Parameters) -> Parameters:
     return msgspec.structs.replace(parameters, source=None, mix=(), sampler=None, batch_sampler=None)
 
 
+GIVEN_PICTURES = (
+    "pictures are {image_list: {path: train.txt}}, a text file with a picture's path and its label on each line"
+)
+
+
 def hdf5_if_path(source: object) -> object:
     """Turn a bare path into options of source hdf5: an HDF5 file, or a list of such files as in Caffe's HDF5Data."""
     return {"hdf5": {"path": source}} if isinstance(source, str | PurePath) else source
@@ -301,6 +306,11 @@ def _written_out(values: Mapping[str, Any], what: str) -> Mapping[str, Any]:
             raise ParameterError(
                 f"{what}: parameter 'source' is {shown(source)}: if it is a Dataset, read its indices, {{arrays: "
                 "{index: np.arange(len(dataset))}}, and return dataset[sample['index']] from decode"
+            )
+        if isinstance(source, list | tuple) and all(isinstance(path, str | PurePath) for path in source):
+            raise ParameterError(
+                f"{what}: parameter 'source' is {shown(source)}: HDF5 files are {{hdf5: {{path: [a.h5, b.h5]}}}}, and "
+                f"{GIVEN_PICTURES}"
             )
         raise ParameterError(
             f"{what}: parameter 'source' is {shown(source)}: expected a mapping of names to values, or the path of an "

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from ..base.errors import (
     BlobfeedError,
     EndOfData,
+    InexactValueError,
     LoaderDied,
     SampleError,
     SampleShapeError,
@@ -98,7 +99,7 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         advice = f"; {failure.advice}"
     elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
         advice = ""
-    elif isinstance(cause, SampleShapeError | SampleTooLargeError):
+    elif isinstance(cause, InexactValueError | SampleShapeError | SampleTooLargeError):
         advice = ""  # the sample can be read; its own text says what to do
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"

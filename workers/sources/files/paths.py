@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from ...base.checks import shown
 from ...base.errors import SourceError
 from ...base.files import in_folder, is_url
+from ...base.parameters import GIVEN_PICTURES
 from .object_stores import locate
 from .remote import RangeStream, RemoteStamp
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16
 _NAMES_SHOWN = 8
-_PICTURES = "pictures are {image_list: {path: train.txt}}, a text file with a picture's path and its label on each line"
 _PICTURE = re.compile(r"\.(jpe?g|png|bmp|gif|tiff?|webp|pgm|ppm)(\s+-?\d+)*$", re.IGNORECASE)
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]+(?:,[^{},]+)+))\}")
 
@@ -161,7 +161,7 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
     if not file.exists():
         raise SourceError(f"{what}: there is no file {str(file)!r}; check 'path'")
     if not file.is_file():
-        hint = f"; {_PICTURES}" if file.is_dir() else ""
+        hint = f"; {GIVEN_PICTURES}" if file.is_dir() else ""
         raise SourceError(
             f"{what}: {str(file)!r} is no regular file; name an HDF5 file, or use a glob such as '*.h5'{hint}"
         )
@@ -172,7 +172,8 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
         probe = stream.read(_TEXT_PROBE_BYTES)
     if not probe.strip() or b"\0" in probe:
         kind = "is empty" if not probe.strip() else "is not an HDF5 file (no signature) and not text"
-        raise SourceError(f"{what}: {str(file)!r} {kind}; expected an HDF5 file or a text file that lists HDF5 files")
+        expected = "expected an HDF5 file or a text file that lists HDF5 files"
+        raise SourceError(f"{what}: {str(file)!r} {kind}; {GIVEN_PICTURES if _PICTURE.search(file.name) else expected}")
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
@@ -200,7 +201,8 @@ def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Pa
     found = next((path for path in tried if path.is_file()), None)
     if _PICTURE.search(line):
         raise SourceError(
-            f"{what}: {str(file)!r} is not an HDF5 file, and its line {number} names a picture, {line!r}: {_PICTURES}"
+            f"{what}: {str(file)!r} is not an HDF5 file, and its line {number} names a picture, {line!r}: "
+            f"{GIVEN_PICTURES}"
         )
     if found is None:
         raise SourceError(

@@ -39,7 +39,8 @@ def _good(file: h5py.File) -> None:
 def _several(folder: Path) -> None:
     (folder / "folder.h5").mkdir()
     os.mkfifo(folder / "fifo")
-    (folder / "picture.h5").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
+    for name in ("picture.h5", "picture.png"):
+        (folder / name).write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(1000))
     (folder / "empty.h5").write_bytes(b"")
     (folder / "missing.txt").write_text("good.h5\nabsent.h5\n")
     (folder / "itself.txt").write_text("good.h5\n\nitself.txt\n")
@@ -162,6 +163,7 @@ TOPS = {
     "hdf5, a glob without a match": hdf5("*.hdf"),
     "hdf5, an empty list": hdf5([]),
     "hdf5, a picture": hdf5("picture.h5"),
+    "hdf5, a picture by its own name": hdf5("picture.png"),
     "hdf5, an empty file": hdf5("empty.h5"),
     "hdf5, half a file": hdf5("half.h5"),
     "hdf5, a list with a missing file": hdf5("missing.txt"),
