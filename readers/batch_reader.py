@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Unpack, cast
@@ -14,10 +14,17 @@ from typing import Any, ClassVar, NamedTuple, Unpack, cast
 import msgspec
 
 from ..workers.base.closing import Closing, close_all
-from ..workers.base.errors import ConcurrentUseError, EndOfData, ParameterError, PipelineClosed, SourceError
+from ..workers.base.errors import (
+    BlobfeedError,
+    ConcurrentUseError,
+    EndOfData,
+    ParameterError,
+    PipelineClosed,
+    SourceError,
+)
 from ..workers.base.files import absolute
 from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
-from ..workers.base.parameters import ReaderParameters
+from ..workers.base.parameters import ReaderParameters, loop_end
 from ..workers.base.source import Source
 from ..workers.base.specs import ArraySpec
 from ..workers.base.statistics import Statistics
@@ -25,7 +32,6 @@ from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.locating import Place, locate
 from ..workers.plan.make_plan import open_declared
-from ..workers.plan.plan import Plan
 from ..workers.plan.state import State
 from ..workers.processes.process import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
@@ -34,6 +40,9 @@ from .delivery.own_arrays import OwnArrays
 from .delivery.tops import UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .sharding import warn_of_other_ranks, with_shard
+
+_RESTART_S = 0.2
+"""The time from the end of the processes until others give the first batch."""
 
 
 class BatchReader(Closing):
@@ -206,8 +215,8 @@ class BatchReader(Closing):
             return None
         try:
             return batches.next(into)
-        except EndOfData:  # of a stream
-            if batches.delivery.progress.taken:
+        except EndOfData:  # of a stream's loop
+            if batches.delivery.progress.taken > self._span.taken:
                 return None
         # A state of a stream that was saved behind a loop's last batch, before it was known to be the last.
         self._begin(loop)
@@ -218,27 +227,31 @@ class BatchReader(Closing):
             self._warns_of_other_ranks = False
             warn_of_other_ranks()
         end, progress = self._span and self._span.end, self._batches.delivery.progress
-        if end is not None and (progress.epoch < end or not self.is_indexed):  # left early, or bounded by its stream
-            self._batches.go_to(self._within_loop(progress.plan_from(end), end))
-        self._span = _Span(loop, self._end_of_loop(self._batches.delivery.progress.epoch))
+        if end is not None and progress.epoch < end and not (self._batches.goes_on(end) or self._skipped_to(end)):
+            self._batches.go_to(progress.plan_from(end))
+        progress = self._batches.delivery.progress
+        self._span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
 
-    def _end_of_loop(self, epoch: int) -> int | None:
-        """Return the first epoch behind the loop in which `epoch` lies; None without an end."""
-        epochs = self.parameters.epochs
-        return None if epochs is None else (epoch // epochs + 1) * epochs
-
-    def _within_loop(self, plan: Plan, epoch: int) -> Plan:
-        """Return `plan`; over a stream it ends with the loop in which `epoch` lies."""
-        if self.is_indexed:
-            return plan
-        return replace(plan, parameters=msgspec.structs.replace(plan.parameters, epochs=self._end_of_loop(epoch)))
+    def _skipped_to(self, end: int) -> bool:
+        """Skip the batches before epoch `end`; returns False if starting other loaders there takes less time."""
+        pipeline, delivery = self._pipeline, self._batches.delivery
+        left, loaders = delivery.progress.batches_before(end), len(pipeline.activities())
+        batch_s = pipeline.plan.seconds_per_row * self.parameters.batch_size
+        if left is None or not loaders or left * batch_s > _RESTART_S * loaders:
+            return False
+        deadline = time.monotonic() + _RESTART_S
+        with suppress(BlobfeedError):  # a sample is bad that no loop needs
+            while delivery.progress.epoch < end and time.monotonic() < deadline:
+                self._batches.next()
+                delivery.filled = None
+        return delivery.progress.epoch >= end
 
     def _batches_left(self, loop: object) -> int:
         """Return the number of batches left in `loop`; raises TypeError as `len` does."""
         span, progress = self._span, self._batches.delivery.progress
         if span is not None and span.loop is not loop:  # the next loop: what is left of the last one does not count
             return len(self)
-        end = self._end_of_loop(progress.epoch) if span is None else span.end
+        end = loop_end(self.parameters.epochs, progress.epoch) if span is None else span.end
         left = None if end is None else progress.batches_before(end)
         return len(self) if left is None else left
 
@@ -266,8 +279,7 @@ class BatchReader(Closing):
         """
         self._check_open()
         self._pipeline.check_usable()
-        epoch = state.get("epoch") if isinstance(state, Mapping) else None
-        plan = self._within_loop(self._pipeline.plan, epoch if isinstance(epoch, int) else 0).resumed(state)
+        plan = self._pipeline.plan.resumed(state)
         with interrupts_deferred():
             self._batches.go_to(plan)
             self._newest = self._span = None
@@ -343,10 +355,11 @@ def owning_reader(dataset: Any, source: SourceLike, arguments: Any) -> BatchRead
 
 
 class _Span(NamedTuple):
-    """A loop that has begun, and the first epoch behind it."""
+    """A loop that has begun, the first epoch behind it, and the number of batches that were received before it."""
 
     loop: object
     end: int | None
+    taken: int
 
 
 class _Loop(Iterator[NamedBatch]):

@@ -356,6 +356,29 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
             assert sorted(all_labels(list(reader))) == everything
 
 
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+@pytest.mark.parametrize("copying", [True, False])
+def test_the_same_loaders_read_each_loop_over_a_stream(last_batch: str, copying: bool) -> None:
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[tuple[int, int, int]]:
+        yield from ((os.getpid(), epoch, number) for number in range(5 + 2 * shard))
+
+    stream = StreamSource(numbers, shards=2, names=("pid", "epoch", "label"))
+    with read(stream, epochs=2, last_batch=last_batch, num_loaders=2, copy=copying) as reader:
+        seen: set[int] = set()
+        for loop in range(3):
+            found = [(int(epoch), int(label)) for batch in reader for epoch, label in _noted(batch, seen)]
+            if last_batch != "drop":
+                both = (loop * 2, loop * 2 + 1)
+                assert sorted(found) == sorted((epoch, n) for epoch in both for shard in (5, 7) for n in range(shard))
+        assert len(seen) <= 2
+        assert reader.statistics().loader_deaths == 0
+
+
+def _noted(batch: NamedBatch, seen: set[int]) -> Iterator[tuple[int, int]]:
+    seen.update(batch["pid"].tolist())
+    return zip(batch["epoch"].tolist(), batch["label"].tolist(), strict=True)
+
+
 @pytest.mark.parametrize("shards", [0, 1, 3])
 @pytest.mark.parametrize("last_batch", ["wrap", "partial"])
 def test_after_a_state_of_a_loops_last_batch_the_first_loop_is_the_next_one(
@@ -565,6 +588,22 @@ def test_a_reader_that_has_ended_and_is_forgotten_gives_everything_back(
 def test_making_a_reader_starts_no_process(source: dict[str, Any]) -> None:
     with read(source, num_loaders=1):
         assert not leftovers.orphans()
+
+
+@pytest.mark.parametrize(("made_in_s", "loaders"), [(0.0, 1), (0.05, 3)])
+def test_a_loop_that_is_left_early_keeps_its_loaders_if_its_rest_is_quickly_made(
+    source: dict[str, Any], made_in_s: float, loaders: int
+) -> None:
+    def decode(sample: Any, _rng: Any) -> dict[str, Any]:
+        end = time.monotonic() + made_in_s
+        while time.monotonic() < end:
+            pass
+        return {"pid": np.int64(os.getpid()), "label": sample["label"]}
+
+    with read(source, decode=decode, epochs=1, num_loaders=1, shuffle=True) as reader:
+        batches = [next(iter(reader)) for _ in range(3)]
+    assert [(batch.number, batch.epoch, batch.position) for batch in batches] == [(0, 0, 0), (3, 1, 0), (6, 2, 0)]
+    assert len({int(pid) for batch in batches for pid in batch["pid"]}) == loaders
 
 
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:

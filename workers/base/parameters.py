@@ -265,6 +265,11 @@ class ReaderParameters(SharedParameters, total=False):
     metrics: str | PurePath | int
 
 
+def loop_end(epochs: int | None, epoch: int) -> int | None:
+    """Return the first epoch behind the loop of `epochs` epochs in which `epoch` lies; None without an end."""
+    return None if epochs is None else (epoch // epochs + 1) * epochs
+
+
 def check_parameters(values: Mapping[str, Any], what: str = "parameters") -> Parameters:
     """Convert `values` to Parameters; raises ParameterError naming the key, its value and what is allowed."""
     parameters = check_options(_written_out(values, what), Parameters, what)

@@ -16,7 +16,7 @@ import numpy as np
 from ..base.errors import SourceError
 from ..base.hooks import Sample
 from ..base.keys import derive_key
-from ..base.parameters import Parameters
+from ..base.parameters import Parameters, loop_end
 from ..base.specs import NamedRows, RaggedRows
 from ..order.shard_rounds import EMPTY_EPOCH
 from ..sources.stream import FIX_STREAM, StreamSource, shuffled
@@ -108,8 +108,8 @@ class ShardReader:
         if self._parameters.last_batch != "wrap":
             yield from self._items_of(epoch)
             return
-        epochs = self._parameters.epochs
-        for number in itertools.count(epoch) if epochs is None else range(epoch, epochs):
+        end = loop_end(self._parameters.epochs, epoch)
+        for number in itertools.count(epoch) if end is None else range(epoch, end):
             none = True
             for item in self._items_of(number):
                 none = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from ..base.parameters import Parameters
+from ..base.parameters import Parameters, loop_end
 from ..transport.messages import Run
 from .rounds import Placed, part_of
 
@@ -39,7 +39,8 @@ class Shards:
 class ShardRounds:
     """The batches of `shards` shards from `item` of `epoch` on; the same face as Rounds.
 
-    With `last_batch: wrap` epochs join without a border, so a shard ends once.
+    `ended` is set behind each loop of `epochs` epochs; if it is cleared there, the next loop follows. With `last_batch:
+    wrap` the epochs of a loop join without a border, so a shard ends once.
     """
 
     parameters: Parameters
@@ -108,9 +109,10 @@ class ShardRounds:
         if self._longest < least and not self._may_get_more():
             complaint = _NO_FULL_BATCH if self._longest else EMPTY_EPOCH
             self.failure = complaint.format(self.epoch, given.batch_size)
-        is_last = given.last_batch == "wrap" or (given.epochs is not None and self.epoch + 1 >= given.epochs)
-        self.ended = is_last or bool(self.failure)
-        self.epoch, self.item, self._longest = self.epoch + 1, 0, 0
+        joins, end = given.last_batch == "wrap", loop_end(given.epochs, self.epoch)
+        self.epoch = end if joins and end is not None else self.epoch + 1
+        self.ended = joins or self.epoch == end or bool(self.failure)
+        self.item = self._longest = 0
         self._ends.clear()
 
     def _may_get_more(self) -> bool:

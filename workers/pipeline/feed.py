@@ -34,6 +34,9 @@ class Feed(Protocol):
     def release(self, group: int) -> None:
         """Give the slot of `group` back."""
 
+    def goes_on(self) -> bool:
+        """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended."""
+
     def set_weights(self, new: NewWeights) -> None:
         """Pass new weights to the sampler."""
 

@@ -119,6 +119,15 @@ class InlineFeed:
         if self._board is not None:
             self._board.set_counts(self._assembly.counts)
 
+    def goes_on(self) -> bool:
+        outbox = self._assembly.outbox
+        if self._batches or not outbox or not isinstance(end := outbox[0], End):
+            return False
+        self._failure = None
+        outbox.clear()
+        self._assembly.go_on(end.number)
+        return True
+
     def set_weights(self, new: NewWeights) -> None:
         self._assembly.schedule.note_weights(new.change)  # the worker finds the weights in the plan's own log
 

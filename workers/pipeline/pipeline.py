@@ -345,6 +345,15 @@ class Pipeline(Closing):
             close_all(*(feed.close for feed in feeds), plan.source.close)
             self._cache_in_setup = plan.source.cache_counts
 
+    def goes_on(self, epoch: int) -> bool:
+        """Go on with `epoch`, the next loop over a stream, in the same processes; False unless the last one ended."""
+        self.check_usable()
+        with interrupts_deferred():
+            if self._feed is None or not self._feed.goes_on():
+                return False
+            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0), end=0))
+        return True
+
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
         """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
 

@@ -16,7 +16,6 @@ from functools import partial
 
 import zmq
 
-from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
 from ..base.statistics import Statistics
@@ -42,7 +41,7 @@ from ..transport.board_reading import read_board
 from ..transport.control_groups import tasks_left
 from ..transport.error_channel import ErrorInbox, levels_of_trainer
 from ..transport.memory import available_memory
-from ..transport.messages import Announce, End, Failure, Release, Stop, ToTrainer
+from ..transport.messages import Announce, End, Failure, GoOn, Release, Stop, ToTrainer
 from ..transport.status_board import Count, LoaderState
 from ..watching.diagnosis import diagnose
 from ..watching.interval import interval
@@ -179,6 +178,17 @@ class ProcessFeed:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
+    def goes_on(self) -> bool:
+        if self._release_link is None or (frame := self._receiver.frame()) is None:
+            return False
+        end = self._opener.open(frame)
+        if not isinstance(end, End) or self._reception.wants(end) is None:
+            return False
+        self._release_link.send(self._sealer.seal(GoOn(end.number)))
+        self._reception.ends += 1
+        self._receiver.discard()
+        return True
+
     def use_huge_pages(self) -> None:
         for _ in self.shared.ring.use_huge_pages():
             pass
@@ -205,6 +215,8 @@ class ProcessFeed:
             wanted = None if message is None else self._reception.wants(message)
             if isinstance(wanted, Announce):
                 return wanted
+            if isinstance(wanted, End):  # it stays; slots are released still, as another loop may follow
+                raise self._explain(wanted)
             if wanted is not None:
                 self._failure = Failed(self._explain(wanted))
                 raise self._failure.error()
@@ -227,11 +239,11 @@ class ProcessFeed:
 
     def _watch(self, assembler: AssemblerProcess) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
-        clock = AwakeClock()  # while the job is suspended, the loaders are too
+        clock = links.AwakeClock()  # while the job is suspended, the loaders are too
         now = begun = clock.now
         deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
         while True:
-            wait_s = min(LONGEST_WAIT_S, max(0.0, min(deadline, next_log, next_look) - now))
+            wait_s = min(links.LONGEST_WAIT_S, max(0.0, min(deadline, next_log, next_look) - now))
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
             try:
                 ready = dict(self._poller.poll(int(wait_s * 1000) + 1))

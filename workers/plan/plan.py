@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import ParameterError, SourceError
-from ..base.parameters import Parameters, without_source
+from ..base.parameters import Parameters, loop_end, without_source
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
 from ..loading.drawing import SamplerRunner, Sampling
@@ -71,8 +71,8 @@ class Plan:
     `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `auto_slots`: the slots of `prefetch_batches: auto`. `end`: the value of `epochs` if `last_batch: wrap` cut
-    a batch short at the end of a stream, else 0: more epochs cannot follow.
+    maximum. `auto_slots`: the slots of `prefetch_batches: auto`. `end`: the end of the loop in which the run stands if
+    `last_batch: wrap` cut a batch of a stream short there, else 0: more epochs cannot join the loop.
     """
 
     parameters: Parameters
@@ -163,7 +163,7 @@ class Plan:
 
     @cached_property
     def joins_epochs(self) -> bool:
-        """True if a batch is only cut short at the end of the whole run."""
+        """True if a batch is only cut short at the end of a loop."""
         return self.shards is not None and self.parameters.last_batch == "wrap"
 
     def resumed(self, state: Mapping[str, object]) -> Plan:
@@ -188,7 +188,7 @@ class Plan:
 
     def _with_shards(self, shards: Shards, count: int, end: int) -> Plan:
         epochs = self.parameters.epochs
-        if end and end != epochs:
+        if end and end != loop_end(epochs, self.epoch):
             raise ParameterError(
                 f"the state was saved at the end of epochs={end}, whose last batches are short, and this "
                 f"pipeline has epochs={epochs}: the same batches cannot follow; give the same epochs, or start without "
@@ -352,7 +352,7 @@ class Position(msgspec.Struct, frozen=True):
         """Return the position after the trainer has also received `batch`."""
         plan, end = self.plan, self.end
         if plan.joins_epochs and batch.rows < plan.parameters.batch_size:
-            end = plan.parameters.epochs or 0
+            end = loop_end(plan.parameters.epochs, batch.epoch) or 0
         return Position(plan, self.taken + 1, batch.end, end)
 
     @property

@@ -28,7 +28,6 @@ from pathlib import Path
 
 import zmq
 
-from ..base.clock import LONGEST_WAIT_S, AwakeClock
 from ..base.errors import LoaderDied
 from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
@@ -39,6 +38,7 @@ from ..transport.messages import (
     Draw,
     Failure,
     FromLoader,
+    GoOn,
     Ready,
     Release,
     StartFailed,
@@ -96,7 +96,7 @@ class Assembler:
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
-        self._clock = AwakeClock()
+        self._clock = links.AwakeClock()
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
         self._monitor = UsageMonitor(self._board, plan.parameters)
         self._trace = config.trace()
@@ -153,9 +153,8 @@ class Assembler:
             if isinstance(death, NurseryDied):
                 self._poller.unregister(self._nursery_events)
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
-        if self._assembly.last is not None:
-            for pool in self._pools:
-                pool.wanted = 0
+        for pool in self._pools:
+            pool.paused = self._assembly.last is not None
 
     def _assign(self) -> None:
         for order in self._assembly.assignments(self._clock.now):
@@ -207,7 +206,7 @@ class Assembler:
         if self._assembly.last is None:
             deadlines += [pool.home.next_start for pool in self._pools]
         waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
-        return 1 + int(1000 * min([LONGEST_WAIT_S, *waits]))
+        return 1 + int(1000 * min([links.LONGEST_WAIT_S, *waits]))
 
     # ---- loaders
 
@@ -304,6 +303,8 @@ class Assembler:
                     if self._slots is not None:
                         self._slots.released(*self._slot_of(announce))
                     self._scale(waited_ns / 1e9)
+                case GoOn(end):
+                    self._assembly.go_on(end)
                 case WeightsChange() as change:
                     self._assembly.schedule.note_weights(change)
                 case Stop():

@@ -90,6 +90,7 @@ class LoaderPool:
     """Keeps `wanted` loaders alive, at most one for each of the `lines` of the status board.
 
     `numbers`: the numbers of new loaders, unique over all pools. `in_flight`: the most tasks of one loader at a time.
+    While it is `paused`, no loader is started in the place of one that ends.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class LoaderPool:
         in_flight: int = MAX_ASSIGNED,
     ) -> None:
         self.wanted = wanted
+        self.paused = False
         self.in_flight = in_flight
         self._start_timeout_s = start_timeout_s
         self.home = home
@@ -140,7 +142,7 @@ class LoaderPool:
 
     @property
     def _may_ask_for_one(self) -> bool:
-        if len(self._members) >= self.wanted:
+        if self.paused or len(self._members) >= self.wanted:
             return False
         return sum(not member.started for member in self._members.values()) < _STARTING_AT_ONCE
 

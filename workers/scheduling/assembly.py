@@ -88,12 +88,14 @@ class TaskSize:
 
 
 class Assembly:
-    """One run, from the first task to `last`, the final message."""
+    """One run, from the first task to `last`, the final message; over a stream it may go on behind that."""
 
     def __init__(self, plan: Plan, *, alone: bool = False) -> None:
         """Prepare the run. `alone`: see Ledger."""
         self.outbox: list[ToTrainer] = []
         self.last: Failure | End | None = None
+        self._ends = 0
+        """The number of ends behind which the run went on."""
         self.tasks_done = 0
         self.replaced = 0
         """The number of rows filled with a replacement."""
@@ -257,7 +259,7 @@ class Assembly:
             cause, traceback = self.schedule.cause
             self.end(Failure("SourceError", complaint, cause=cause, traceback=traceback))
         elif self.schedule.finished:
-            self.end(End())
+            self.end(End(self._ends))
         return freed
 
     def _send(self, announce: Announce | None) -> bool:
@@ -271,6 +273,13 @@ class Assembly:
         if self.last is None:
             self.last = last
             self.outbox.append(last)
+
+    def go_on(self, end: int) -> None:
+        """Go on with a stream's next loop behind End number `end`; a repeated message changes nothing."""
+        if self.last == End(end):
+            self._ends += 1
+            self.last = None
+            self.schedule.go_on()
 
     def release(self, group: int) -> Announce | None:
         """Free the slot of `group` and return its announcement; None for a repeated or foreign message."""
@@ -305,20 +314,23 @@ class Reception:
     identifies new ones, and the memory does not grow with the number of groups.
 
     `held`: the groups that the trainer has accepted and not released. `dropped`: the number of unexpected messages.
+    `ends`: the number of the next end of the run.
     """
 
     def __init__(self) -> None:
         self.held: set[int] = set()
         self.dropped = 0
+        self.ends = 0
         self._next = 0
         """The first group that may be new."""
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """Return `message` if it is new to the trainer, else None."""
-        if isinstance(message, Announce) and not self._is_new(message.group):
-            self.dropped += 1  # a repeated frame of this run
-            return None
-        return message
+        is_new = self._is_new(message.group) if isinstance(message, Announce) else True
+        if isinstance(message, End):
+            is_new = message.number == self.ends
+        self.dropped += not is_new  # a repeated frame of this run
+        return message if is_new else None
 
     def accept(self, group: int) -> bool:
         """Record `group` as received; returns False if it was accepted before."""

@@ -30,6 +30,12 @@ class WeightsChange(Message, frozen=True, tag="set_weights"):
     from_epoch: int
 
 
+class GoOn(Message, frozen=True, tag="go_on"):
+    """The trainer wants the next loop over the stream, behind the End of that `number`."""
+
+    number: int
+
+
 class Stop(Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
@@ -52,7 +58,9 @@ class Run(Message, frozen=True):
 
 
 class End(Message, frozen=True, tag="end"):
-    """A stream has ended in all its epochs: there will be no more batches."""
+    """There are no more batches, unless the trainer wants another loop over a stream. `number`: counts these ends."""
+
+    number: int = 0
 
 
 Replaced = tuple[tuple[int, int], ...]
@@ -249,7 +257,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | WeightsChange | Stop
+ToAssembler = Release | WeightsChange | GoOn | Stop
 ToTrainer = Announce | Failure | End
 OfSlot = Fill | Postprocess
 """A task on the rows of a slot, as remote loaders get them."""
