@@ -75,6 +75,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/shard_rounds.py": ("workers/plan", "workers/scheduling/test_interleavings.py"),
     "workers/plan/plan.py": (
         "workers/plan",
+        "readers/test_batch_reader.py",
         "workers/scheduling/test_assembly.py",
         "workers/scheduling/test_interleavings.py",
     ),

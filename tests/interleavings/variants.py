@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.loading.drawing import Sampling
 from blobfeed.workers.order.epoch_order import SequentialOrder
+from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.order.shard_rounds import Shards
 from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.transport.packed import Packed
@@ -14,6 +16,9 @@ from blobfeed.workers.transport.packed import Packed
 SLOTS = 2
 SHARD_ROWS = (3, 1)
 """Rows that each shard of the stream has: the last batch of each is short."""
+
+DRAWN = ((5, 3, 4), (1,))
+"""Samples of epochs that a sampler draws: the last batch of the first one is short."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,10 @@ class Faults:
 
 @dataclass(frozen=True)
 class Variant:
-    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch."""
+    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch.
+
+    `loops`: over the stream. `drawn`: the samples of each epoch, if a sampler draws them.
+    """
 
     name: str
     faults: Faults = Faults()
@@ -40,6 +48,8 @@ class Variant:
     postprocess: bool = False
     affinity: bool = False
     stream: bool = False
+    loops: int = 1
+    drawn: tuple[tuple[int, ...], ...] = ()
     on_error: str = "raise"
     bad_group: int = -1
     may_fail: bool = False
@@ -49,7 +59,7 @@ class Variant:
             batch_size=self.rows,
             num_loaders=2,
             on_error=self.on_error,  # type: ignore[arg-type]
-            epochs=1,
+            epochs=len(self.drawn) or 1,
             last_batch="partial",
             timeout_s=1e-9,
         )
@@ -65,6 +75,9 @@ class Variant:
         }
         if self.stream:
             return SmallPlan(shards=Shards(len(SHARD_ROWS)), **common)
+        if self.drawn:
+            sampling = Sampling(sampler=Packed(None, ()), about=AboutSampler("sampler()"), samples=10)
+            return SmallPlan(sampling=sampling, **common)
         samples = self.batches * self.rows
         order = SmallOrder(samples, has_windows=self.affinity)
         return SmallPlan(order=order, **common)
@@ -112,7 +125,13 @@ VARIANTS = (
     Variant("a death, affinity", Faults(deaths=1), affinity=True),
     Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
     Variant("a death, stream", Faults(deaths=1), stream=True),
+    Variant("a death, two loops over a stream", Faults(deaths=1), stream=True, loops=2),
+    Variant("an interrupt and a repeated message, two loops", Faults(interrupts=1, repeats=1), stream=True, loops=2),
     Variant("a death, stream, postprocess", Faults(deaths=1), stream=True, postprocess=True),
+    Variant("a death, drawn", Faults(deaths=1), drawn=DRAWN),
+    Variant("two hangs, drawn", Faults(hangs=2), drawn=DRAWN, may_fail=True),
+    Variant("a repeated message, drawn", Faults(repeats=1), drawn=DRAWN),
+    Variant("a dismissed loader, drawn", Faults(dismissals=1), drawn=DRAWN),
     Variant("two hangs of one row", Faults(hangs=2), batches=1, may_fail=True),
     Variant("two hangs, one task a batch", Faults(hangs=2), batches=2, rows=1, may_fail=True),
     Variant("two hangs, replaced", Faults(hangs=2), batches=1, on_error="replace"),

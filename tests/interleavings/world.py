@@ -12,7 +12,7 @@ from __future__ import annotations
 import pickle
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -20,7 +20,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
+from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.scheduling.assembly import Assembly, Death, Reception
@@ -31,13 +33,15 @@ from blobfeed.workers.transport.messages import (
     BadRow,
     Done,
     Draw,
+    Drawn,
     End,
     Failure,
     Fill,
-    OfSlot,
+    GoOn,
     Postprocess,
     Ready,
     Release,
+    Run,
     Stop,
 )
 from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
@@ -134,6 +138,29 @@ class _Shared:
     errors: int = -2
 
 
+class DrawsFile:
+    """The shared file of drawn epochs, by the offset of each number; what was given back is gone."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+
+    def read(self, offset: int, count: int, _kind: type[np.int64] = np.int64) -> IndexArray:
+        places = range(offset, offset + 8 * count, 8)
+        _require(all(place in self.numbers for place in places), f"draws at {offset} are read, and are not there")
+        return np.array([self.numbers[place] for place in places], np.int64)
+
+    def write(self, offset: int, numbers: Sequence[int]) -> None:
+        places = range(offset, offset + 8 * len(numbers), 8)
+        written = dict(zip(places, numbers, strict=True))
+        same = all(self.numbers.get(place, number) == number for place, number in written.items())
+        _require(same, f"draws at {offset} are written over")
+        self.numbers |= written
+
+    def free(self, offset: int, size: int) -> None:
+        for place in range(offset, offset + size, 8):
+            del self.numbers[place]
+
+
 class SmallFeed(ProcessFeed):
     """The real one without processes: every wait ends at once."""
 
@@ -191,6 +218,8 @@ class World:
         faults = variant.faults
         self.plan = plan
         self.assembly = Assembly(plan)
+        self.file = DrawsFile()
+        self.assembly.schedule.use_file(self.file)
         self.batches, self.releases = Link(), Link()
         self.feed = SmallFeed(plan, self.batches, self.releases)
         self.loaders: dict[int, Loader] = {}
@@ -205,6 +234,9 @@ class World:
         self.next_loader = 1
         self.stopping = False
         self.over = ""
+        self.loops = 1
+        """The number of loops that have begun."""
+        self.is_between_loops = False
         self._start_missing()
         for number in list(self.results):
             self._result(number)
@@ -259,7 +291,9 @@ class World:
 
     def _events_of_trainer(self) -> Iterator[Event]:
         calls: list[Event] = [("release", group) for group in self.held]
-        if self.opened is not None:
+        if self.is_between_loops:
+            yield ("go_on",)
+        elif self.opened is not None:
             calls.append(("accept",))
         elif len(self.held) < SLOTS:
             calls.append(("receive",))
@@ -298,8 +332,6 @@ class World:
         for message in self.assembly.outbox:
             self.batches.send(message)
         self.assembly.outbox.clear()
-        if self.assembly.last is not None:
-            self.wanted = 0
 
     def _assign(self) -> None:
         for order in self.assembly.assignments(0.0):
@@ -308,7 +340,7 @@ class World:
             loader.inbox.append(order)
 
     def _start_missing(self) -> None:
-        while len(self.loaders) < self.wanted:
+        while self.assembly.last is None and len(self.loaders) < self.wanted:
             self.loaders[self.next_loader] = Loader()
             self.results[self.next_loader] = [Ready(self.next_loader)]
             self.next_loader += 1
@@ -348,10 +380,12 @@ class World:
     def _message(self) -> None:
         self._take_message(self.releases.frames.pop(0))
 
-    def _take_message(self, message: Release | Stop) -> None:
+    def _take_message(self, message: Release | GoOn | Stop) -> None:
         match message:
             case Release(group):
                 self.assembly.release(group)
+            case GoOn(end):
+                self.assembly.go_on(end)
             case Stop():
                 self.over = "stopped"
 
@@ -363,11 +397,12 @@ class World:
         if order.loader != number or order.number <= loader.last:
             return
         loader.last, loader.current = order.number, order
-        task = _rows_task(order)
         _require(
-            any(task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
-            f"loader {number} works on task {task.task}, which is not assigned to it",
+            any(order.task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
+            f"loader {number} works on task {order.task.task}, which is not assigned to it",
         )
+        if isinstance(task := order.task, Draw):
+            return
         _require(task.slot not in self.assembly.ledger._announced.values(), "a slot that the trainer has is written to")
         if not isinstance(task, Fill):
             group = next(held.group for held in self.assembly.ledger.assigned(number) if held.id == task.task)
@@ -376,8 +411,8 @@ class World:
             _require(cells == whole, f"postprocessing of group {group}: {cells}")
         for row in _rows(order):
             self.slots[task.slot][row] = None
-        writers = [(_rows_task(other.current).slot, _rows(other.current))
-                   for other in self.loaders.values() if other.current and not other.death]  # fmt: skip
+        writers = [(other.current.task.slot, _rows(other.current)) for other in self.loaders.values()
+                   if other.current and not other.death and not isinstance(other.current.task, Draw)]  # fmt: skip
         for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
             both = slot == other_slot and set(rows) & set(other_rows)
             _require(not both, f"two loaders write the same rows of slot {slot}")
@@ -386,7 +421,12 @@ class World:
         loader = self.loaders[number]
         order, loader.current = loader.current, None
         assert order is not None
-        task = _rows_task(order)
+        if isinstance(task := order.task, Draw):
+            loader.reported = task.task
+            samples = self.variant.drawn[task.epoch]
+            self.file.write(task.offset, samples)
+            self.results.setdefault(number, []).append(Done(number, task.task, 0, drawn=Drawn(len(samples))))
+            return
         cells = self.slots[task.slot]
         group = task.group if isinstance(task, Fill) else self._group_of(task.task)
         for row in _rows(order):
@@ -402,7 +442,14 @@ class World:
             if self.variant.stream:
                 (run,) = task.runs
                 stream_rows = min(run.rows, max(0, SHARD_ROWS[run.shard] - run.position))
+            if self.variant.drawn:
+                for run in task.runs:  # none for rows behind a short batch
+                    read = tuple(self.file.read(run.offset, run.rows).tolist())
+                    _require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
         self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
+
+    def _samples_of(self, run: Run) -> tuple[int, ...]:
+        return self.variant.drawn[run.epoch][run.position :][: run.rows]
 
     def _group_of(self, task: int) -> int:
         ledger = self.assembly.ledger
@@ -450,10 +497,21 @@ class World:
         except PipelineStalled as problem:
             raise Wrong(f"the trainer holds {list(self.held)} and is told: {problem}") from problem
         except BlobfeedError as problem:
-            self.over = "ended" if type(problem).__name__ == "EndOfData" else "failed"
+            ended = type(problem).__name__ == "EndOfData"
+            if ended:
+                in_loop = _drawn_batches(self.variant) if self.variant.drawn else _STREAM_BATCHES
+                _require(len(self.delivered) == self.loops * len(in_loop), f"the end came behind {self.delivered}")
+            if ended and self.loops < self.variant.loops:
+                self.is_between_loops = True
+                return
+            self.over = "ended" if ended else "failed"
             self._check_failure(problem)
             return
         self._look(self.opened)
+
+    def _go_on(self) -> None:
+        _require(self.feed.goes_on(), "the stream does not go on behind its end")
+        self.loops, self.is_between_loops = self.loops + 1, False
 
     def _check_failure(self, problem: BlobfeedError) -> None:
         _require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
@@ -467,14 +525,20 @@ class World:
         self.feed.accept(announce.group)
         self.held[announce.group] = announce
         (run,) = announce.runs
-        what = (run.epoch, run.shard, run.position, run.rows) if self.variant.stream else (announce.group,)
+        known = not (self.variant.stream or self.variant.drawn)
+        what = (announce.group,) if known else (run.epoch, run.shard, run.position, run.rows)
         _require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
-        if self.variant.stream:
+        if self.variant.drawn:
             _require(
-                self.delivered == _STREAM_BATCHES[: len(self.delivered)],
-                f"the stream gave {self.delivered}",
+                self.delivered == _drawn_batches(self.variant)[: len(self.delivered)],
+                f"the sampler gave {self.delivered}",
             )
+            samples = np.array(self._samples_of(run), np.int64)
+            _require(announce.indices == samples.tobytes(), f"other samples lie in {announce}")
+        elif self.variant.stream:
+            everything = [(epoch, *batch) for epoch in range(self.loops) for batch in _STREAM_BATCHES]
+            _require(self.delivered == everything[: len(self.delivered)], f"the stream gave {self.delivered}")
         else:
             _require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
 
@@ -544,9 +608,9 @@ class World:
     def at_end(self) -> bool:
         if self.over:
             return True
-        everything = len(_STREAM_BATCHES) if self.variant.stream else self.variant.batches
         idle = sorted(self.assembly.ledger._free) == list(range(SLOTS))
-        return not self.variant.stream and len(self.delivered) == everything and idle
+        known = not (self.variant.stream or self.variant.drawn)
+        return known and len(self.delivered) == self.variant.batches and idle
 
     def check(self) -> None:
         ledger = self.assembly.ledger
@@ -555,13 +619,17 @@ class World:
         slots = sorted([*ledger._free, *working, *complete, *ledger._announced.values()])
         _require(slots == list(range(SLOTS)), f"slots: {slots}")
         tasks: dict[int, list[Task]] = {group: [] for group in ledger._working}
+        draws = [task for task in _all_tasks(ledger) if task.draw is not None]
+        _require(len(draws) < 2, f"{len(draws)} epochs are being drawn")
         for task in _all_tasks(ledger):
+            if task.draw is not None:
+                continue
             _require(task.group in tasks, f"a task is open for group {task.group}, which is not being made")
             tasks[task.group].append(task)
         for number, group in ledger._working.items():
             _check_group(number, group.open_rows, tasks[number])
         struck = sum(getattr(self.variant.faults, what) - self.left[what] for what in ("deaths", "hangs"))
-        blamed = sum(task.deaths for of_group in tasks.values() for task in of_group)
+        blamed = sum(task.deaths for of_group in (*tasks.values(), draws) for task in of_group)
         _require(blamed <= struck, f"{struck} loaders have died, and tasks are blamed for {blamed} deaths")
         for number, loader in self.loaders.items():
             if loader.ready and number in ledger.loaders:
@@ -593,7 +661,10 @@ class World:
                 number = message.number - loader.last if loader else 0
                 return "order", rank.get(message.loader), max(0, number), told(message.task)
             if isinstance(message, Done):
-                return "done", rank.get(message.loader), task_rank[message.task], message.bad, message.stream_rows
+                return ("done", rank.get(message.loader), task_rank[message.task], message.bad, message.stream_rows,
+                        message.drawn)  # fmt: skip
+            if isinstance(message, Draw):
+                return "draw", task_rank[message.task], message.epoch, message.offset
             if isinstance(message, Ready):
                 return "ready", rank.get(message.loader)
             if isinstance(message, Fill):
@@ -609,11 +680,13 @@ class World:
                 return "announce", message.group, message.slot
             if isinstance(message, Release):
                 return "release", message.group
+            if isinstance(message, End | GoOn):
+                return type(message).__name__, message.number
             return type(message).__name__, task_rank[message.task] if isinstance(message, Postprocess) else None
 
         def of(task: Task | None) -> object:
             return task and (task_rank[task.id], task.group, task.slot, task.first_row, task.rows, task.affinity,
-                             task.deaths, task.suspicion, task.skip)  # fmt: skip
+                             task.deaths, task.suspicion, task.skip, task.draw)  # fmt: skip
 
         reception = feed._reception
         schedule: Any = self.assembly.schedule
@@ -638,11 +711,13 @@ class World:
             tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
             tuple(sorted(self.assembly._failures)),
             tuple(self.assembly._unreleased),
-            repr((schedule.rounds, schedule._groups)) if self.variant.stream else "",
+            repr((schedule.rounds, schedule._groups)) if self.variant.stream or self.variant.drawn else "",
+            tuple(self.file.numbers),
             tuple(map(told, self.batches.frames)),
             tuple(map(told, self.releases.frames)),
             tuple(feed._releasing), told(self.batches.kept), feed._failure is None,
-            tuple(sorted(reception.held)), reception._next,
+            tuple(sorted(reception.held)), reception._next, reception.ends, self.assembly._ends, self.loops,
+            self.is_between_loops,
             tuple(map(tuple, self.slots)), told(self.opened), tuple(self.held), len(self.delivered),
             tuple(sorted(self.delivered)), tuple(self.left.values()),
             self.copy and (self.copy[0], rank.get(self.copy[1]), told(self.copy[2])),
@@ -670,13 +745,9 @@ def is_fault(event: Event) -> bool:
     return interrupted or event[0] in FAULTS
 
 
-def _rows_task(order: Assignment) -> OfSlot:
-    assert not isinstance(order.task, Draw), "no variant has a sampler"
-    return order.task
-
-
 def _rows(order: Assignment) -> range:
-    task = _rows_task(order)
+    task = order.task
+    assert not isinstance(task, Draw)
     return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
 
 
@@ -695,9 +766,15 @@ def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
-_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 0, 2), (0, 1, 0, 1), (0, 0, 2, 1)]
-"""Epoch, shard, position and rows."""
-"""(epoch, shard, sequence, rows): the shards take turns."""
+_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 2), (1, 0, 1), (0, 2, 1)]
+"""Shard, position and rows of each batch of an epoch: the shards take turns."""
+
+
+def _drawn_batches(variant: Variant) -> list[tuple[int, ...]]:
+    """The epoch, 0, position and rows of each batch."""
+    lengths = [(epoch, len(samples)) for epoch, samples in enumerate(variant.drawn)]
+    size = variant.rows
+    return [(epoch, 0, first, min(size, rows - first)) for epoch, rows in lengths for first in range(0, rows, size)]
 
 
 def _quietly(call: Callable[[], None]) -> None:

@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from blobfeed.workers.order.drawn_order import DrawnOrder
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.scheduling.assembly import Assembly, Reception
 from blobfeed.workers.scheduling.ledger import Evidence, Ledger, Task
-from blobfeed.workers.transport.messages import Announce, Release
+from blobfeed.workers.transport.messages import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
 
 from tests.interleavings.explore import explore
-from tests.interleavings.variants import VARIANTS, Faults, Variant
+from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant
 
 _QUICK = 200
 """States of each variant that every test run looks at; `make faults` looks at all."""
@@ -228,12 +229,71 @@ def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatc
     patch.setattr(ProcessFeed, "_send_releases", lambda _feed: None)
 
 
+def _an_epoch_is_requested_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.wanted
+
+    def wrong(order: DrawnOrder, epoch: int) -> Draw | None:
+        order._asked = None
+        return right(order, epoch)
+
+    patch.setattr(DrawnOrder, "wanted", wrong)
+
+
+def _the_draw_of_a_dead_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back
+
+    def wrong(ledger: Ledger, task: Task) -> None:
+        if task.draw is None:
+            right(ledger, task)
+
+    patch.setattr(Ledger, "_put_back", wrong)
+
+
+def _draws_are_given_back_while_rows_are_made_by_them(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.free
+    patch.setattr(DrawnOrder, "free", lambda order, epoch, _in_use: right(order, epoch, None))
+
+
+def _an_epoch_is_drawn_over_the_one_before(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.note_drawn
+
+    def wrong(order: DrawnOrder, draw: Draw, answer: Drawn) -> None:
+        right(order, draw, answer)
+        order._file_end = 0
+
+    patch.setattr(DrawnOrder, "note_drawn", wrong)
+
+
+def _a_repeated_end_ends_the_next_loop(patch: pytest.MonkeyPatch) -> None:
+    right = Reception.wants
+
+    def wrong(reception: Reception, message: ToTrainer) -> Announce | Failure | End | None:
+        return message if isinstance(message, End) else right(reception, message)
+
+    patch.setattr(Reception, "wants", wrong)
+
+
+def _releases_behind_the_end_of_a_loop_are_lost(patch: pytest.MonkeyPatch) -> None:
+    right = ProcessFeed._send_releases
+
+    def wrong(feed: ProcessFeed) -> None:
+        receiver: Any = feed._receiver
+        if isinstance(receiver.kept, End):
+            feed._releasing.clear()
+        right(feed)
+
+    patch.setattr(ProcessFeed, "_send_releases", wrong)
+
+
 Mistake = Callable[[pytest.MonkeyPatch], None]
 
 _DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
 _REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
 _INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
+_DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
+_DRAWN_ONCE = Variant("mistakes: drawn, a death", Faults(deaths=1), rows=1, drawn=((5,),))
+_LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, loops=2)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
 
 MISTAKES: list[tuple[Mistake, Variant]] = [
@@ -268,6 +328,12 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_a_repeated_message_counts, _REPEAT),
     (_an_interrupted_release_is_forgotten, _INTERRUPT),
     (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
+    (_an_epoch_is_requested_again_and_again, _DRAWN),
+    (_the_draw_of_a_dead_loader_is_forgotten, _DRAWN_ONCE),
+    (_draws_are_given_back_while_rows_are_made_by_them, _DRAWN),
+    (_an_epoch_is_drawn_over_the_one_before, _DRAWN),
+    (_a_repeated_end_ends_the_next_loop, _LOOPS),
+    (_releases_behind_the_end_of_a_loop_are_lost, replace(_LOOPS, name="mistakes: loops", faults=Faults())),
 ]
 
 
