@@ -206,23 +206,23 @@ class BatchReader(Closing):
                 "this loop is over: another loop over the same reader has begun, or a state was loaded; for two loops "
                 "at a time use two readers"
             )
-        if self._span is None or self._span.loop is not loop:
-            self._begin(loop)
-        batches, end = self._batches, self._span and self._span.end
-        if end is None:
+        span, batches = self._span, self._batches
+        if span is None or span.loop is not loop:
+            span = self._begin(loop)
+        if span.end is None:
             return batches.next(into)
-        if batches.delivery.progress.epoch >= end:
+        if batches.delivery.progress.epoch >= span.end:
             return None
         try:
             return batches.next(into)
         except EndOfData:  # of a stream's loop
-            if batches.delivery.progress.taken > self._span.taken:
+            if batches.delivery.progress.taken > span.taken:
                 return None
         # A state of a stream that was saved behind a loop's last batch, before it was known to be the last.
         self._begin(loop)
         return self._next(loop, into)
 
-    def _begin(self, loop: object) -> None:
+    def _begin(self, loop: object) -> _Span:
         if self._warns_of_other_ranks:
             self._warns_of_other_ranks = False
             warn_of_other_ranks()
@@ -230,7 +230,8 @@ class BatchReader(Closing):
         if end is not None and progress.epoch < end and not (self._batches.goes_on(end) or self._skipped_to(end)):
             self._batches.go_to(progress.plan_from(end))
         progress = self._batches.delivery.progress
-        self._span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
+        self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
+        return span
 
     def _skipped_to(self, end: int) -> bool:
         """Skip the batches before epoch `end`; returns False if starting other loaders there takes less time."""

@@ -76,7 +76,8 @@ class Variant:
         if self.stream:
             return SmallPlan(shards=Shards(len(SHARD_ROWS)), **common)
         if self.drawn:
-            sampling = Sampling(sampler=Packed(None, ()), about=AboutSampler("sampler()"), samples=10)
+            sampler: Packed[Any] = Packed(None, ())
+            sampling = Sampling(sampler=sampler, about=AboutSampler("sampler()"), samples=10)
             return SmallPlan(sampling=sampling, **common)
         samples = self.batches * self.rows
         order = SmallOrder(samples, has_windows=self.affinity)

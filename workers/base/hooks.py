@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from traceback import format_exception_only
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -206,25 +205,3 @@ def plain_array(value: object, name: str, what: str) -> AnyArray:
 def _is_float32(value: float) -> bool:
     with np.errstate(over="ignore"):
         return float(np.float32(value)) == value
-
-
-class exceptions_only:  # noqa: N801 - as contextlib's are named
-    """Turns an exception of user code that is no Exception into a HookError.
-
-    A KeyboardInterrupt comes from the hook itself here, since Ctrl-C does not reach a loader. It would end the process
-    with nothing but an exit code. A SystemExit passes through, since it asks for that end.
-    """
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        """Enter the block; nothing to prepare."""
-
-    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
-        if error is not None and not isinstance(error, Exception | SystemExit):
-            text = "".join(format_exception_only(error)).strip()
-            raise HookError(f"{text} (user code in a loader raised it; it is no Exception)") from error
-
-
-class HookError(Exception):
-    """User code raised an exception that is no Exception. It is the cause, and the message begins with its name."""

@@ -17,10 +17,10 @@ import time
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from traceback import format_exception_only
 
 import zmq
 
-from ..base.hooks import exceptions_only
 from ..loading.worker import Worker, Workplace
 from ..transport import links
 from ..transport.error_channel import describe, send_exception, summary_of
@@ -99,6 +99,28 @@ def settle() -> None:
     keep_freed_memory()
     if cv2 := sys.modules.get("cv2"):
         cv2.setNumThreads(1)
+
+
+class exceptions_only:  # noqa: N801 - as contextlib's are named
+    """Turns an exception of user code that is no Exception into a HookError.
+
+    A KeyboardInterrupt comes from the hook itself here, since Ctrl-C does not reach a loader. It would end the process
+    with nothing but an exit code. A SystemExit passes through, since it asks for that end.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        """Enter the block; nothing to prepare."""
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and not isinstance(error, Exception | SystemExit):
+            text = "".join(format_exception_only(error)).strip()
+            raise HookError(f"{text} (user code in a loader raised it; it is no Exception)") from error
+
+
+class HookError(Exception):
+    """User code raised an exception that is no Exception. It is the cause, and the message begins with its name."""
 
 
 class Tasks:

@@ -25,13 +25,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..base.files import AnotherHost, be_another_host
-from ..base.hooks import exceptions_only
 from ..base.keys import blake2b
 from ..base.specs import IndexArray
 from ..loading.worker import Worker, Workplace
 from ..plan.plan import Plan
 from ..plan.trial import make_one_sample
-from ..processes.loader import settle
+from ..processes.loader import exceptions_only, settle
 from ..transport.error_channel import FRAME_BYTES, Levels, describe, log_to_trainer, send_exception, summary_of, waiting
 from ..transport.messages import BadRow, Fill, OfSlot, Postprocess
 from ..transport.ring import SlotLayout

@@ -13,11 +13,14 @@ A frame is the number of bytes that follow, 8 bytes of keyed BLAKE2b over the me
 The key reaches our own processes over an inherited descriptor. So a frame of a stranger, or one that was changed on its
 way, is recognised and dropped. A replayed frame repeats what is done, and the ledger drops it. Sealing costs about a
 microsecond a message.
+
+Who waits at links has a deadline, by a clock that stands still while the whole job is suspended.
 """
 
 from __future__ import annotations
 
 import errno
+import math
 import mmap
 import os
 import shutil
@@ -50,6 +53,11 @@ MOST_AT_ONCE = 1000
 _PREFIX = "blobfeed-"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _YOUNG_S = 60.0
+
+LONGEST_WAIT_S = 0.5
+"""The longest wait between two looks at the clock. A wait of a second or more would count as a suspension."""
+
+_LONGEST_STEP_S = 1.0
 _ADVICE = "set TMPDIR to a writable directory with a short path"
 
 _M = TypeVar("_M")
@@ -240,3 +248,34 @@ def _length_of(frame: bytes | memoryview) -> int:
 
 def _digest(body: bytes | memoryview, key: bytes) -> bytes:
     return blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()
+
+
+class AwakeClock:
+    """A monotonic clock in seconds that does not count the time in which this process was suspended.
+
+    It advances at most one second per look. A longer gap between two looks counts as a suspension and adds nothing: a
+    task may have been about to end when it began. Between two looks the clock stands still. So a task that starts just
+    before a suspension still has its full time.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at = time.monotonic()
+        self._lost_s = 0.0
+        self._woke_at = -math.inf
+
+    @property
+    def now(self) -> float:
+        """The time of the last look."""
+        return self._looked_at - self._lost_s
+
+    def look(self) -> float:
+        """Advance the clock and return `now`."""
+        before, self._looked_at = self._looked_at, time.monotonic()
+        if (gap_s := self._looked_at - before) > _LONGEST_STEP_S:
+            self._lost_s += gap_s
+            self._woke_at = self._looked_at
+        return self.now
+
+    def time_of(self, moment: float) -> float:
+        """Convert a `moment` of time.monotonic; one before the last suspension becomes the end of that suspension."""
+        return max(moment, self._woke_at) - self._lost_s
