@@ -201,7 +201,7 @@ class LoaderPool:
         status.end()
         self._free_lines.append(member.line)
         self._board.add(Count.LOADERS, -1)
-        how, evidence = event.how, evidence_of(event)
+        how, evidence = event.how, Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE
         if member.kill_reason:
             how, evidence = f"{how} by us: {member.kill_reason}", Evidence.HUNG
         return Death(event.loader, last, how, member.ready, member.dismissed, evidence)
@@ -232,8 +232,3 @@ class LoaderPool:
         # The pause grows, since memory may be short for a while. Its exponent is bounded: hundreds may die at once.
         pause_s = min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(deaths - 3, 5))
         self._next_start = now + (pause_s if deaths > _PROMPT else 0)
-
-
-def evidence_of(event: LoaderEnded) -> Evidence:
-    """Return the evidence of a loader's end against its task."""
-    return Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE
