@@ -1,15 +1,14 @@
-"""`import blobfeed.caffe as caffe` in scripts, and `import caffe` in Python layers, each in a process of its own."""
+"""`import blobfeed.caffe as caffe` in scripts, and `import caffe` in Python layers, each in a fork of one process."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from .support.forks import Forks, forks_with
 from .support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
 
 LOSS = """
@@ -46,19 +45,23 @@ NET = SMALL_NET.replace(
 )
 
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with forks_with("torch", "h5py", "blobfeed.cli", "blobfeed.trainer.solving.solver") as forks:
+        yield forks
 
 
-def run(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
-    words = [sys.executable, "-P", *map(str, arguments)]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False, env=ENVIRONMENT)
+def command(forks: Forks, folder: Path, *arguments: str) -> str:
+    ended, output, errors = forks.run(folder, "", *arguments)
+    assert ended == 0, errors
+    return output
 
 
-def script(folder: Path, text: str) -> str:
+def script(forks: Forks, folder: Path, text: str) -> str:
     (folder / "script.py").write_text(textwrap.dedent(text))
-    done = run(folder, "script.py")
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    ended, output, errors = forks.run(folder, folder / "script.py")
+    assert ended == 0, errors
+    return output
 
 
 @pytest.fixture
@@ -68,18 +71,16 @@ def project(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_python_layers_that_import_caffe_train_as_they_are(project: Path) -> None:
-    done = run(project, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
-    assert done.returncode == 0, done.stderr
-    last = done.stdout.splitlines()[-1]
+def test_python_layers_that_import_caffe_train_as_they_are(forks: Forks, project: Path) -> None:
+    last = command(forks, project, "train", "--solver", "solver.prototxt").splitlines()[-1]
     assert float(last.partition("loss = ")[2].partition(",")[0]) < 0.25
-    weights = project / "solver_iter_30.pt"
-    tested = run(project, "-m", "blobfeed", "test", "--model", "net.prototxt", "--weights", weights)
-    assert "loss = " in tested.stdout, tested.stderr
+    tested = ("test", "--model", "net.prototxt", "--weights", "solver_iter_30.pt")
+    assert "loss = " in command(forks, project, *tested)
 
 
-def test_a_script_and_its_layers_see_the_same_caffe(project: Path) -> None:
+def test_a_script_and_its_layers_see_the_same_caffe(forks: Forks, project: Path) -> None:
     said = script(
+        forks,
         project,
         """
         import os
@@ -104,7 +105,7 @@ def test_a_script_and_its_layers_see_the_same_caffe(project: Path) -> None:
     assert said.splitlines()[1:] == ["True True", "25 (1,) 1", "True 0 1"]
 
 
-def test_a_real_caffe_is_not_hidden(project: Path) -> None:
+def test_a_real_caffe_is_not_hidden(forks: Forks, project: Path) -> None:
     (project / "caffe").mkdir()
     code = f"""
         import sys
@@ -112,22 +113,21 @@ def test_a_real_caffe_is_not_hidden(project: Path) -> None:
         import blobfeed.caffe as ours, caffe
         print(caffe is ours, hasattr(caffe, "real"))
     """
-    assert script(project, code) == "True False\n"  # the folder has nothing to import
+    assert script(forks, project, code) == "True False\n"  # the folder has nothing to import
     (project / "caffe" / "__init__.py").write_text("real = True")
-    assert script(project, code) == "False True\n"
+    assert script(forks, project, code) == "False True\n"
 
 
-def test_a_data_layer_may_import_caffe(tmp_path: Path) -> None:
+def test_a_data_layer_may_import_caffe(forks: Forks, tmp_path: Path) -> None:
     write_project(tmp_path, net=NET)
     (tmp_path / "distance.py").write_text(LOSS)
     batches = tmp_path / "batches.py"
     batches.write_text("import caffe\n" + batches.read_text().replace("class Batches:", "class Batches(caffe.Layer):"))
-    done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
-    assert done.returncode == 0, done.stderr
+    command(forks, tmp_path, "train", "--solver", "solver.prototxt")
 
 
 @pytest.mark.parametrize("folder", [False, True])
-def test_loaders_take_a_module_that_imports_caffe(tmp_path: Path, folder: bool) -> None:
+def test_loaders_take_a_module_that_imports_caffe(forks: Forks, tmp_path: Path, folder: bool) -> None:
     if folder:  # perhaps with Caffe's sources: nothing to import
         (tmp_path / "caffe").mkdir()
     (tmp_path / "mine.py").write_text(
@@ -157,13 +157,12 @@ layer {
 }
 """
     write_project(tmp_path, net=ours + SMALL_NET[SMALL_NET.index('layer {\n  name: "ip1"') :])
-    done = run(tmp_path, "-m", "blobfeed", "train", "--solver", "solver.prototxt")
-    assert done.returncode == 0, done.stderr
+    command(forks, tmp_path, "train", "--solver", "solver.prototxt")
 
 
-def test_the_script_in_the_documentation_runs(tmp_path: Path) -> None:
+def test_the_script_in_the_documentation_runs(forks: Forks, tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "docs" / "trainer.md").read_text()
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
     (code,) = (block for block in blocks if "blobfeed.caffe" in block)
-    assert " [0.25 0.25 0.25 0.25]]\n" in script(tmp_path, code)
+    assert " [0.25 0.25 0.25 0.25]]\n" in script(forks, tmp_path, code)
     assert (tmp_path / "small.caffemodel").exists()

@@ -1,4 +1,5 @@
-"""Every Python block of README.md and docs/ runs as it is written, in a folder with the files that it names.
+"""Every Python block of README.md and docs/ runs as it is written, in a folder with the files that it names; and so do
+the examples of frameworks, in the same processes.
 
 A block is a program of its own. `<!-- continues -->` on the line before it puts the block before it in front;
 `<!-- not run: reason -->` leaves it out.
@@ -6,23 +7,18 @@ A block is a program of its own. `<!-- continues -->` on the line before it puts
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
+from .support.forks import Forks, forks_with
 from .support.pictures import encoded, picture, write_list
-from .support.waiting import readable
 
 ROOT = Path(__file__).resolve().parent.parent
 _MARKED_BLOCK = re.compile(
@@ -118,78 +114,57 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_FORKS = """
-import atexit, os, runpy, sys, traceback
-import blobfeed.readers.batch_reader, h5py, keras
-
-for line in sys.stdin:
-    program = line.rstrip()
-    child = os.fork()
-    if not child:
-        output = os.open(f"{program}.output", os.O_WRONLY | os.O_CREAT)
-        for stream, other in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
-            os.dup2(other, stream)
-        ended = 1
-        try:
-            sys.argv = [program]
-            runpy.run_path(program, run_name="__main__")
-            ended = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            atexit._run_exitfuncs()
-            os._exit(ended)  # to tear down Keras and what is under it would take two seconds
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
-"""
-"""A main script that runs others in forks of itself: to import Keras, and torch or TensorFlow with it, takes longer
-than most blocks do."""
+_IMPORTED = ("blobfeed.readers.batch_reader", "h5py", "keras")
 
 
 @pytest.fixture(scope="module")
-def over_torch(files: Path) -> Iterator[subprocess.Popen[str]]:
-    yield from _forking(files, "torch")
+def over_torch() -> Iterator[Forks]:
+    with forks_with(*_IMPORTED, KERAS_BACKEND="torch") as forks:
+        yield forks
 
 
 @pytest.fixture(scope="module")
-def over_tensorflow(files: Path) -> Iterator[subprocess.Popen[str]]:
+def over_tensorflow() -> Iterator[Forks]:
     """TensorFlow must not find torch beside it: see tests/support/own_process.py."""
-    yield from _forking(files, "tensorflow")
-
-
-def _forking(files: Path, framework: str) -> Iterator[subprocess.Popen[str]]:
-    # One thread: those that wait for work spin, and take the time of others.
-    environment = {**os.environ, "KERAS_BACKEND": framework, "TF_CPP_MIN_LOG_LEVEL": "3", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", _FORKS]
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "start_new_session": True}
-    with subprocess.Popen(command, cwd=files, env=environment, **pipes) as process:
-        try:
-            yield process
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # a block that hangs is in the group, too
+    with forks_with(*_IMPORTED, KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3") as forks:
+        yield forks
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "TensorFlow" not in block.code], ids=str)
-def test_a_block_runs_as_it_is_written(files: Path, over_torch: subprocess.Popen[str], block: Block) -> None:
+def test_a_block_runs_as_it_is_written(files: Path, over_torch: Forks, block: Block) -> None:
     _run(block, files, over_torch)
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if "TensorFlow" in block.code], ids=str)
-def test_a_block_of_tensorflow_runs_as_it_is_written(
-    files: Path, over_tensorflow: subprocess.Popen[str], block: Block
-) -> None:
+def test_a_block_of_tensorflow_runs_as_it_is_written(files: Path, over_tensorflow: Forks, block: Block) -> None:
     _run(block, files, over_tensorflow)
 
 
-def _run(block: Block, files: Path, forks: subprocess.Popen[str]) -> None:
+def _run(block: Block, files: Path, forks: Forks) -> None:
     program = files / f"{block.page.removesuffix('.md')}_{block.line}.py"
     # Not every machine has a GPU.
     code = block.code.replace('device="cuda"', 'device="cpu"')
     code = code.replace("torch.cuda.CUDAGraph()", "Graph()").replace("torch.cuda.graph(graph)", "graph")
     program.write_text(_AROUND_IT + code)
-    assert forks.stdout is not None
-    print(program, file=forks.stdin, flush=True)
-    if not readable(forks.stdout.fileno(), 200):
-        forks.kill()  # the next blocks would wait for this one, too
-        pytest.fail(f"{block} goes on and on")
-    ended, said = int(forks.stdout.readline()), Path(f"{program}.output").read_text()
-    assert ended == 0, f"{block}: {said[-3000:]}"
+    ended, output, errors = forks.run(files, program)
+    assert ended == 0, f"{block}: {(output + errors)[-3000:]}"
+
+
+@pytest.mark.parametrize("example", ["torch", "keras", "feedback"])
+def test_an_example_over_torch_tells_digits_apart(tmp_path: Path, over_torch: Forks, example: str) -> None:
+    found = _percentages(example, tmp_path, over_torch)
+    if example == "feedback":
+        without, with_feedback = found
+        assert with_feedback > without + 1
+    else:
+        assert found[-1] > 94
+
+
+def test_the_example_of_tensorflow_tells_digits_apart(tmp_path: Path, over_tensorflow: Forks) -> None:
+    assert _percentages("tensorflow", tmp_path, over_tensorflow)[-1] > 94
+
+
+def _percentages(example: str, folder: Path, forks: Forks) -> list[float]:
+    ended, output, errors = forks.run(folder, ROOT / "prototxt_examples" / f"{example}_digits" / "train.py")
+    assert ended == 0, errors
+    return [float(found) for found in re.findall(r"([\d.]+)% of (?:450|the) test digits right", output)]

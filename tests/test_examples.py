@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import importlib.util
 import re
@@ -60,19 +61,26 @@ def losses(solver: Solver, steps: int) -> list[float]:
     return [float(solver.step()) for _ in range(steps)]
 
 
-def test_digits_are_told_apart(tmp_path: Path) -> None:
-    output = train("digits")
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The snapshot of a trained net, and what its training printed."""
+    folder = tmp_path_factory.mktemp("digits")
+    with contextlib.chdir(folder):
+        output = train("digits")
+    return folder / "runs" / "digits_iter_630.pt", output
+
+
+def test_digits_are_told_apart(digits: tuple[Path, str]) -> None:
+    weights, output = digits
     assert last_scores(output)["accuracy"] >= 0.97
     assert "snapshot: runs/digits_iter_630.pt" in output
-    weights = str(tmp_path / "runs" / "digits_iter_630.pt")
     model = str(EXAMPLES / "digits" / "net.prototxt")
-    result = CliRunner().invoke(app, ["test", "--model", model, "--weights", weights, "--iterations", "9"])
+    result = CliRunner().invoke(app, ["test", "--model", model, "--weights", str(weights), "--iterations", "9"])
     assert result.stdout.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
 
 
-def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(tmp_path: Path) -> None:
-    train("digits")
-    convert(tmp_path / "runs" / "digits_iter_630.pt", tmp_path / "digits.caffemodel")
+def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(tmp_path: Path, digits: tuple[Path, str]) -> None:
+    convert(digits[0], tmp_path / "digits.caffemodel")
     script = EXAMPLES / "parity_digits" / "train.py"
     loop = script.read_text().partition("torch.manual_seed(1)\n")[2]
     assert len(loop.splitlines()) <= 25

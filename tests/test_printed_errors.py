@@ -1,14 +1,11 @@
-"""Lines on standard error of forty mistakes that newcomers make, each in a process of its own.
+"""Lines on standard error of forty mistakes that newcomers make, each in a fork of one process.
 
 Short programs, a layer in the harness, the trainer and other commands. `pytest -rP` prints the figure.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -16,6 +13,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
+from .support.forks import forks_with
 from .support.pictures import encoded, picture
 
 MEDIAN, MOST = 12, 30
@@ -100,36 +98,27 @@ COMMANDS = (
 )
 
 
-def mistakes(folder: Path) -> list[tuple[list[str], str]]:
-    """Write the programs and nets; return each mistake's command, and a word that its error must say."""
-    found: list[tuple[list[str], str]] = []
-
-    def program(text: str, word: str) -> None:
-        path = folder / f"program_{len(found)}.py"
-        path.write_text(text)
-        found.append(([sys.executable, str(path)], word))
-
+def mistakes() -> Iterator[tuple[str, list[str], str]]:
+    """Write nets; yield the program of each mistake, or the command's arguments, and a word that the error must say."""
     for arguments, word in READ:
-        program(READER.format(arguments=arguments, hook="return sample", loop="next(iter(reader))"), word)
+        yield READER.format(arguments=arguments, hook="return sample", loop="next(iter(reader))"), [], word
     for arguments, hook, loop, word in LOOPED:
-        decodes = "'x.h5', batch_size=4, num_loaders=1, decode=decode"
-        given = decodes if arguments == "decode" else arguments
-        program(READER.format(arguments=given, hook=hook or "return sample", loop=loop), word)
+        given = "'x.h5', batch_size=4, num_loaders=1, decode=decode" if arguments == "decode" else arguments
+        yield READER.format(arguments=given, hook=hook or "return sample", loop=loop), [], word
     for signature, more, word in HARNESSED:
-        program(HARNESS.format(signature=signature, more=more), word)
-    blobfeed = [sys.executable, "-m", "blobfeed"]
-    for right, wrong, word in TRAINED:
-        net = folder / f"net_{len(found)}.prototxt"
-        net.write_text(NET.replace(right, wrong))
-        solver = net.with_name(f"solver_{len(found)}.prototxt")
-        solver.write_text(f'net: "{net.name}" base_lr: 0.1 lr_policy: "fixed" max_iter: 3')
-        found.append(([*blobfeed, "train", "--solver", solver.name], word))
-    found.extend(([*blobfeed, *command.split()], word) for command, word in COMMANDS)
-    return found
+        yield HARNESS.format(signature=signature, more=more), [], word
+    for number, (right, wrong, word) in enumerate(TRAINED):
+        Path(f"net_{number}.prototxt").write_text(NET.replace(right, wrong))
+        solver = f'net: "net_{number}.prototxt" base_lr: 0.1 lr_policy: "fixed" max_iter: 3'
+        Path(f"solver_{number}.prototxt").write_text(solver)
+        yield "", ["train", "--solver", f"solver_{number}.prototxt"], word
+    for command, word in COMMANDS:
+        yield "", command.split(), word
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
     labels = np.arange(8)
     for name, rows in (("x", 8), ("unequal", 7)):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
@@ -146,27 +135,16 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_forty_mistakes_print_twelve_lines_at_the_median_and_thirty_at_most(folder: Path) -> None:
-    def printed(mistake: tuple[list[str], str]) -> str:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
-        run = subprocess.run(
-            mistake[0],
-            cwd=folder,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-        assert run.returncode in (1, 2), (mistake, run.stderr)
-        return run.stderr.rstrip()
-
-    made = mistakes(folder)
-    with ThreadPoolExecutor(3) as pool:
-        texts = list(pool.map(printed, made))
+    made, texts = list(mistakes()), []
+    with forks_with("blobfeed.readers.batch_reader", "blobfeed.cli", "h5py", "torch", COLUMNS="80") as forks:
+        for number, (program, arguments, _) in enumerate(made):
+            (path := folder / f"program_{number}.py").write_text(program)
+            ended, _, errors = forks.run(folder, path if program else "", *arguments)
+            assert ended in (1, 2), (program, arguments, errors)
+            texts.append(errors.rstrip())
     lines = [len(text.splitlines()) for text in texts]
     print(f"{len(made)} mistakes: {median(lines)} lines on standard error at the median, {max(lines)} at most")
     assert len(made) == 40
-    assert [text for (_, word), text in zip(made, texts, strict=True) if word not in text] == []
+    assert [text for (*_, word), text in zip(made, texts, strict=True) if word not in text] == []
     assert median(lines) <= MEDIAN
     assert max(lines) <= MOST, max(texts, key=lambda text: text.count("\n"))
