@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
+from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
 from blobfeed.readers.batch_reader import BatchReader
 
@@ -80,6 +81,10 @@ class ByteOrder(Enum):
     BIG = ">"
 
 
+def in_order(_self: object, epoch: int, samples: int, rng: np.random.Generator) -> range:
+    return range(samples)
+
+
 def three(shard: int, shards: int) -> list[float]:
     return [float(shard), 2.5, 3.5]
 
@@ -98,6 +103,7 @@ SCENARIOS: dict[str, Scenario] = {
     "more rows than can be counted": layer(batch_size=10**12),
     "more rows than a number holds": layer(batch_size=10**30),
     "a bottom": over(lambda harness: harness.layer.setup(BlobVector([Blob()]), BlobVector([Blob(), Blob()]))),
+    "a reshape without a setup": lambda _: make_layer(MultiProcessInputLayer, "", 0).reshape(*[BlobVector([])] * 2),
     "no mapping": text(MultiProcessInputLayer, "3"),
     "a phase of torch": lambda folder: LayerHarness(MultiProcessInputLayer, {}, phase="train"),
     "an attribute that cannot be sent": layer(HasALock, num_loaders=1),
@@ -106,6 +112,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a label that float32 cannot hold": holding(data=np.zeros((4, 2)), label=np.array([1, 2**24, 2**24 + 1, 4])),
     "a value beyond float32": holding(data=np.array([[1, 1], [1, 1], [1, 1e300], [1, 1]]), label=np.arange(4)),
     "a setting that is taken": layer(type("Clashes", (MultiProcessInputLayer,), {"extra_parameters": {"seed": 1}})),
+    "two samplers": layer(type("Own", (MultiProcessInputLayer,), {"sampler": in_order}), sampler={"draws": 3}),
     "a word for a whole number": extra(2, odd="far"),
     "a fraction for a whole number": extra(2, odd=1.5),
     "a list for a number": extra(2, gain=[1]),

@@ -10,7 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import FetchOrderError, ParameterError
+from blobfeed.workers.base.errors import FetchOrderError
 from numpy.typing import NDArray
 
 torch = pytest.importorskip("torch")
@@ -149,13 +149,6 @@ def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str, m
         np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() + 1)
 
 
-def test_a_postprocess_that_cannot_be_sent_is_named(path: str) -> None:
-    function = Locking()
-    function.lock = threading.Lock()
-    with pytest.raises(ParameterError, match="postprocess hook 'Locking' cannot be sent to the loaders"):
-        AsyncReader(hdf5_path=path, postprocess=function)
-
-
 def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -> None:
     def scaled(data: NDArray[np.float32], rng: float = 3) -> NDArray[np.float32]:
         return data * np.float32(rng)
@@ -195,8 +188,3 @@ def test_a_state_counts_what_was_got_and_not_what_was_asked_for(path: str) -> No
         resumed.load_state_dict(state)
         rest = [labels for _, labels in epoch(resumed)]
     assert [labels.tolist() for labels in rest] == [labels.tolist() for labels in whole[1:]]
-
-
-def test_a_missing_path_is_an_error() -> None:
-    with pytest.raises(ParameterError, match="'hdf5_path' is missing"):
-        AsyncReader(batch_size=3)

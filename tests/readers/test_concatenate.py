@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import SampleError, UnequalShapesError
 from blobfeed.workers.base.specs import AnyArray
 
 COUNTS = np.array([2, 0, 3, 1, 4, 1, 0, 0, 2, 5])
@@ -32,19 +31,6 @@ GIVEN: dict[str, Any] = {
     "epochs": 1,
     "concatenate": "boxes",
 }
-
-
-@pytest.mark.parametrize("first_has_boxes", [True, False])
-def test_an_empty_list_of_boxes_is_told_its_shape(first_has_boxes: bool) -> None:
-    def decode(sample: Any, rng: Any) -> Any:
-        return {"boxes": [[0.5] * 4] * ((sample.index < 3) == first_has_boxes)}
-
-    given: dict[str, Any] = {"decode": decode, "concatenate": "boxes", "max_rows": 5, "batch_size": 4, "num_loaders": 0}
-    with BatchReader({"arrays": {"data": np.arange(8)}}, **given) as reader, pytest.raises(SampleError) as caught:
-        next(iter(reader))
-    shape, most, axes = ("(0,)", "(5, 4)", 2) if first_has_boxes else ("(1, 4)", "(5,)", 1)
-    assert f"has the shape {shape}, and the declared maximum is {most}: expected {axes} axes" in str(caught.value)
-    assert "bring it to (0, 4) by .reshape" in str(caught.value)
 
 
 @pytest.mark.parametrize("options", [{"copy": True}, {"copy": False}, {"device": "cpu"}])
@@ -104,23 +90,3 @@ def test_regions_of_one_number_need_no_maximum_and_mean_and_scale_count_their_ch
     mean, scale = (np.array(values, np.float32).reshape(3, 1, 1) for values in ([1, 2, 3], [1, 0.5, 0.25]))
     np.testing.assert_array_equal(batch["crops"], (crops[:3].reshape(6, 3, 4, 4) - mean) * scale)
     assert batch["crops_samples"].tolist() == [0, 0, 1, 1, 2, 2]
-
-
-def test_more_rows_than_declared_name_the_sample() -> None:
-    with (
-        BatchReader(SOURCE, decode=decode, max_rows=4, **GIVEN) as reader,
-        pytest.raises(SampleError, match=r"sample 9.*\(5, 5\) does not fit the declared maximum \(4, 5\)"),
-    ):
-        list(reader)
-
-
-def test_other_axes_must_agree() -> None:
-    def wider(sample: Any, rng: Any) -> object:
-        return {"boxes": np.zeros((2, 4 + sample.index % 2), np.float32)}
-
-    given: dict[str, Any] = {"max_shapes": {"boxes": [2, 5]}, **GIVEN}
-    with (
-        BatchReader(SOURCE, decode=wider, **given) as reader,
-        pytest.raises(UnequalShapesError, match=r"samples 0 and 1 .* \(2, 4\) and \(2, 5\): only the first axis"),
-    ):
-        list(reader)

@@ -13,7 +13,6 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SourceError
 from blobfeed.workers.base.specs import IndexArray, NamedRows
 
 torch = pytest.importorskip("torch")
@@ -209,29 +208,3 @@ def test_a_transform_is_run_where_the_item_is_read(archive: Path) -> None:
 def test_chosen_labels_only_and_none_at_all(archive: Path) -> None:
     assert set(H5Dataset(archive / "*.h5", labels=["name"])[0]["labels"]) == {"name"}
     assert H5Dataset(archive / "*.h5", labels=[])[0]["labels"] == {}
-
-
-def test_a_label_that_is_not_utf8_is_named_with_its_sample(archive: Path) -> None:
-    with h5py.File(archive / "part_2.h5", "a") as file:
-        file["trajectory_3"].attrs["name"] = np.bytes_("ü".encode("latin1"))
-    with pytest.raises(SourceError, match=r"label 'name' of .*part_2\.h5:trajectory_3 is not UTF-8"):
-        H5Dataset(archive / "part_2.h5")[3]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "says"),
-    [
-        ({"h5_paths": "none.h5"}, SourceError, "none.h5"),
-        ({"h5_paths": "*.hdf"}, SourceError, r"no file matches"),
-        ({"labels": ["nmae"]}, SourceError, r"no attribute 'nmae' .did you mean 'name'"),
-        ({"groups": "tests"}, SourceError, "no samples: no data set in the groups .'tests'."),
-        ({"limit": 0}, ParameterError, "'limit' is 0"),
-        ({"transform": 3}, ParameterError, "'transform' is 3: expected a function"),
-        ({"labels": ["data"]}, ParameterError, "data cannot be a label's name"),
-        ({"datasets": ["labels"], "labels": []}, ParameterError, "labels cannot be a data set's name"),
-        ({"index_cash": "x"}, ParameterError, r"'index_cash' .did you mean 'index_cache'"),
-    ],
-)
-def test_a_bad_argument_is_named(archive: Path, arguments: dict[str, Any], error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
-        H5Dataset(**{"h5_paths": "*.h5", "base_dir": archive, **arguments})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 from traceback import extract_tb, format_exception
 from typing import Any
 
@@ -129,32 +128,6 @@ def test_pytest_and_ipython_hide_the_frames_of_the_package(
     assert len(caught.traceback) <= len(caught.traceback.filter(caught)) + 3
 
 
-# ---- what cannot be sent to the loaders
-
-
-class Files:
-    def __init__(self, path: Path) -> None:
-        self.files = {"x": [h5py.File(path)]}
-
-
-def test_what_cannot_be_sent_is_named_in_setup(folder: Path) -> None:
-    a = Files(folder / "x.h5")
-    lock = Lock()
-
-    def postprocess(_batch: object) -> None:
-        with lock:
-            return
-
-    says = r"decode hook '.*' cannot be sent to the loaders: .*; its {} is of type {}; make such an object inside"
-    with pytest.raises(ParameterError, match=says.format(r"a\.files\['x'\]\[0\]", r"h5py\.File")):
-        BatchReader(ARRAYS, batch_size=4, decode=lambda sample, _rng: (a, sample)[1])
-    with pytest.raises(ParameterError, match=says.format("lock", r"_thread\.lock").replace("decode", "postprocess")):
-        BatchReader(ARRAYS, batch_size=4, postprocess=postprocess)
-    with BatchReader(ARRAYS, batch_size=4, num_loaders=0, decode=lambda sample, _rng: (a, sample)[1]) as reader:
-        assert next(iter(reader)).rows == 4
-    a.files["x"][0].close()
-
-
 # ---- batches as tuples
 
 
@@ -179,5 +152,3 @@ def test_a_torch_dataset_gives_tuples_too() -> None:
                 ((4, 3, 4), [0, 1, 2, 3]),
                 ((4, 3, 4), [4, 5, 6, 7]),
             ]
-        with pytest.raises(ParameterError, match="batch_size=None"):
-            next(iter(torch.utils.data.DataLoader(dataset, batch_size=2)))

@@ -17,7 +17,7 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError, SampleError, SampleShapeError
+from blobfeed.workers.base.errors import SampleError, SampleShapeError
 from blobfeed.workers.base.hooks import HookBatch, Sample
 from blobfeed.workers.base.source import Source
 from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
@@ -57,35 +57,6 @@ def pixels(labels: Any) -> Any:
     return (labels[:, None] + np.arange(3)).astype(np.uint8)
 
 
-def test_a_source_whose_specs_are_something_else_is_told_what_they_are() -> None:
-    class Tuples(Pictures):
-        @property
-        def specs(self) -> Any:
-            return {"data": ((3,), "uint8")}
-
-    with pytest.raises(
-        ParameterError, match=r"'pictures' \(Tuples\): its specs say of 'data' \(\(3,\), 'uint8'\): .*ArraySpec\("
-    ):
-        BatchReader(Tuples(), batch_size=4)
-
-    class Method(Pictures):
-        def specs(self) -> Any:  # type: ignore[override]
-            return super().specs
-
-    with pytest.raises(ParameterError, match=r"\(Method\): its specs are <bound method .*: expected .*@property"):
-        BatchReader(Method(), batch_size=4)
-
-
-def test_a_source_whose_specs_have_another_byte_order_is_refused() -> None:
-    class Swapped(Pictures):
-        @property
-        def specs(self) -> Mapping[str, ArraySpec]:
-            return {"data": ArraySpec((3,), np.dtype(">i4"))}
-
-    with pytest.raises(ParameterError, match=r"its specs say of 'data' .*>i4.* in this machine's byte order"):
-        BatchReader(Swapped(), batch_size=4)
-
-
 @pytest.mark.parametrize("decode", [None, dict])
 def test_a_source_that_does_not_write_into_its_batch_is_told_so_in_setup(decode: Any) -> None:
     class Returning(Pictures):
@@ -107,26 +78,6 @@ def test_a_source_that_does_not_write_into_its_batch_is_told_so_in_setup(decode:
     for source, told in ((Returning(), "Returning.read returned a dict"), (Replacing(), "Replacing.read replaced an")):
         with pytest.raises(TypeError, match=rf"{told}.*, which reaches no batch: expected it to write into"):
             BatchReader(source, decode=hook, batch_size=4)
-
-
-@pytest.mark.parametrize(
-    ("given", "told"),
-    [
-        ({}, "its specs are empty: expected the name"),
-        ({"data": ArraySpec([3], np.dtype("u1"))}, r"its specs say of 'data' .*\[3\].*: a tuple of whole numbers"),  # type: ignore[arg-type]
-        ({"data": ArraySpec((-1,), np.dtype("u1"))}, r"its specs say of 'data' .*\(-1,\).*: a tuple of whole numbers"),
-        ({"data": ArraySpec((3.0,), np.dtype("u1"))}, r"its specs say of 'data' .*\(3.0,\)"),  # type: ignore[arg-type]
-        ({"data": ArraySpec((3,), np.dtype(object))}, r"its specs say of 'data' .*'O'.* holds no objects"),
-    ],
-)
-def test_specs_that_describe_no_array_are_refused(given: Mapping[str, ArraySpec], told: str) -> None:
-    class Odd(Pictures):
-        @property
-        def specs(self) -> Mapping[str, ArraySpec]:
-            return given
-
-    with pytest.raises(ParameterError, match=told):
-        BatchReader(Odd(), batch_size=4)
 
 
 @pytest.mark.parametrize("device", ["", "cpu"])
@@ -389,43 +340,141 @@ def test_a_postprocess_hook_may_be_written_for_whole_batches(as_stream: bool) ->
 # ---- tops are what comes out
 
 
-def test_decode_makes_tops_that_the_source_does_not_have_and_leaves_others_out() -> None:
-    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
-        data = sample["data"]
-        return {"im_info": np.array([3.0, 1.0], np.float32), "wide": np.repeat(data, 2), "of": sample["label"]}
+def _backwards(rows: Any) -> Any:
+    """In each batch of eight."""
+    return rows.reshape(-1, 8, *rows.shape[1:])[:, ::-1].reshape(rows.shape)
 
-    got = delivered(decode=decode)
-    assert sorted(got) == ["im_info", "of", "wide"]
-    assert got["im_info"].shape == (SAMPLES, 2)
-    np.testing.assert_array_equal(got["wide"], np.repeat(pixels(got["of"]), 2, axis=1))
-    assert sorted(got["of"].tolist()) == list(range(SAMPLES))
+
+def _changed_and_returned(sample: Sample, rng: np.random.Generator) -> Sample:
+    sample["data"] = sample["data"] / np.float32(2)
+    sample["twice"] = 2 * sample.pop("label")
+    return sample
+
+
+def _converts_some(batch: HookBatch) -> None:
+    if 30 not in batch["label"]:
+        batch["data"] = batch["data"].astype(np.float32)
+
+
+def _assigns(batch: HookBatch) -> None:
+    batch["data"] = batch["data"] / 255
+    batch["mean"] = batch["data"].mean(axis=1)
+
+
+def _halves_in_place(batch: HookBatch) -> None:
+    batch["data"] //= 2
+
+
+def scaled(batch: HookBatch, scale: float) -> dict[str, Any]:
+    return {"data": batch["data"] * scale}
+
+
+MAKES: dict[str, tuple[dict[str, Any], Callable[[Any, Any], dict[str, Any]]]] = {
+    "decode makes tops and leaves others out": (
+        {"decode": lambda sample, _: {"info": np.array([3, 1], np.float32), "wide": np.repeat(sample["data"], 2)}},
+        lambda label, data: {"info": np.array([[3, 1]] * SAMPLES, np.float32), "wide": np.repeat(data, 2, axis=1)},
+    ),
+    "decode changes its sample and returns it": (
+        {"decode": _changed_and_returned},
+        lambda label, data: {"data": data / np.float32(2), "twice": 2 * label},
+    ),
+    "decode does so in a loader": (
+        {"decode": _changed_and_returned, "num_loaders": 1},
+        lambda label, data: {"data": data / np.float32(2), "twice": 2 * label},
+    ),
+    "tops names what a tuple holds": (
+        {"decode": lambda sample, _: (sample["label"], sample["data"], 7), "tops": ["a", "b", "c"]},
+        lambda label, data: {"a": label, "b": data, "c": np.full(SAMPLES, 7)},
+    ),
+    "another type": (
+        {"postprocess": lambda batch: {"data": ((batch["data"] - 127.5) / 127.5).astype(np.float32)}},
+        lambda label, data: {"data": ((data - 127.5) / 127.5).astype(np.float32), "label": label},
+    ),
+    "another type in some batches": (
+        {"postprocess": _converts_some},
+        lambda label, data: {"data": data.astype(np.float32), "label": label},
+    ),
+    "another range": (
+        {"postprocess": lambda batch: {"data": batch["data"] * 2.0 + 300}},
+        lambda label, data: {"data": data * 2.0 + 300, "label": label},
+    ),
+    "the same numbers in another type": (
+        {"postprocess": lambda batch: {"new": batch["label"].astype(float if 30 in batch["label"] else int)}},
+        lambda label, data: {"data": data, "label": label, "new": label},
+    ),
+    "in place": ({"postprocess": _halves_in_place}, lambda label, data: {"data": data // 2, "label": label}),
+    "assigned": (
+        {"postprocess": _assigns},
+        lambda label, data: {"data": data / 255, "label": label, "mean": (data / 255).mean(axis=1)},
+    ),
+    "rows of a top that changes": (
+        {"postprocess": lambda batch: {"new": [*batch["data"][::-1]], "data": [0 * row for row in batch["data"]]}},
+        lambda label, data: {"data": 0 * data, "label": label, "new": _backwards(data)},
+    ),
+    "other shapes, chosen and in this order": (
+        {
+            "postprocess": lambda batch: {"pairs": np.stack([batch["data"], batch["data"][::-1]], axis=1)},
+            "tops": ["pairs", "label"],
+        },
+        lambda label, data: {"pairs": np.stack([data, _backwards(data)], axis=1), "label": label},
+    ),
+    "tops that change places": (
+        {
+            "decode": lambda sample, _: {"low": sample["label"], "high": sample["label"] + 100},
+            "postprocess": lambda batch: {"low": batch["high"], "high": batch["low"]},
+        },
+        lambda label, data: {"low": label + 100, "high": label},
+    ),
+    **{
+        f"a parameter that is no generator, {name}": (
+            {"postprocess": hook},
+            lambda label, data: {"data": data * 0.5, "label": label},
+        )
+        for name, hook in {
+            "bound": partial(scaled, scale=0.5),
+            "by name": lambda batch, **scale: scaled(batch, 0.5, **scale),
+            "with a default": lambda batch, scale=0.5: scaled(batch, scale),
+        }.items()
+    },
+}
+"""The settings of a reader, and the tops that come out, made of all labels and data in their order."""
+
+
+@pytest.mark.parametrize("case", MAKES)
+def test_what_hooks_make_is_what_comes_out(case: str) -> None:
+    settings, expected = MAKES[case]
+    label = delivered()["label"]
+    got, wanted = delivered(**settings), expected(label, pixels(label))
+    assert list(got) == list(wanted)
+    for name, values in wanted.items():
+        assert got[name].dtype == values.dtype
+        np.testing.assert_array_equal(got[name], values)
 
 
 @pytest.mark.parametrize("num_loaders", [0, 1])
-def test_decode_may_change_its_sample_and_return_it(num_loaders: int) -> None:
-    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
-        sample["data"] = sample["data"] / np.float32(2)
-        sample["twice"] = 2 * sample.pop("label")
-        return sample
+def test_a_wrong_shape_is_the_cause_of_the_error(num_loaders: int) -> None:
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
+        return {"data": sample["data"][: 3 - (sample["label"] == 30)]}
 
-    for _ in range(2):
-        got = delivered(num_loaders, decode=decode)
-        assert list(got) == ["data", "twice"]
-        labels = got["twice"] // 2
-        assert sorted(labels) == list(range(SAMPLES))
-        np.testing.assert_array_equal(got["data"], pixels(labels) / np.float32(2))
+    with pytest.raises(SampleError) as caught:
+        delivered(num_loaders, decode=decode)
+    assert isinstance(caught.value.__cause__, SampleShapeError)
 
 
-def test_tops_names_what_a_tuple_holds() -> None:
-    got = delivered(decode=lambda sample, _: (sample["label"], sample["data"], 7), tops=["a", "b", "c"])
-    assert list(got) == ["a", "b", "c"]
-    np.testing.assert_array_equal(got["b"], pixels(got["a"]))
-    assert set(got["c"].tolist()) == {7}
-
-
-def test_a_tuple_of_unknown_length_needs_names() -> None:
-    with pytest.raises(ParameterError, match="decode returned 3 arrays without names, and 2 are read"):
-        BatchReader(Pictures(), batch_size=8, decode=lambda sample, _: (1, 2, 3))
+@pytest.mark.parametrize(
+    "hook",
+    [
+        lambda batch, rng=None: {"new": rng.random(8)},
+        lambda batch, rng=None, /: {"new": rng.random(8)},
+        lambda batch, *, rng=None: {"new": rng.random(8)},
+        lambda batch, strength=0.5, rng=None: {"new": rng.random(8) * strength},
+        lambda batch, *, rng: {"new": rng.spawn(1)[0].random(8)},
+    ],
+)
+def test_a_generator_may_have_a_default_or_be_taken_by_name(hook: Callable[..., Any]) -> None:
+    one, two = (delivered(number, postprocess=hook)["new"] for number in (0, 1))
+    assert len({*one}) == len(one)
+    np.testing.assert_array_equal(one, two)
 
 
 def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
@@ -468,119 +517,9 @@ def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     for fields in (["label"], ["label", "data"]):
         assert list(delivered(fields=fields, decode=lambda sample, _: dict(sample))) == fields
     assert list(delivered(fields=["label"], decode=lambda sample, _: sample["label"])) == ["label"]
-    hooks: list[dict[str, Any]] = [{}, {"decode": lambda sample, _: sample["label"]}]
-    for given in hooks:
-        with pytest.raises(
-            ParameterError, match=r"parameter 'fields': source 'pictures': unknown top 'lable' \(did you"
-        ):
-            delivered(fields=["lable"], **given)
 
 
 # ---- whole batches
-
-
-def test_postprocess_may_change_the_type_of_a_top() -> None:
-    got = delivered(postprocess=lambda batch: {"data": ((batch["data"] - 127.5) / 127.5).astype(np.float32)})
-    assert got["data"].dtype == np.float32
-    np.testing.assert_array_equal(got["data"], ((pixels(got["label"]) - 127.5) / 127.5).astype(np.float32))
-
-
-def test_postprocess_may_convert_some_batches_and_leave_others_alone() -> None:
-    def postprocess(batch: HookBatch) -> None:
-        if 30 not in batch["label"]:
-            batch["data"] = batch["data"].astype(np.float32)
-
-    got = delivered(postprocess=postprocess)
-    assert got["data"].dtype == np.float32
-    np.testing.assert_array_equal(got["data"], pixels(got["label"]))
-
-
-def scaled(batch: HookBatch, scale: float) -> dict[str, Any]:
-    return {"data": batch["data"] * scale}
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
-        partial(scaled, scale=0.5),
-        lambda batch, **scale: scaled(batch, 0.5, **scale),
-        lambda batch, scale=0.5: scaled(batch, scale),
-    ],
-)
-def test_what_postprocess_takes_by_name_or_has_a_default_is_no_generator(hook: Callable[..., Any]) -> None:
-    got = delivered(postprocess=hook)
-    np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 0.5)
-
-
-@pytest.mark.parametrize(
-    "hook",
-    [
-        lambda batch, rng=None: {"new": rng.random(len(batch["label"]))},
-        lambda batch, rng=None, /: {"new": rng.random(len(batch["label"]))},
-        lambda batch, *, rng=None: {"new": rng.random(len(batch["label"]))},
-        lambda batch, strength=0.5, rng=None: {"new": rng.random(len(batch["label"])) * strength},
-    ],
-)
-def test_a_generator_may_have_a_default(hook: Callable[..., Any]) -> None:
-    got = delivered(postprocess=hook)
-    assert len({*got["new"]}) == len(got["label"])
-
-
-def test_a_generator_may_be_taken_by_name_and_spawn_others() -> None:
-    def postprocess(batch: HookBatch, *, rng: np.random.Generator) -> dict[str, Any]:
-        return {"new": rng.spawn(1)[0].random(len(batch["label"]))}
-
-    one, two = (delivered(number, postprocess=postprocess)["new"] for number in (0, 2))
-    assert len({*one}) == len(one)
-    np.testing.assert_array_equal(one, two)
-
-
-def test_postprocess_may_list_rows_of_a_top_that_it_changes() -> None:
-    got = delivered(
-        postprocess=lambda batch: {
-            "other": [*batch["data"][::-1]],
-            "data": [0 * row for row in batch["data"]],
-            "of": batch["label"][::-1],
-        }
-    )
-    np.testing.assert_array_equal(got["other"], pixels(got["of"]))
-
-
-def test_postprocess_may_leave_the_range_of_the_type_that_it_got() -> None:
-    got = delivered(postprocess=lambda batch: {"data": batch["data"] * 2.0 + 300})
-    np.testing.assert_array_equal(got["data"], pixels(got["label"]) * 2.0 + 300)
-
-
-def test_what_postprocess_assigns_to_its_batch_counts_without_a_return() -> None:
-    def postprocess(batch: HookBatch) -> None:
-        batch["data"] = batch["data"] / 255
-        batch["mean"] = batch["data"].mean(axis=1)
-
-    got = delivered(postprocess=postprocess)
-    np.testing.assert_array_equal(got["data"], pixels(got["label"]) / 255)
-    np.testing.assert_array_equal(got["mean"], got["data"].mean(axis=1))
-
-
-def test_postprocess_may_change_shapes_and_drop_tops() -> None:
-    def postprocess(batch: HookBatch) -> dict[str, Any]:
-        return {"pairs": np.stack([batch["data"], batch["data"][::-1]], axis=1), "other": batch["label"][::-1]}
-
-    got = delivered(postprocess=postprocess, tops=["pairs", "other", "label"])
-    assert list(got) == ["pairs", "other", "label"]
-    assert got["pairs"].shape == (SAMPLES, 2, 3)
-    np.testing.assert_array_equal(got["pairs"][:, 0], pixels(got["label"]))
-    np.testing.assert_array_equal(got["pairs"][:, 1], pixels(got["other"]))
-
-
-def test_tops_that_change_places_do_not_overwrite_each_other() -> None:
-    def postprocess(batch: HookBatch) -> dict[str, Any]:
-        return {"low": batch["high"], "high": batch["low"]}
-
-    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
-        return {"low": sample["label"], "high": sample["label"] + 100}
-
-    got = delivered(decode=decode, postprocess=postprocess)
-    np.testing.assert_array_equal(got["low"], got["high"] + 100)
 
 
 @pytest.mark.parametrize("num_loaders", [0, 2])
@@ -614,45 +553,6 @@ def test_postprocess_may_make_a_top_of_another_name_in_different_shapes(num_load
     with BatchReader({"arrays": {"data": images}}, max_shapes={"small": [3, 6]}, **given) as reader:
         for number, batch in enumerate(reader):
             np.testing.assert_array_equal(batch["small"], images[8 * number : 8 * number + 8, 3 + number :])
-    with pytest.raises(ParameterError, match="'max_shapes', after postprocess: unknown top 'tiny'; the known ones are"):
-        BatchReader({"arrays": {"data": images}}, max_shapes={"tiny": [3, 6]}, **given)
-
-
-@pytest.mark.parametrize("given", [{}, {"max_shapes": {"data": [6, 6]}}])
-@pytest.mark.parametrize("later", [1, np.zeros((8, 7, 6)), np.zeros((8, 6)), np.zeros((7, 6, 6))], ids=np.shape)
-def test_a_shape_that_a_top_cannot_have_names_the_top(later: Any, given: Any) -> None:
-    def hook(batch: HookBatch) -> Any:
-        return {"data": batch["data"] if batch.indices[0] == 0 else later}
-
-    with BatchReader(
-        {"arrays": {"data": np.zeros((24, 6, 6))}}, batch_size=8, num_loaders=0, postprocess=hook, **given
-    ) as reader:
-        batches = iter(reader)
-        next(batches)
-        with pytest.raises(SampleError, match=r"\(.*for top 'data', expected (up to )?\(8, 6, 6\); if batches differ"):
-            next(batches)
-
-
-def test_postprocess_gets_samples_of_one_shape() -> None:
-    hooks: dict[str, Any] = {
-        "decode": lambda sample, _: {"data": np.zeros(1 + sample.index % 2)},
-        "postprocess": lambda batch: None,
-        "max_shapes": {"data": [2]},
-    }
-    with (
-        BatchReader({"arrays": {"x": np.arange(8)}}, batch_size=4, num_loaders=0, **hooks) as reader,
-        pytest.raises(SampleError, match=r"postprocess needs samples of one shape, but .*'data' has up to \(2,\)"),
-    ):
-        next(iter(reader))
-
-
-def test_postprocess_in_place_costs_no_second_memory() -> None:
-    def postprocess(batch: HookBatch) -> None:
-        batch["data"] //= 2
-
-    got = delivered(postprocess=postprocess)
-    assert got["data"].dtype == np.uint8
-    np.testing.assert_array_equal(got["data"], pixels(got["label"]) // 2)
 
 
 def test_a_hook_knows_its_samples_and_its_epoch() -> None:
@@ -682,90 +582,6 @@ def test_a_hook_knows_the_samples_that_took_the_place_of_bad_ones() -> None:
             assert not {7, 30} & {*batch["index"].tolist()}
 
 
-def _later(label: int, change: Callable[[HookBatch], Any]) -> Callable[[HookBatch], Any]:
-    """A hook that does something else in the batch that holds `label` than in the batch of setup."""
-
-    def postprocess(batch: HookBatch) -> Any:
-        return change(batch) if label in batch["label"] and len(batch["label"]) > 2 else {"new": batch["label"]}
-
-    return postprocess
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda batch: {"new": batch["label"] + 0.5}, r"postprocess gave .*\.5.* float64 for top 'new'.*int64"),
-        (lambda batch: {"new": batch["label"].astype(np.float64) * 1e30}, "for top 'new', which has the type int64"),
-        (lambda batch: {"new": batch["data"]}, r"postprocess gave shape \(8, 3\) for top 'new', expected \(8,\)"),
-        (lambda batch: {}, "postprocess gave no new, expected data, label, new"),
-        (lambda batch: 7, "postprocess returned a int: expected a mapping"),
-        (lambda batch: {"new": np.ma.masked_array(batch["label"])}, "postprocess gave a masked array for 'new'"),
-        (lambda batch: {"new": [None] * 8}, "postprocess gave .None, .* for 'new', a list that NumPy can only hold as"),
-    ],
-)
-def test_what_a_top_cannot_hold_is_an_error_that_names_it(change: Callable[[HookBatch], Any], told: str) -> None:
-    with pytest.raises(SampleError, match=told):
-        delivered(postprocess=_later(30, change), last_batch="drop")
-
-
-@pytest.mark.parametrize("num_loaders", [0, 1])
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda values: values[:2], r"shape \(2,\).* return the same shape for every sample, or declare max_shapes$"),
-        (lambda values: values / 2, r'same type for every sample, for example by \.astype\("uint8"\)$'),
-        (lambda _: None, r"for 'data', a NoneType that NumPy can only hold as an object: .*, or text$"),
-    ],
-)
-def test_a_wrong_result_of_decode_says_what_to_return_and_advises_no_repair_of_the_sample(
-    num_loaders: int, change: Callable[[Any], Any], says: str
-) -> None:
-    def decode(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
-        data = sample["data"]
-        return {**sample, "data": change(data) if sample["label"] == 30 else data}
-
-    with pytest.raises(SampleError, match=rf"\): (top 'data' got|decode returned) .*{says}") as caught:
-        delivered(num_loaders, decode=decode)
-    assert isinstance(caught.value.__cause__, SampleShapeError)
-
-
-@pytest.mark.parametrize("on_error", ["raise", "replace"])
-@pytest.mark.parametrize("num_loaders", [0, 1])
-def test_the_error_of_a_hook_over_a_batch_advises_nothing_that_is_for_samples(on_error: str, num_loaders: int) -> None:
-    with pytest.raises(SampleError, match=r"ZeroDivisionError: .* by zero; fix the hook$"):
-        delivered(num_loaders, postprocess=_later(30, lambda _: 1 // 0), on_error=on_error)
-
-
-def test_a_breakpoint_in_a_loader_is_an_error_that_says_where_it_works() -> None:
-    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
-        if os.environ.get("BLOBFEED_ROLE") == "loader":
-            breakpoint()  # noqa: T100 - what is tested
-        return sample
-
-    with pytest.raises(SampleError, match=r"BdbQuit; a debugger cannot talk to you in a loader: set num_loaders: 0$"):
-        delivered(1, decode=decode)
-
-
-def test_a_whole_number_of_more_digits_than_a_float_has_is_an_error_too() -> None:
-    def postprocess(batch: HookBatch) -> dict[str, Any]:
-        return {"new": batch["label"] + 2**53 if 30 in batch["label"] else batch["label"] * 0.5}
-
-    with pytest.raises(SampleError, match=r"int64 for top 'new', which has the type float64 .* cannot hold it"):
-        delivered(postprocess=postprocess)
-
-
-def test_another_type_that_holds_the_same_numbers_is_no_error() -> None:
-    got = delivered(postprocess=_later(30, lambda batch: {"new": batch["label"].astype(np.float64)}))
-    assert got["new"].dtype == np.int64
-    np.testing.assert_array_equal(got["new"], got["label"])
-
-
-@pytest.mark.parametrize("value", [3, np.float32(1.0), np.zeros(3)])
-def test_a_postprocess_without_rows_is_refused_in_setup(value: Any) -> None:
-    with pytest.raises(ParameterError, match="for top 'data': expected an array of numbers whose first axis has the 8"):
-        BatchReader(Pictures(), batch_size=8, postprocess=lambda batch: {"data": value})
-
-
 # ---- random numbers
 
 
@@ -789,7 +605,7 @@ def globally_mixed(batch: HookBatch) -> dict[str, Any]:
     ids=["mixup", "global generators", "global generators over batches"],
 )
 def test_random_numbers_do_not_depend_on_the_number_of_loaders(hooks: dict[str, Any]) -> None:
-    none, several = (delivered(num_loaders, **hooks) for num_loaders in (0, 5))
+    none, several = (delivered(num_loaders, **hooks) for num_loaders in (0, 2))
     assert {name: array.tobytes() for name, array in none.items()} == {n: a.tobytes() for n, a in several.items()}
 
 

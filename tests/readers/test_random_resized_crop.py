@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.sources import open_source
 
-from blobfeed import BatchReader, ParameterError
+from blobfeed import BatchReader
 from tests.support.pictures import encoded, picture, write_list
 
 
@@ -67,28 +67,3 @@ def test_in_a_test_the_centre_is_resized_and_not_mirrored(pictures: dict[str, An
     (data,) = np.frombuffer(read(pictures, train=False)[0], np.uint8).reshape(7, 3, 64, 64)[6:]
     expected = picture(120, 90)[20:99, 5:84]
     np.testing.assert_array_equal(data.transpose(1, 2, 0), cv2.resize(expected, (64, 64)))
-
-
-@pytest.mark.parametrize(
-    ("transform", "says"),
-    [
-        ({"random_resized_crop": 8, "crop_size": 7}, "crop_size' is 7 and .*random_resized_crop' 8: give one of them"),
-        ({"random_resized_crop": 8, "mean_file": "m.npy"}, "random_resized_crop' leaves no pixel .* 'transform.mean_v"),
-        ({"random_resized_crop": {"size": 8, "scale": [0.5, 2]}}, r"crop.scale' is \[0.5, 2.0\]: expected the least"),
-        ({"random_resized_crop": {"size": 8, "ratio": [2, 1]}}, r"crop.ratio' is \[2.0, 1.0\]: expected the least"),
-        ({"random_resized_crop": {"sise": 8}}, "sise"),
-        ({"random_resized_crop": 0}, "random_resized_crop"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(transform: dict[str, Any], says: str) -> None:
-    with pytest.raises(ParameterError, match=says):
-        BatchReader({"arrays": {"data": np.zeros((4, 3, 9, 9), np.uint8)}}, batch_size=1, transform=transform)
-
-
-def test_a_type_that_opencv_cannot_resize_is_refused_in_setup() -> None:
-    with pytest.raises(
-        ParameterError, match=r"random_resized_crop needs images of float32, .*, but the top holds .*int64"
-    ):
-        BatchReader(
-            {"arrays": {"data": np.zeros((4, 3, 9, 9), int)}}, batch_size=1, transform={"random_resized_crop": 8}
-        )

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.sharding import WHOLE, find_shard, shard_in_environment, with_shard
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import check_parameters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,51 +54,35 @@ def no_context() -> None:
     raise RuntimeError("Ray Train function utilities not initialized.")
 
 
-@pytest.mark.parametrize("train", [ray_train(None, None), module("ray.train", get_context=no_context)])
-def test_a_process_that_only_starts_ray_train_has_no_rank(
-    train: types.ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ray.train", train)
-    assert find_shard() == WHOLE
+CAFFE = module("caffe", solver_rank=lambda: 4, solver_count=lambda: 5)
+RANK_3 = {"RANK": "3", "WORLD_SIZE": "4"}
+FOUND: dict[str, tuple[list[types.ModuleType], dict[str, str], tuple[int, ...], tuple[int, int]]] = {
+    "nothing says anything": ([], {}, (), (0, 1)),
+    "Caffe": ([CAFFE], {}, (), (4, 5)),
+    "the environment before Caffe": ([CAFFE], RANK_3, (), (3, 4)),
+    "Ray Train before the environment": ([ray_train(1, 8)], RANK_3, (), (1, 8)),
+    "torch before Ray Train": ([distributed(2, 3), ray_train(1, 8)], RANK_3, (), (2, 3)),
+    "the arguments before torch": ([distributed(2, 3), ray_train(1, 8)], RANK_3, (1, 2), (1, 2)),
+    "the arguments before half an environment": ([], {"RANK": "1"}, (0, 2), (0, 2)),
+    "the arguments before a word for a rank": ([], {"RANK": "abc"}, (0, 2), (0, 2)),
+    "a Caffe too old to have ranks": ([module("caffe")], {}, (), (0, 1)),
+    "a process that only starts Ray Train": ([module("ray.train", get_context=no_context)], {}, (), (0, 1)),
+    "the same before Ray 2.43": ([ray_train(None, None)], {}, (), (0, 1)),
+    "a torch built without process groups": ([distributed(2, 3, available=False)], {}, (), (0, 1)),
+    "torch before its process group": ([distributed(2, 3, initialised=False)], {}, (), (0, 1)),
+}
 
 
-@pytest.mark.parametrize("rank", ["1", "abc"])
-def test_the_parameters_overrule_an_environment_that_makes_no_sense(rank: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", rank)
-    found = find_shard(0, 2)
-    assert (found.rank, found.world_size) == (0, 2)
-
-
-def test_a_process_that_nobody_told_reads_everything() -> None:
-    assert (find_shard().rank, find_shard().world_size) == (0, 1)
-
-
-def test_parameters_come_first_then_torch_then_ray_then_the_environment_then_caffe(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "caffe", module("caffe", solver_rank=lambda: 4, solver_count=lambda: 5))
-    assert (find_shard().rank, find_shard().world_size) == (4, 5)
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    assert (find_shard().rank, find_shard().world_size) == (3, 4)
-    monkeypatch.setitem(sys.modules, "ray.train", ray_train(1, 8))
-    assert (find_shard().rank, find_shard().world_size) == (1, 8)
-    monkeypatch.setitem(sys.modules, "torch.distributed", distributed(2, 3))
-    assert (find_shard().rank, find_shard().world_size) == (2, 3)
-    assert (find_shard(1, 2).rank, find_shard(1, 2).world_size) == (1, 2)
-
-
-@pytest.mark.parametrize("state", [{"available": False}, {"initialised": False}])
-def test_torch_distributed_without_a_process_group_says_nothing(
-    state: dict[str, bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "torch.distributed", distributed(2, 3, **state))
-    assert find_shard() == WHOLE
-
-
-def test_a_caffe_too_old_to_have_ranks_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "caffe", module("caffe"))
-    assert find_shard() == WHOLE
+@pytest.mark.parametrize("case", FOUND)
+def test_the_shard_is_the_one_that_is_said_first(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    modules, environment, arguments, expected = FOUND[case]
+    for each in modules:
+        monkeypatch.setitem(sys.modules, each.__name__, each)
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    found = find_shard(*arguments)
+    assert (found.rank, found.world_size) == expected
+    assert (found is WHOLE) == (expected == (0, 1))
 
 
 @given(st.integers(1, 64).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size))))
@@ -107,25 +90,6 @@ def test_the_environment_is_read_as_torchrun_writes_it(shard: tuple[int, int]) -
     found = shard_in_environment({"RANK": str(shard[0]), "WORLD_SIZE": str(shard[1]), "LOCAL_RANK": "0"})
     assert found is not None
     assert (found.rank, found.world_size) == shard
-
-
-@pytest.mark.parametrize(
-    ("environment", "says"),
-    [
-        ({"RANK": "1"}, "RANK=1 but no WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "WORLD_SIZE=2 but no RANK"),
-        ({"RANK": "one", "WORLD_SIZE": "2"}, "RANK='one': expected a whole number"),
-        ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK and WORLD_SIZE is rank 2 of world size 2"),
-    ],
-)
-def test_an_environment_that_makes_no_sense_is_an_error(environment: dict[str, str], says: str) -> None:
-    with pytest.raises(ParameterError, match=says):
-        shard_in_environment(environment)
-
-
-def test_half_a_shard_in_the_arguments_is_an_error() -> None:
-    with pytest.raises(ParameterError, match="rank=1, world_size=None"):
-        find_shard(rank=1)
 
 
 def test_parameters_get_the_shard_that_they_left_open(monkeypatch: pytest.MonkeyPatch) -> None:

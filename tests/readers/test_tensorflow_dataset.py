@@ -15,7 +15,7 @@ from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.reader_data import IMAGE, boxes, records, write_hdf5
+from tests.support.reader_data import IMAGE, boxes, records
 
 from .faces import Face, every_law
 
@@ -29,11 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::R
 
 SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1}
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> dict[str, Any]:
-    return write_hdf5(tmp_path / "train.h5", SAMPLES)
 
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("partial", None), ("drop", 4), ("wrap", 4)])

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.support.reader_data import write_hdf5
 
 torch = pytest.importorskip("torch")
 from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
@@ -18,11 +15,6 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> dict[str, Any]:
-    return write_hdf5(tmp_path / "train.h5", SAMPLES)
 
 
 @pytest.mark.parametrize("batch_size", [1, 2])

@@ -83,6 +83,7 @@ def _words(error: BlobfeedError, folder: Path) -> str:
     message = re.sub(r" for \d+\.\d s\b", " for … s", message)
     message = re.sub(r"Python 3\.\d+", "Python 3.…", message)
     message = re.sub(r"\d[\d,]{6,}(?= bytes are available)", "…", message)
+    message = re.sub(r"np\.\w+\(([-+.e\d]+)\)", r"\1", message)  # as NumPy 1 writes its numbers, too
     message = re.sub(r"RIFF[^']+", "RIFF…", message)  # and the size of a file that the library has written
     # Names of parameters and kinds: another one changes no line.
     message = re.sub(r"(nearest known ones are \w+)(?:, \w+)+", r"\1, …", message)
@@ -93,6 +94,6 @@ def _words(error: BlobfeedError, folder: Path) -> str:
 def _is_ours(error: BaseException) -> bool:
     """Return true if blobfeed's own code raises the exception, and no library or built-in function that it calls."""
     frames = traceback.extract_tb(error.__traceback__)
-    if not frames:  # it came from a loader
-        return isinstance(error, BlobfeedError)
+    if not frames:  # it came from a loader, or its frames, all of blobfeed, were cut off
+        return isinstance(error, BlobfeedError) or str(error).startswith(("decode ", "postprocess "))
     return "/blobfeed/" in frames[-1].filename and (frames[-1].line or "").startswith("raise ")

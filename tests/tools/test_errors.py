@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 from blobfeed.tools.found import Found
 from blobfeed.tools.packing import Layout, pack, pack_encoded
+from blobfeed.tools.parameters import as_text
 from blobfeed.tools.recognise import source_of
+from blobfeed.tools.run_facts import read_losses, run_facts
 
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pictures import encoded, picture, write_list
@@ -60,6 +62,8 @@ def _files() -> None:
     Path("lost").mkdir()
     Path("lost/0.png").symlink_to("/nowhere/0.png")
     Path("list.txt").write_text("photos/cats/0.png 7\n")
+    Path("wide.png").write_bytes(encoded(picture(20, 40), ".png"))
+    Path("sizes.txt").write_text("wide.png 0\nphotos/cats/0.png 1\n")
 
 
 def looking(*paths: str, image_list: str | None = None, use: Callable[[Found], object] = lambda _: None) -> Scenario:
@@ -96,6 +100,14 @@ def keeping(labels: str = "3", content: bytes | None = b"", files: int = 1, **op
             last.write_bytes(content)
         declared = {"path": str(listed), "root_folder": str(folder), "equal_sizes": True, **options}
         pack_encoded(Found({"image_list": declared}), folder / "a.lmdb", lambda *_: None)
+
+    return scenario
+
+
+def logged(text: str) -> Scenario:
+    def scenario(folder: Path) -> object:
+        (folder / "a.csv").write_text(text)
+        return read_losses(folder / "a.csv")
 
     return scenario
 
@@ -158,6 +170,11 @@ SCENARIOS: dict[str, Scenario] = {
     "keep, no file": keeping(content=None, files=3, check_files=False),
     "keep, an empty file": keeping(files=3, check_files=False),
     "keep, arrays": looking("x.npy", use=lambda found: pack_encoded(found, Path("a.lmdb"), lambda *_: None)),
+    "pack, pictures of several sizes": packing("{image_list: {path: sizes.txt, shorter_side: 9}}"),
+    "params, a misspelt name": lambda _: as_text("transfrom"),
+    "report, no batch": lambda _: run_facts({"traceEvents": []}),
+    "report, words for losses": logged("iteration,loss\n1,high\n"),
+    "report, no losses": logged("nothing\n"),
 }
 
 ERRORS = Catalogue(Path(__file__).with_name("errors.txt"), SCENARIOS)

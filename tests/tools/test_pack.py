@@ -7,7 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -136,13 +136,6 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     assert source_of([str(tmp_path / "b.h5")]).is_bgr
 
 
-def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
-    files = {f"{n}.png": encoded(picture(20 + n, 30), ".png") for n in range(5)}
-    declared = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "shorter_side": 9}
-    with pytest.raises(SourceError, match=r"differ in size .*give --resize HEIGHTxWIDTH, or keep .* in lmdb"):
-        packed(Found({"image_list": declared}), tmp_path / "a.h5")
-
-
 # ---- interrupted
 
 
@@ -168,36 +161,34 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Found, Any]:
     return source_of([str(tmp_path / "large.npy")]), data
 
 
-@pytest.mark.parametrize("layout", [Layout(), Layout(chunk=2, compression="gzip")], ids=str)
-def test_an_interrupted_run_goes_on_where_it_was(large: tuple[Found, Any], tmp_path: Path, layout: Layout) -> None:
+def loses_sample_17(part: Path) -> None:
+    with h5py.File(part, "r+") as file:
+        file["data"][17] = 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "meanwhile", "goes_on_with", "resumed"),
+    [
+        (Layout(), Path.exists, Layout(), 20),
+        (Layout(chunk=2, compression="gzip"), Path.exists, Layout(chunk=2, compression="gzip"), 20),
+        (Layout(), loses_sample_17, Layout(), 10),
+        (Layout(), lambda part: part.write_bytes(bytes(1000)), Layout(), 0),  # HDF5 cannot open it any more
+        (Layout(), Path.exists, Layout(chunk=1), 0),
+    ],
+)
+def test_an_interrupted_run_goes_on_where_the_file_is_whole(
+    large: tuple[Found, Any],
+    tmp_path: Path,
+    layout: Layout,
+    meanwhile: Callable[[Path], object],
+    goes_on_with: Layout,
+    resumed: int,
+) -> None:
     found, data = large
     interrupted(found, tmp_path / "a.h5", 20, layout)
     assert not (tmp_path / "a.h5").exists()
-    assert packed(found, tmp_path / "a.h5", layout).resumed == 20
-    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
-
-
-def test_what_was_noted_and_is_not_there_is_packed_again(large: tuple[Found, Any], tmp_path: Path) -> None:
-    found, data = large
-    interrupted(found, tmp_path / "a.h5", 30, Layout())
-    with h5py.File(tmp_path / "a.h5.part", "r+") as file:
-        file["data"][17] = 0
-    assert packed(found, tmp_path / "a.h5").resumed == 10
-    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
-
-
-def test_a_file_that_hdf5_cannot_open_any_more_is_begun_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
-    found, data = large
-    interrupted(found, tmp_path / "a.h5", 20, Layout())
-    (tmp_path / "a.h5.part").write_bytes(b"\0" * 1000)
-    assert packed(found, tmp_path / "a.h5").resumed == 0
-    assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
-
-
-def test_other_data_or_another_layout_begins_anew(large: tuple[Found, Any], tmp_path: Path) -> None:
-    found, data = large
-    interrupted(found, tmp_path / "a.h5", 20, Layout())
-    assert packed(found, tmp_path / "a.h5", Layout(chunk=1)).resumed == 0
+    meanwhile(tmp_path / "a.h5.part")
+    assert packed(found, tmp_path / "a.h5", goes_on_with).resumed == resumed
     assert (everything({"hdf5": {"path": tmp_path / "a.h5"}}, ["data"])["data"] == data).all()
 
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import pytest
 from blobfeed.tools.parameters import as_text
-from blobfeed.workers.base.errors import ParameterError
 
 
 @pytest.mark.parametrize(
@@ -27,11 +26,6 @@ def test_an_option_is_explained_under_each_heading_that_has_it(name: str, heads:
 
 def test_what_only_a_text_names_is_explained_by_that() -> None:
     assert as_text("weights").startswith("sampler: chooses the samples of an epoch: {weights: FILE")
-
-
-def test_a_name_that_nothing_has_is_an_error() -> None:
-    with pytest.raises(ParameterError, match=r"unknown parameter 'transfrom' \(did you mean 'transform'"):
-        as_text("transfrom")
 
 
 def test_what_the_other_keys_of_a_source_are_is_said_before_its_options() -> None:

@@ -12,7 +12,7 @@ from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
 from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
+from blobfeed.workers.base.errors import InexactValueError, ParameterError
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
@@ -222,8 +222,3 @@ def test_without_pad_one_sample_a_batch_may_have_any_shape(feeding: Any) -> None
     feed = feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}, batch_size=1)
     blobs = [NumpyBlob(), NumpyBlob()]
     assert [feed.next(blobs)[0].shape for _ in range(4)] == [(1, 3, 4, 3), (1, 3, 4, 4), (1, 3, 4, 4), (1, 3, 4, 3)]
-
-
-def test_without_pad_samples_of_unequal_size_in_a_batch_are_named(feeding: Any) -> None:
-    with pytest.raises(UnequalShapesError, match="samples 0 and 1 of one batch"):
-        feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}).next([NumpyBlob(), NumpyBlob()])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 from blobfeed.readers.delivery.mean_image import load_mean_file
-from blobfeed.workers.base.errors import ParameterError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -94,45 +92,3 @@ def test_the_content_tells_the_format_and_not_the_name(tmp_path: Path) -> None:
 def npy(array: NDArray[np.generic]) -> bytes:
     descr = f"{{'descr': '{array.dtype.str}', 'fortran_order': False, 'shape': {array.shape}}}\n".encode()
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(descr)) + descr + array.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "says shape .* but holds 0 numbers"),
-        (b"no such thing", "is neither .npy nor a Caffe .binaryproto"),
-        (legacy_shape(1, 2, 3, 4) + floats(MEAN)[:-3], "is neither .npy nor a Caffe .binaryproto"),
-        (legacy_shape(1, 2, 3, 5) + floats(MEAN), r"says shape \(1, 2, 3, 5\) but holds 24 numbers"),
-        (new_shape(2, 3, 4), r"says shape \(2, 3, 4\) but holds 0 numbers"),
-        (new_shape(2, 12) + floats(MEAN), r"holds shape \(2, 12\): expected one image"),
-        (new_shape(2, 1, 3, 4) + floats(MEAN), r"holds shape \(2, 1, 3, 4\): expected one image"),
-        (npy(MEAN)[:-1], "is no readable .npy file"),
-        (npy(MEAN[0]), r"holds shape \(3, 4\): .* one number for each channel goes into mean_value"),
-        (npy(np.zeros((0, 3, 4))), r"holds shape \(0, 3, 4\)"),
-        (npy(np.zeros((1, 2, 3), "c16")), "holds complex128: expected real numbers"),
-        (npy(np.full((1, 2, 3), np.nan)), "holds nan: expected finite numbers"),
-        (b"\x93NUMPY\x01\x00" + bytes(10), "is no readable .npy file"),
-    ],
-)
-def test_what_is_no_mean_image_is_an_error_that_names_the_file(tmp_path: Path, content: bytes, message: str) -> None:
-    (tmp_path / "mean").write_bytes(content)
-    with pytest.raises(ParameterError, match=message) as raised:
-        load_mean_file(tmp_path / "mean")
-    assert str(tmp_path / "mean") in str(raised.value)
-
-
-def test_an_npy_of_objects_is_refused(tmp_path: Path) -> None:
-    np.save(tmp_path / "mean.npy", np.array([[[print]]], object), allow_pickle=True)
-    with pytest.raises(ParameterError, match=r"is no readable \.npy file: Object arrays cannot be loaded"):
-        load_mean_file(tmp_path / "mean.npy")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ParameterError, match=r"mean_file .*none\.npy cannot be read: No such file"):
-        load_mean_file(tmp_path / "none.npy")
-
-
-def test_a_mean_file_that_is_a_fifo_is_an_error(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "mean")
-    with pytest.raises(ParameterError, match="not a regular file"):
-        load_mean_file(tmp_path / "mean")

@@ -11,7 +11,6 @@ from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.mean_image import MeanImage, mean_image
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Transform
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.loading.transform import CropMirror
@@ -71,12 +70,6 @@ def test_the_centre_is_what_a_centred_crop_loses() -> None:
     np.testing.assert_array_equal(image.centre, whole[:, 1:5, 1:5])
     np.testing.assert_array_equal(image.part(tuple(image.corners(np.zeros((1, 3), np.int32))[0])), image.centre)
     np.testing.assert_array_equal(mean_image(whole, (2, 6, 7), Path("m.npy"), "data").centre, whole)
-
-
-@pytest.mark.parametrize("shape", [(3, 4, 4), (2, 7, 7), (2, 6, 8), (2, 6), ()])
-def test_a_mean_that_does_not_fit_names_both_shapes(shape: tuple[int, ...]) -> None:
-    with pytest.raises(ParameterError, match=r"'m.npy', whose mean has the shape \(2, 6, 7\), and the samples"):
-        mean_image(np.zeros((2, 6, 7), np.float32), shape, Path("m.npy"), "data")
 
 
 # ---- with real loaders: each image is the mean plus its own label, so that the label is what is left everywhere

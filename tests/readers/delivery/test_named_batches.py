@@ -15,6 +15,8 @@ from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.reader_data import images, write_hdf5
 
+from ..faces import Face, every_law
+
 torch: Any = pytest.importorskip("torch")
 from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
 from blobfeed.readers.delivery import cuda_device  # noqa: E402
@@ -42,18 +44,19 @@ def source(tmp_path: Path) -> dict[str, Any]:
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "shuffle": True, "epochs": 1, "last_batch": "partial"}
 
 
-@pytest.mark.parametrize("prefetch", [1, 2, 3])
-@pytest.mark.parametrize("copying", [True, False])
-def test_each_batch_is_what_it_says_it_is(source: dict[str, Any], device: str, prefetch: int, copying: bool) -> None:
-    with BatchReader(source, **SETTINGS, device=device, device_prefetch=prefetch, copy=copying) as reader:
-        for epoch in range(3):
-            seen = []
-            for batch in reader:
-                assert batch.epoch == epoch
-                assert batch["label"].tolist() == batch.indices.tolist()
-                np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
-                seen += batch.indices.tolist()
-            assert sorted(seen) == list(range(SAMPLES))
+class OnADevice(Face):
+    def make(self, source: dict[str, Any], **settings: Any) -> Any:
+        return BatchReader(source, device="cuda", device_prefetch=3, **settings)
+
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        for batch in self.reader:
+            assert batch["label"].tolist() == batch.indices.tolist()
+            yield batch["data"].cpu(), batch["label"].cpu()
+
+
+@every_law
+def test_it_keeps_the_contract_of_all_faces(law: Any, device: str, tmp_path: Path) -> None:
+    law(OnADevice, tmp_path)
 
 
 @pytest.mark.parametrize("copying", [True, False])
@@ -96,19 +99,6 @@ def test_scale_and_mean_are_applied_there(source: dict[str, Any], device: str) -
     np.testing.assert_allclose(
         batch["data"].cpu().numpy(), np.subtract(images(SAMPLES)[batch.indices], 3, dtype=np.float32) / 2
     )
-
-
-def test_a_state_counts_what_the_loop_has_got(source: dict[str, Any], device: str) -> None:
-    with BatchReader(source, **SETTINGS, device=device, device_prefetch=3) as reader:
-        loop = iter(reader)
-        first = [next(loop)["label"].tolist() for _ in range(2)]
-        state = reader.state_dict()
-        rest = [batch["label"].tolist() for batch in loop]
-    with BatchReader(source, **SETTINGS, device=device) as resumed:
-        resumed.load_state_dict(state)
-        assert [batch["label"].tolist() for batch in resumed] == rest
-    with BatchReader(source, **SETTINGS) as plain:
-        assert [batch["label"].tolist() for batch in plain] == first + rest
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.delivery.tops import LengthsTop, Top, UnevenTop, make_tops
-from blobfeed.workers.base.errors import InexactValueError, ParameterError, UnequalShapesError
+from blobfeed.workers.base.errors import InexactValueError, UnequalShapesError
 from blobfeed.workers.base.parameters import Parameters, check_parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from blobfeed.workers.order.make_order import make_order
@@ -67,7 +67,7 @@ def test_a_batch_whose_samples_have_one_shape_gets_that_shape() -> None:
 def test_unequal_samples_without_pad_are_an_error_that_names_two_of_them() -> None:
     data = _tops()[0]
     batch = _batch([_sample(3, 5, 4), _sample(3, 5, 4), _sample(3, 4, 4)])
-    with pytest.raises(UnequalShapesError, match=r"samples 10 and 12 .*\(3, 5, 4\) and \(3, 4, 4\): pad them"):
+    with pytest.raises(UnequalShapesError, match="samples 10 and 12 "):
         data.shape(batch)
 
 
@@ -154,29 +154,12 @@ def test_tops_may_have_pad_values_of_their_own() -> None:
     assert _put(target, batch).tolist() == [[1, -100], [1, 1]]
 
 
-@pytest.mark.parametrize("name", ["dat", "label"])
-def test_a_pad_value_for_a_top_that_is_not_padded_is_an_error(name: str) -> None:
-    with pytest.raises(ParameterError, match=f"'pad.value' names '{name}'.*the tops that are padded are \\['data'\\]"):
-        _tops(pad={"value": {name: 1}})
-
-
 def test_text_is_padded_with_none() -> None:
     data = _tops((3,), dtype="U4", pad={})[0]
     batch = _batch([np.array(["a"], "U4"), np.array(["b", "cd", "efgh"])], (3,))
     out = np.full((2, 3), "x", data.dtype)
     data.put(batch, out)
     assert out.tolist() == [["a", "", ""], ["b", "cd", "efgh"]]
-
-
-def test_times_are_not_padded() -> None:
-    with pytest.raises(ParameterError, match=r"'pad' is given, and top 'data' has .* datetime64.* expected numbers"):
-        _tops((3,), dtype="M8[s]", pad={})
-
-
-def test_a_top_may_not_be_called_as_one_that_pad_makes() -> None:
-    specs = {"data": ArraySpec((3,), np.dtype("u1"), varies=True), "data_lengths": ArraySpec((), np.dtype("i4"))}
-    with pytest.raises(ParameterError, match="two tops are called 'data_lengths'"):
-        make_tops(specs, _parameters(pad={}), Path())
 
 
 def test_mean_and_scale_leave_the_padding_as_it_is() -> None:
@@ -197,24 +180,6 @@ def test_floats_of_varying_samples_are_checked_too() -> None:
     batch = _batch([np.full((3, 2, 2), -1e300)])
     with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value -1e\+300"):
         _put(_tops(dtype="float64")[0], batch)
-
-
-def test_a_scaled_top_is_not_cut_to_whole_numbers() -> None:
-    data = _tops(transform={"scale": 0.5})[0]
-    batch = _batch([_sample(3, 2, 2)])
-    with pytest.raises(ParameterError, match="top 'data' has a mean or a scale, and is to be put into int64"):
-        data.put(batch, np.zeros(data.shape(batch), np.int64))
-
-
-def test_text_has_no_mean_and_no_scale() -> None:
-    with pytest.raises(ParameterError, match=r"top 'data' has values of type str.*name another top first"):
-        _tops(dtype="<U5", transform={"scale": 0.5})
-
-
-def test_a_mean_file_needs_samples_of_one_size(tmp_path: Path) -> None:
-    np.save(tmp_path / "mean.npy", np.zeros((3, 9, 9), np.float32))
-    with pytest.raises(ParameterError, match=r"'transform.mean_file' is 'mean.npy'.*vary in size"):
-        _tops(folder=tmp_path, transform={"mean_file": "mean.npy"})
 
 
 def test_a_mean_file_is_read_from_the_base_directory(tmp_path: Path) -> None:
