@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.keys import derive_key
 from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
 from blobfeed.workers.order.sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_index, seed_generators
 from hypothesis import given, settings
@@ -54,6 +55,8 @@ def test_a_sample_s_generator_spawns_others_that_depend_on_the_sample_alone() ->
     first = spawned(rng, 3, 77)
     others = [spawned(rng, epoch, index) for epoch, index in ((3, 78), (4, 77), (77, 3))]
     assert len({*first, *itertools.chain(*others)}) == 12
+    seed: Any = KeyedSeed(derive_key(12, "sample", bits=128), (0, 0, 77, 3))
+    assert first == [child.random() for child in np.random.Generator(np.random.Philox(seed)).spawn(3)]
     assert (
         spawned(rng, 3, 77) == spawned(pickle.loads(pickle.dumps(rng)), 3, 77) == spawned(SampleRng(12), 3, 77) == first
     )

@@ -228,15 +228,20 @@ def test_a_streams_state_of_other_batches_is_refused(name: str, value: object) -
         stream().resumed({**stream().begin().state(), name: value})
 
 
-@pytest.mark.parametrize(("last_batch", "rows", "end"), [("wrap", 4, 0), ("wrap", 3, 2), ("partial", 3, 0)])
-def test_a_stream_that_has_come_to_its_end_gets_no_more_epochs(last_batch: str, rows: int, end: int) -> None:
+@pytest.mark.parametrize(
+    ("last_batch", "rows", "epoch", "end"),
+    [("wrap", 4, 0, 0), ("wrap", 3, 0, 2), ("wrap", 3, 2, 4), ("wrap", 3, 3, 4), ("partial", 3, 0, 0)],
+)
+def test_a_stream_that_has_come_to_the_end_of_a_loop_gets_no_more_epochs_there(
+    last_batch: str, rows: int, epoch: int, end: int
+) -> None:
     plan = stream(last_batch=last_batch, epochs=2)
-    state = after(plan, of_stream(plan, [Run(0, rows, 0, 0, shard=1)]))
+    state = after(plan, of_stream(plan, [Run(0, rows, epoch, 0, shard=1)]))
     assert state["end"] == end
     assert stream(last_batch=last_batch, epochs=2).resumed(state).begin().state() == state
-    longer = stream(last_batch=last_batch, epochs=3)
+    longer = stream(last_batch=last_batch, epochs=5)
     if end:
-        with pytest.raises(ParameterError, match=r"saved at the end of epochs=2.* this pipeline has epochs=3"):
+        with pytest.raises(ParameterError, match=f"saved at the end of epochs={end}.* this pipeline has epochs=5"):
             longer.resumed(state)
     else:
         assert longer.resumed(state).begin().state() == state

@@ -28,12 +28,12 @@ def stream_schedule(
     return Schedule(ShardRounds(parameters, shards, *at))
 
 
-def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int) -> list[Run]:
-    """Shard by shard and round by round; `wrap` runs a shard's epochs into each other."""
+def expected(lengths: list[int], size: int, last_batch: LastBatch, epochs: int, first: int = 0) -> list[Run]:
+    """Shard by shard and round by round, from epoch `first` on; `wrap` runs a shard's epochs into each other."""
     runs, rounds = ([length * epochs for length in lengths], 1) if last_batch == "wrap" else (lengths, epochs)
     return [
         Run(0, rows, epoch, sequence * size, shard=shard)
-        for epoch in range(rounds)
+        for epoch in range(first, first + rounds)
         for sequence in range(max(-(-length // size) for length in runs))
         for shard, length in enumerate(runs)
         if (rows := min(size, length - sequence * size)) > 0 and (rows == size or last_batch != "drop")
@@ -64,6 +64,14 @@ class Stream:
         self.announced: list[Announced] = []
         self._open: dict[int, bool] = {}
         self._next_group = self._next_announced = 0
+
+    def loops(self, count: int) -> list[Announced]:
+        """What is announced in `count` loops, of which each begins behind the end of the one before."""
+        self.run()
+        for _ in range(count - 1 if self.schedule.finished else 0):
+            self.schedule.go_on()
+            self.run()
+        return self.announced
 
     def run(self) -> list[Announced]:
         while not self.schedule.finished and not self.schedule.complaint:
@@ -115,28 +123,31 @@ class Stream:
     size=st.integers(1, 5),
     last_batch=st.sampled_from(("partial", "drop", "wrap")),
     epochs=st.integers(1, 3),
+    loops=st.integers(1, 3),
     slots=st.integers(1, 8),
     seed=st.integers(0, 99),
     moving=st.booleans(),
     data=st.data(),
 )
 def test_batches_depend_neither_on_prefetching_nor_on_who_answers_first_and_go_on_behind_any_of_them(
-    lengths: list[int], size: int, last_batch: LastBatch, epochs: int, slots: int, seed: int, moving: bool,
+    lengths: list[int], size: int, last_batch: LastBatch, epochs: int, loops: int, slots: int, seed: int, moving: bool,
     data: st.DataObject,
 ) -> None:  # fmt: skip
     runs = [length * epochs for length in lengths] if last_batch == "wrap" else lengths
     schedule = stream_schedule(len(lengths), size, last_batch, epochs)
-    found = Stream(schedule, runs, slots, np.random.default_rng(seed), moving).run()
+    found = Stream(schedule, runs, slots, np.random.default_rng(seed), moving).loops(loops)
     # Nobody can be sure of an epoch while a batch before the known end is still being made.
     if lacks_full := last_batch == "drop" and max(lengths) < size:
         assert moving or "epoch 0 of the stream has no full batch" in schedule.complaint
     assert lacks_full or schedule.complaint == ""
-    whole = expected(lengths, size, last_batch, epochs)
+    begins = [loop * epochs for loop in range(loops)]
+    whole = [run for first in begins for run in expected(lengths, size, last_batch, epochs, first)]
     assert [each.run for each in found] == whole
     if whole:
         taken = data.draw(st.integers(1, len(whole)))
         schedule = stream_schedule(len(lengths), size, last_batch, epochs, at=found[taken - 1].end)
-        rest = Stream(schedule, runs, slots, np.random.default_rng(taken), moving).run()
+        left = loops - found[taken - 1].run.epoch // epochs
+        rest = Stream(schedule, runs, slots, np.random.default_rng(taken), moving).loops(left)
         assert schedule.complaint == "", "what was taken of an epoch before the run counts"
         assert [each.run for each in rest] == whole[taken:]
 

@@ -13,6 +13,7 @@ from blobfeed.workers.transport.messages import (
     Assignment,
     BadRow,
     Done,
+    End,
     Failure,
     Fill,
     Postprocess,
@@ -303,6 +304,24 @@ def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
     told(made)
     assert made.ledger.slots_full == made.ledger.slots_filling == 0
     assert sorted(made.ledger._free) == list(range(SLOTS))
+
+
+def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got() -> None:
+    made = assembly(rows=4, stream=True)
+    for loop in range(3):
+        assert {run.epoch for order in orders(made) for run in order.task.runs} == {loop}  # type: ignore[union-attr]
+        for task in made.ledger.assigned(1):
+            made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
+        *announced, end = told(made)
+        for message in announced:
+            made.release(message.group)
+        assert (len(announced), end, made.last) == (2, End(loop), End(loop))
+        assert orders(made) == []
+        for number in (loop - 1, loop + 1, loop):
+            made.go_on(number)
+            assert (made.last is None) == (number == loop)
+    made.go_on(2)
+    assert made.last is None
 
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:

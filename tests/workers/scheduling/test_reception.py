@@ -50,6 +50,13 @@ def test_what_was_released_is_not_wanted_again() -> None:
     assert reception.dropped == 1
 
 
+def test_an_end_is_wanted_if_it_is_that_of_the_present_loop() -> None:
+    reception = Reception()
+    reception.ends = 1
+    assert [reception.wants(End(number)) for number in range(3)] == [None, End(1), None]
+    assert reception.dropped == 2
+
+
 @pytest.mark.parametrize("last", [End(), Failure("SampleError", "broken")], ids=["end", "failure"])
 def test_the_last_message_is_wanted(last: End | Failure) -> None:
     assert Reception().wants(last) is last
