@@ -214,33 +214,47 @@ def test_hdf5_files_with_a_data_set_for_each_sample(data: st.DataObject) -> None
     ]
     samples = [np.asarray(some_array(shape, dtype, number), dtype) for number, shape in enumerate(shapes)]
     chunked = data.draw(st.booleans()) and all(all(shape) and shape for shape in shapes)
+    block = data.draw(st.sampled_from([0, 0, 0, 512]))
     with own_folder() as folder:
         cut = data.draw(st.integers(0, count - 1))
         for name, part in {"p9.h5": range(cut), "p10.h5": range(cut, count)}.items():
             if part:
-                with h5py.File(folder / name, "w") as file:
+                with h5py.File(folder / name, "w", userblock_size=block) as file:
                     for number in part:
                         how = {"chunks": chunks_of(data, shapes[number]), "compression": "gzip"} if chunked else {}
                         attributes = file.create_dataset(f"s{number}", data=samples[number], **how).attrs
                         attributes.update(
                             {"label": number % 7, "pose": np.arange(3.0) + number, "name": f"no. {number}"}
                         )
-        wanted = ["label", "pose", "name"]
-        source = opened(
-            "hdf5_samples", folder, path="p*.h5", labels=wanted, open_files=data.draw(st.sampled_from([None, 1]))
-        )
+        wanted: dict[str, AnyArray] = {
+            "label": np.arange(count) % 7,
+            "pose": np.arange(count)[:, np.newaxis] + np.arange(3.0),
+            "name": np.array([f"no. {number}".encode() for number in range(count)]),
+        }
+        options: dict[str, Any] = {"path": "p*.h5", "open_files": data.draw(st.sampled_from([None, 1]))}
+        tops = None
+        match data.draw(st.sampled_from(["by tops", "by labels", "renamed"])):
+            case "by tops":
+                tops = data.draw(st.permutations(["data", *wanted]))[: data.draw(st.integers(1, 4))]
+                tops = tops if "data" in tops else ["data", *tops]
+            case "by labels":
+                options["labels"] = list(wanted)
+            case _:
+                options["labels"] = {f"my {name}": name for name in wanted}
+                wanted = {f"my {name}": values for name, values in wanted.items()}
+        source = opened("hdf5_samples", folder, tops, **options)
+        assert list(source.specs) == list(tops or ["data", *wanted])
         is_ragged = len(set(shapes)) > 1
         spec = ArraySpec(tuple(largest), np.dtype(dtype).newbyteorder("="), varies=is_ragged)
         assert source.specs["data"] == spec
         if all(map(all, shapes)):
-            assert (LIBRARY_MODULE in source.modules) == chunked
+            assert (LIBRARY_MODULE in source.modules) == (chunked or block > 0)
         with closing(source), closing(in_loader(source)) as arrived:
             indices = data.draw(st.lists(st.integers(0, count - 1), max_size=30))
             arrived.will_need(np.array(indices, np.int64))
             rows = rows_of(arrived, indices)
-        assert rows["label"].tolist() == [index % 7 for index in indices]
-        assert rows["pose"].tolist() == [[index, index + 1, index + 2] for index in indices]
-        assert rows["name"].tolist() == [f"no. {index}".encode() for index in indices]
+        for name, values in wanted.items():
+            assert name not in rows or rows[name].tolist() == values[indices].tolist()
         for row, index in enumerate(indices):
             found = rows["data"].get(row) if isinstance(rows["data"], RaggedRows) else rows["data"][row, ...]
             np.testing.assert_array_equal(found, samples[index].astype(spec.dtype), strict=True)

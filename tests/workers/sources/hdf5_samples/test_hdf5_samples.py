@@ -13,7 +13,7 @@ from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 
 from blobfeed import BatchReader
 from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
-from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, labels
+from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive
 
 
 def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
@@ -39,22 +39,6 @@ def test_a_loader_undoes_the_filters_of_plugins(tmp_path: Path) -> None:
     archive(tmp_path / "a.h5", samples, chunks=(4, 5), **hdf5plugin.Zstd())
     with BatchReader({KIND: {"path": str(tmp_path / "a.h5")}}, batch_size=SAMPLES, num_loaders=1) as reader:
         assert (next(iter(reader))["data"] == samples).all()
-
-
-def test_tops_say_which_attributes_are_wanted_and_labels_may_rename_them(tmp_path: Path) -> None:
-    data = some_array((SAMPLES, 4), "i4")
-    archive(tmp_path / "a.h5", data)
-    known = {"data": data, **labels(SAMPLES)}
-    for tops, options in [
-        (["data", "label"], {}),
-        (["pose", "data"], {}),
-        (["data"], {"labels": ["label", "pose"]}),
-        (["label"], {"labels": ["label", "pose"]}),
-    ]:
-        source = opened(KIND, tmp_path, tops, path="a.h5", **options)
-        assert_delivers(source, {top: known[top] for top in tops}, patterns(SAMPLES)[:3])
-    renamed = opened(KIND, tmp_path, path="a.h5", labels={"class": "label"})
-    assert_delivers(renamed, {"data": data, "class": known["label"]}, patterns(SAMPLES)[:3])
 
 
 def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
@@ -92,14 +76,6 @@ def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_p
     source = opened(KIND, tmp_path, path="a.h5")
     assert source.modules == (LIBRARY_MODULE,)
     assert_delivers(source, {"data": data}, patterns(5))
-
-
-def test_a_user_block_before_the_data_does_not_shift_it(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
-        for number in range(3):
-            file[str(number)] = np.full((2, 2), number)
-    source = opened(KIND, tmp_path, path="a.h5")
-    assert_delivers(source, {"data": np.repeat(np.arange(3), 4).reshape(3, 2, 2)}, patterns(3))
 
 
 def demonstrations(path: Path, count: int) -> dict[str, AnyArray]:

@@ -86,21 +86,6 @@ def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> N
     assert_delivers(source, {"data": np.concatenate([values.transpose(3, 2, 0, 1)] * 2)[:9]}, [[8, 0, 7, 6]])
 
 
-def test_chunks_that_failed_beside_another_are_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    values = some_array((4, 5), "f4")
-    write(tmp_path, "data", values, chunks=(1, 5))
-    as_in_a_loader(monkeypatch)
-    with range_server() as server:
-        source = in_loader(opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)))
-        server.fault = lambda _path, _number: "expired"
-        server.requests.clear()
-        with pytest.raises(SourceError, match="access was refused"):
-            rows_of(source, range(4))
-        wait_until(lambda: len(server.requests) == 8, "each is asked for, and once more with new credentials")
-        server.fault = lambda _path, _number: None
-        np.testing.assert_array_equal(rows_of(source, [2])["data"], values[[2]])
-
-
 def test_chunks_that_were_announced_and_never_read_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = some_array((700, 5), "f4")
     write(tmp_path, "data", values, chunks=(1, 5))
