@@ -24,9 +24,9 @@ from .support.waiting import DEADLINE_S
 _ROOT = Path(__file__).resolve().parent.parent
 _TEMPORARY = pytest.StashKey[Path]()
 
-# Begun first: else one of them might be left to one worker while the others have no more to do.
+# Begun first, in this order: else one of them might be left to one worker while the others have no more to do.
 _LONG = (
-    "test_framework_examples.py",
+    "test_documents.py",
     "test_remote_loaders.py",
     "test_module.py",
     "test_tensorflow_dataset.py",
@@ -35,8 +35,7 @@ _LONG = (
     "test_published_bytes.py",
     "test_interrupts.py",
     "test_restart.py",
-    "test_caffe.py",
-    "test_documents.py",
+    "test_examples.py",
     "test_crashes.py",
     "test_cuda_delivery.py",
     "test_samplers.py",
@@ -47,7 +46,8 @@ _LONG = (
     "test_stream.py",
     "test_pack.py",
     "test_pipeline.py",
-    "test_examples.py",
+    "test_caffe.py",
+    "test_framework_examples.py",
     "test_cli_interrupt.py",
 )
 
@@ -95,7 +95,8 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: item.path.name not in _LONG)
+    ranks = {name: rank for rank, name in enumerate(_LONG)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
