@@ -59,14 +59,16 @@ def test_a_member_of_several_tops_is_fetched_once(server: RangeServer, tmp_path:
     assert len(server.requests) == 1
 
 
-def test_chunks_that_were_never_written_are_not_fetched(server: RangeServer, tmp_path: Path) -> None:
+def test_chunks_are_fetched_together_and_those_that_were_never_written_are_not(
+    server: RangeServer, tmp_path: Path
+) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("data", (41, 5000), "u2", chunks=(4, 5000), fillvalue=7)[8:12] = 3
+        file.create_dataset("data", (41, 5000), "u2", chunks=(4, 5000), fillvalue=7)[8:16] = 3
     server.objects["a.h5"] = (tmp_path / "a.h5").read_bytes()
     source = in_loader(opened("hdf5", tmp_path, ["data"], path=server.url("a.h5")))
     server.requests.clear()
-    source.will_need(np.array([40, 11]))
-    assert rows_of(source, [40, 11, 0])["data"][:, 4999].tolist() == [7, 3, 7]
+    source.will_need(np.array([40, 11, 13]))
+    assert rows_of(source, [40, 13, 0, 11])["data"][:, 4999].tolist() == [7, 3, 7, 3]
     assert len(server.requests) == 1
 
 
