@@ -125,7 +125,7 @@ class MultiProcessInputLayer(CaffeLayer):
         self._input.end = end
         self._input.reshape_first(top)
         if parameters.state_file and train:
-            path = path_of(parameters.state_file, base_dir, parameters.rank or 0, in_caffe=self._is_caffes)
+            path = path_of(parameters.state_file, base_dir, parameters.own_rank, in_caffe=self._is_caffes)
             if path is not None:
                 self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":

@@ -213,6 +213,16 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     trace: str = ""
     metrics: str | Port = ""
 
+    @property
+    def ranks(self) -> int:
+        """The number of processes that share the data."""
+        return self.world_size or 1
+
+    @property
+    def own_rank(self) -> int:
+        """The number of this process's part of the data."""
+        return self.rank or 0
+
 
 # The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
 

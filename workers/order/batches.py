@@ -39,7 +39,7 @@ class Batches:
     def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
         self.samples = samples
         self.parameters = without_source(parameters)
-        self.world_size = parameters.world_size or 1
+        self.world_size = parameters.ranks
         self.start = start
         self.round_rows = parameters.batch_size * self.world_size
         self._first_epoch, skipped = divmod(start, samples)

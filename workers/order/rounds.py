@@ -64,8 +64,8 @@ class Rounds:
 
     order: Order
     parameters: Parameters
-    epoch: int = 0
-    item: int = 0
+    epoch: int
+    item: int
     ended: bool = False
     failure: str = ""
 
@@ -76,12 +76,12 @@ class Rounds:
     def is_computed(self) -> bool:
         return self.order.is_computed
 
-    def place(self, row: int, most: int = 1) -> Placed | None:
+    def place(self, row: int, most: int) -> Placed | None:
         """Return the next round, in rows of a slot from `row` on; None while a length is awaited, and at the end.
 
         It returns several rounds, at most `most`, if their samples of this rank make one run.
         """
-        given, ranks, rank = self.parameters, self.parameters.world_size or 1, self.parameters.rank or 0
+        given, ranks, rank = self.parameters, self.parameters.ranks, self.parameters.own_rank
         each = 1 if self.order.gives_batches else given.batch_size
         left, rounds = self._left_in_epoch(each * ranks), 1
         if not left:
@@ -130,9 +130,9 @@ class Rounds:
             left = length - self.item
             if left < 0:
                 self.stop(f"and the state to go on from stands behind {self.item}: use the same sampler")
-            elif given.last_batch == "partial" and 0 < left < (given.world_size or 1):
+            elif given.last_batch == "partial" and 0 < left < given.ranks:
                 self.stop(
-                    f"of which {left} are left for the last round of {given.world_size} ranks, so some would get none: "
+                    f"of which {left} are left for the last round of {given.ranks} ranks, so some would get none: "
                     "use last_batch 'wrap' or 'drop'"
                 )
             elif given.last_batch == "drop" and not self.item and left < round_items:

@@ -45,8 +45,8 @@ class ShardRounds:
 
     parameters: Parameters
     shards: int
-    epoch: int = 0
-    item: int = 0
+    epoch: int
+    item: int
     ended: bool = False
     failure: str = ""
     _under_way: set[tuple[int, int]] = field(default_factory=set)
@@ -60,7 +60,7 @@ class ShardRounds:
     is_computed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._longest = self.parameters.batch_size if self.item else 0
+        self._longest = self.parameters.batch_size * bool(self.item)
 
     def place(self, row: int, _most: int) -> Placed | None:
         """Return the next batch to request; None while the end of the epoch is awaited, and behind the last batch."""
@@ -96,7 +96,7 @@ class ShardRounds:
     @property
     def _first_shard(self) -> int:
         """The number of the first shard among the shards of all ranks."""
-        return (self.parameters.rank or 0) * self.shards
+        return self.parameters.own_rank * self.shards
 
     def _note_end(self, item: int) -> None:
         """Record that batch `item` of this epoch is not full."""

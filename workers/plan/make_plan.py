@@ -358,7 +358,7 @@ def _stream_plan(parameters: Parameters, hooks: Hooks, source: StreamSource, tra
             raise ParameterError(f"parameter {name!r} is {value!r}, which a stream cannot have: {why}")
     remote = parameters.remote_loaders
     shards = source.shards or max(1, max_loaders(parameters) + (remote.most if remote else 0))
-    num_shards = shards * (parameters.world_size or 1)
+    num_shards = shards * parameters.ranks
     trial_source, trial_hooks = trial_copy((source, hooks))
     first = partial(_first_sample, trial_source, num_shards, parameters.seed)
     rows = RowMaker(trial_hooks, source.specs, first, parameters, transform)

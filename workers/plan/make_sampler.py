@@ -158,7 +158,7 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
             f"{name} is {value!r}, which can be iterated over only once: give the function that makes it"
         )
     for part in samplers_in(value):
-        if (getattr(part, "num_replicas", 1) or 1) > 1 and (parameters.world_size or 1) > 1:
+        if (getattr(part, "num_replicas", 1) or 1) > 1 and parameters.ranks > 1:
             raise ParameterError(
                 f"{name} is {value!r}, which draws its rank's part ({part.num_replicas} ranks), and of what is drawn "
                 f"each of world_size={parameters.world_size} ranks takes its part: leave {name} out and give "

@@ -197,7 +197,7 @@ class Plan:
         if not count:
             raise ParameterError("the state's shards are 0: expected at least one")
         if count != shards.count:
-            self.decoded.value.num_shards = count * (self.parameters.world_size or 1)
+            self.decoded.value.num_shards = count * self.parameters.ranks
         return replace(self, shards=replace(shards, count=count), end=end)
 
     def moved(self, epoch: int, position: int, number: int) -> Plan:
@@ -358,7 +358,7 @@ class Position(msgspec.Struct, frozen=True):
     @property
     def at(self) -> tuple[int, int]:
         """The epoch and the item at which the next round begins."""
-        if self.next is not None or self.plan.batches is None or not self.taken:
+        if self.next is not None or self.plan.batches is None:
             return self.next or (self.plan.epoch, self.plan.position)
         return divmod(self.plan.batches.round_start(self.taken), self.plan.batches.samples)
 
@@ -382,7 +382,6 @@ class Position(msgspec.Struct, frozen=True):
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
         plan, given, (epoch, position) = self.plan, self.plan.parameters, self.at
-        world_size = given.world_size or 1
         common: State = {"version": _STATE_VERSION, "batches": plan.first_number + self.taken, "seed": given.seed}
         if plan.order is not None:
             return {
@@ -392,7 +391,7 @@ class Position(msgspec.Struct, frozen=True):
                 "shuffle": str(given.shuffle),
                 "order": plan.order.declared,
                 "data": plan.data,
-                "world_size": world_size,
+                "world_size": given.ranks,
             }
         common |= {"epoch": epoch, "position": position}
         if plan.sampling is not None:
@@ -409,7 +408,7 @@ class Position(msgspec.Struct, frozen=True):
             **common,
             "batch_size": given.batch_size,
             "shards": plan.shards.count,
-            "world_size": world_size,
+            "world_size": given.ranks,
             "capacity": plan.shards.capacity,
             "end": self.end,
             "last_batch": given.last_batch,

@@ -67,8 +67,8 @@ class Schedule:
             following.runs += placed.runs
             following.rounds += placed.rounds
             if not self.rounds.is_computed:
-                first, size = placed.runs[0], self._batch_size
-                following.ends += [(first.epoch, first.position + size * n) for n in range(1, placed.rounds)]
+                size, inner = self._batch_size, range(1, placed.rounds)  # of several rounds there is one run
+                following.ends += [(run.epoch, run.position + size * n) for run in placed.runs for n in inner]
                 following.ends.append(placed.end)
         if following.rounds == most or (following.rounds and self._is_over):
             self._groups[group], self._open = following, _Group()

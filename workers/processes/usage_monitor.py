@@ -40,7 +40,7 @@ class UsageMonitor:
     def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
         self.next_turn = 0.0
         self._board = board
-        self._rank = parameters.rank or 0
+        self._rank = parameters.own_rank
         wanted = parameters.metrics
         self._file = MetricsFile(Path(wanted)) if isinstance(wanted, str) and wanted else None
         self._lines = [board.line(number) for number in range(board.loaders)]

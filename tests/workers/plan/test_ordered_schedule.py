@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +16,7 @@ from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.rounds import Rounds, by_batch
 from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.plan.schedule import Schedule
-from blobfeed.workers.transport.messages import Announce, Drawn, Run, WeightsChange
+from blobfeed.workers.transport.messages import Announce, Draw, Drawn, Run, WeightsChange
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -83,8 +84,10 @@ def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_
         assert all(run.position + run.rows <= oracle.samples for task in tasks for run in task)
         whole = tuple(one.rows for place, one in enumerate(found) if place * each + one.rows <= good)
         assert schedule.batch_rows(group, good) == whole
-        for row in {0, rows - 1} & expected.keys():
-            assert schedule.sample_in(group, row, -1)[:2] == divmod(expected[row], oracle.samples)
+        assert all(run.rows > 0 and run.offset == -1 for task in tasks for run in task)
+        for row in (0, rows - 1):  # one behind a short batch is named as the last one in it
+            last = max(each for each in expected if each <= row)
+            assert schedule.sample_in(group, row, -1)[:2] == divmod(expected[last], oracle.samples)
         announce = schedule.announcement(group, 2, ((0, 17),), good if group == 3 else -1)
         if group == 3 and not whole:
             assert announce is None
@@ -98,7 +101,7 @@ def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_
 
 def test_a_slot_of_many_batches_is_one_run() -> None:
     order = make_order(1000, shuffle=False, seed=0)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4)), 32, 32)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4), 0, 0), 32, 32)
     assert schedule.has(0)
     assert schedule.has(1)
     assert schedule.runs(1, 0, 128) == (Run(0, 128, 0, 128),)
@@ -106,7 +109,7 @@ def test_a_slot_of_many_batches_is_one_run() -> None:
 
 def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
     order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1)), 2, 2)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1), 0, 0), 2, 2)
     chunks: dict[int | None, set[int]] = {}
     for group in range(100):
         assert schedule.has(group)
@@ -257,6 +260,65 @@ def test_memory_is_given_back() -> None:
     memory = Memory(schedule, [list(range(20))] * 201, gives_batches=False)
     assert len(run(schedule, memory)) == 800
     assert memory.most <= 20 * 4
+
+
+def drawn_order(drawn: int, **values: Any) -> tuple[DrawnOrder, list[int]]:
+    """An order with `drawn` epochs of ten samples each, and the offsets that it gives back."""
+    order, freed = DrawnOrder(Parameters(source={}, **values), AboutSampler("sampler()"), []), list[int]()
+    order.file = SimpleNamespace(
+        read=lambda offset, count, _kind: offset // 8 + np.arange(count),
+        free=lambda offset, _size: freed.append(offset),
+    )
+    for epoch in range(drawn):
+        wanted = order.wanted(epoch)
+        assert wanted == Draw(0, epoch, 0, 80 * epoch)
+        order.note_drawn(wanted, Drawn(10))
+    return order, freed
+
+
+@pytest.mark.parametrize(
+    ("epoch", "in_use", "changed", "given_back"),
+    [
+        (0, None, False, []), (1, None, False, [0]), (2, None, False, [0, 80]), (2, 79, False, []), (2, 80, False, [0]),
+        (2, 159, False, [0]), (2, 160, False, [0, 80]), (1, None, True, [0, 160]), (1, 80, True, [0]),
+    ],
+)  # fmt: skip
+def test_an_epoch_is_given_back_when_it_is_past_or_drawn_by_old_weights_and_lies_before_what_is_in_use(
+    epoch: int, in_use: int | None, changed: bool, given_back: list[int]
+) -> None:
+    order, freed = drawn_order(3, batch_size=4)
+    if changed:
+        order.note_weights(WeightsChange(1, 2), 1)
+    order.free(epoch, in_use)
+    assert freed == given_back
+
+
+def test_the_next_epoch_is_drawn_ahead_one_at_a_time_and_none_behind_the_last() -> None:
+    order, _ = drawn_order(1, batch_size=4, epochs=3)
+    wanted = order.wanted(0)
+    assert wanted == Draw(0, 1, 0, 80)
+    assert order.wanted(0) is None
+    order.note_drawn(wanted, Drawn(10))
+    assert order.wanted(0) is None
+    assert order.wanted(1) == Draw(0, 2, 0, 160)
+    order.note_drawn(Draw(0, 2, 0, 160), Drawn(10))
+    assert order.wanted(2) is None
+
+
+@pytest.mark.parametrize(("on_error", "others"), [("raise", 0), ("replace", 10)])
+def test_a_run_has_samples_of_its_epoch_for_bad_ones_if_they_are_replaced(on_error: str, others: int) -> None:
+    order, _ = drawn_order(2, batch_size=4, on_error=on_error)
+    for epoch in range(2):
+        sent = np.frombuffer(order.run(0, epoch, 3, 4).others, np.int64)
+        assert sorted(sent) == list(range(10 * epoch, 10 * epoch + others))
+
+
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
+def test_a_state_at_the_very_end_of_an_epoch_goes_on_with_the_next(last_batch: LastBatch) -> None:
+    parameters = Parameters(source={}, batch_size=2, last_batch=last_batch, epochs=2, rank=0, world_size=1)
+    schedule = schedule_of(parameters, position=2)
+    found = run(schedule, Memory(schedule, [[1, 2], [3, 4], [5, 6]], gives_batches=False))
+    assert [batch.indices for batch in found] == [[3, 4]]
 
 
 def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:

@@ -92,6 +92,26 @@ def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
 def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
     (batch,) = unpacked(indexed(batches_per_slot=1, last_batch="wrap"), 2)
     assert batch.epochs.tolist() == [0, 0, 1, 1]
+    assert (batch.rows, len(np.asarray(batch.tops["data"]))) == (4, 4)
+
+
+@pytest.mark.parametrize("per_slot", [1, 2, 5])
+@pytest.mark.parametrize("starts_small", [True, False])
+def test_a_groups_first_batch_is_counted_behind_those_of_the_groups_before(per_slot: int, starts_small: bool) -> None:
+    plan = replace(indexed(per_slot, epochs=9), starts_small=starts_small, first_number=7)
+    schedule, number = plan.schedule(), 7
+    for group in range(4):
+        assert plan.first_batch(group) == number
+        assert schedule.has(group)
+        batches = 1 if starts_small and not group else per_slot
+        assert schedule.rows_of(group) == 4 * batches
+        number += batches
+
+
+def test_a_loader_that_fetches_rows_at_once_has_one_task_more() -> None:
+    plan = indexed()
+    assert [replace(plan, rows_at_once=rows).tasks_in_flight for rows in (1, 2, 64)] == [2, 3, 3]
+    assert plan.tasks_in_flight == 2
 
 
 def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named() -> None:
@@ -133,6 +153,25 @@ def of_stream(plan: Plan, runs: list[Run]) -> list[Batch]:
         for number, run in enumerate(runs)
     )
     return [batch for announce in announces for batch in plan.unpack(announce, rows())]
+
+
+def test_a_stream_of_any_number_of_shards_goes_on_with_that_of_its_state() -> None:
+    plan = replace(stream(2, world_size=3, rank=1), shards=Shards(2, 6, any_number=True))
+    decoded = SimpleNamespace(num_shards=6)
+    plan = replace(plan, decoded=Packed(decoded))
+    assert plan.resumed(plan.begin().state()).shards == plan.shards
+    assert decoded.num_shards == 6
+    other = plan.resumed({**plan.begin().state(), "shards": 5}).shards
+    assert (other, decoded.num_shards) == (Shards(5, 6, any_number=True), 15)
+
+
+def test_a_loop_over_a_stream_that_was_left_is_followed_by_whole_epochs() -> None:
+    plan = stream(last_batch="wrap", epochs=2)
+    position = plan.begin()
+    for batch in of_stream(plan, [Run(0, 4, 0, 0), Run(0, 3, 0, 0, shard=1)]):
+        position = position.after(batch)
+    following = position.plan_from(2).begin().state()
+    assert [following[name] for name in ("epoch", "position", "batches", "end")] == [2, 0, 2, 0]
 
 
 def test_a_state_says_where_the_next_batch_stands() -> None:

@@ -14,7 +14,7 @@ from blobfeed.workers.loading.drawing import Sampling
 from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.plan.plan import Plan, Position
-from blobfeed.workers.transport.messages import Run
+from blobfeed.workers.transport.messages import Announce, Run
 from blobfeed.workers.transport.packed import Packed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -56,6 +56,15 @@ def test_a_known_number_of_samples_is_counted_and_another_one_waits_for_the_draw
 def test_a_samplers_batches_are_counted_as_they_are() -> None:
     assert plan_of(12, gives_batches=True, epochs=2).total_batches == 24
     assert plan_of(12, gives_batches=True, epochs=2, world_size=2, rank=1).total_batches == 12
+
+
+def test_each_batch_of_a_group_has_its_own_samples_and_ends_where_the_next_begins() -> None:
+    plan, drawn = plan_of(12), np.array([7, 7, 1, 5, 9, 2], np.int64)
+    announce = Announce(2, 0, (), (Run(0, 6, 3, 4),), ((3, 8), (4, 0)), drawn.tobytes())
+    first, second = plan.unpack(announce, {"data": np.zeros((8, 2), np.float32)})
+    assert (first.indices.tolist(), second.indices.tolist()) == ([7, 7, 1, 5], [9, 2])
+    assert (first.end, second.end) == ((3, 8), (4, 0))
+    assert [(batch.epoch, batch.position, batch.rows) for batch in (first, second)] == [(3, 4, 4), (3, 8, 2)]
 
 
 # ---- slots

@@ -6,13 +6,16 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from blobfeed.workers.scheduling.assembly import Assembly, Death
+import pytest
+from blobfeed.workers.scheduling.assembly import OUT_OF_MEMORY, Assembly, Death
 from blobfeed.workers.scheduling.ledger import Evidence
+from blobfeed.workers.sources.stream import FIX_STREAM
 from blobfeed.workers.transport.messages import (
     Announce,
     Assignment,
     BadRow,
     Done,
+    Draw,
     End,
     Failure,
     Fill,
@@ -20,7 +23,7 @@ from blobfeed.workers.transport.messages import (
     Replaced,
     Run,
 )
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
 
 from tests.interleavings.variants import SLOTS, Variant
 
@@ -230,6 +233,52 @@ def test_a_hook_over_a_batch_knows_the_samples_of_all_of_its_rows() -> None:
     assert hook.task.runs == (Run(0, 2, 0, 0),)
 
 
+def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_shard() -> None:
+    plan = Variant("test", stream=True, postprocess=True).plan()
+    made = Assembly(replace(plan, position=2))
+    made.ledger.add_loader(1)
+    (fill, _) = orders(made)
+    assert made.done(Done(1, fill.task.task, 1, stream_rows=1), 0.0)
+    (hook,) = orders(made)
+    report(made, hook, bad_row(0, -1))
+    failure = told(made)[-1]
+    assert (failure.index, failure.path, failure.advice) == (2, "the stream's shard 0", "fix the hook")
+
+
+def test_an_epoch_on_whose_draw_loaders_die_ends_the_run() -> None:
+    made = assembly(loaders=0, drawn=((5, 3),))
+    for loader in range(1, 4):
+        made.ledger.add_loader(loader)
+        (order,) = orders(made)
+        assert isinstance(order.task, Draw)
+        made.loader_died(death(loader, order.task.task))
+    assert orders(made) == []
+    (failure,) = told(made)
+    assert failure.error == "SourceError"
+    assert failure.text.startswith("sampler(), epoch 0: 3 loaders died on it, the last one, loader 3")
+
+
+@pytest.mark.parametrize(
+    ("stream", "postprocess", "how", "advice"),
+    [
+        (False, False, "killed by SIGSEGV", ""),
+        (False, True, "killed by SIGSEGV", "fix the hook"),
+        (True, False, "killed by SIGSEGV", FIX_STREAM),
+        (False, False, "killed by SIGKILL", OUT_OF_MEMORY),
+    ],
+)
+def test_the_advice_about_a_task_on_which_loaders_die(stream: bool, postprocess: bool, how: str, advice: str) -> None:
+    made = assembly(loaders=0, rows=1, batches=1, stream=stream, postprocess=postprocess)
+    for loader in range(1, 4):
+        made.ledger.add_loader(loader)
+        order = orders(made)[0]
+        if postprocess:
+            report(made, order)
+            (order,) = orders(made)
+        made.loader_died(replace(death(loader, order.task.task), how=how))
+    assert told(made)[-1].advice == advice
+
+
 # ---- deaths
 
 
@@ -316,6 +365,7 @@ def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got(
         for message in announced:
             made.release(message.group)
         assert (len(announced), end, made.last) == (2, End(loop), End(loop))
+        assert (made.counts[Count.BATCHES], made.counts[Count.SAMPLES]) == (2 * loop + 2, 2 * loop + 2)
         assert orders(made) == []
         for number in (loop - 1, loop + 1, loop):
             made.go_on(number)
