@@ -15,7 +15,7 @@ from ..order.drawn_order import draws_of
 from ..order.sample_rng import globals_kept
 from ..transport.messages import Draw, Drawn
 from .batch import Batch
-from .plan import Plan
+from .plan import Plan, Position
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -73,10 +73,8 @@ def _some(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
 
 def _begin_of(plan: Plan, number: int) -> tuple[int, int]:
     """Return the epoch and the item at which batch `number` begins."""
-    if plan.batches is not None:
-        return divmod(plan.batches.round_start(number - plan.first_number), plan.batches.samples)
-    if number == plan.first_number:
-        return plan.epoch, plan.position
+    if plan.batches is not None or number == plan.first_number:
+        return Position(plan, number - plan.first_number).at
     *_, (_, batch) = _walk(plan, plan.first_number, number - 1)
     assert batch.end is not None
     return batch.end
@@ -87,7 +85,7 @@ def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
     if plan.batches is not None:
         if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
             raise _no_batch(last, plan)
-        plan = plan.moved(*_begin_of(plan, first), first)
+        plan = plan.from_batch(first - plan.first_number)
     plan = replace(plan, batches_per_slot=1, specs={}, slot_specs={})  # only the samples are wanted
     schedule, memory = plan.schedule(), _Memory()
     schedule.use_file(memory)
