@@ -44,13 +44,6 @@ _HANGS_S = 40
 """What no single test takes, on a machine whose cores are all busy."""
 _WANTED = 0.95
 
-_SCHEDULES = (
-    "workers/plan/test_stream_schedule.py",
-    "workers/plan/test_ordered_schedule.py",
-    "workers/plan/test_plan.py",
-    "workers/plan/test_sampled_plan.py",
-)
-
 MODULES: dict[str, tuple[str, ...]] = {
     "workers/scheduling/ledger.py": (
         "workers/scheduling/test_ledger.py",
@@ -65,8 +58,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
     "workers/order/batches.py": ("workers/order/test_batches.py",),
     "workers/order/rounds.py": ("workers/plan/test_ordered_schedule.py",),
-    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py",),
-    "workers/plan/schedule.py": (*_SCHEDULES, "workers/scheduling/test_interleavings.py"),
+    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
+    "workers/plan/schedule.py": (
+        "workers/plan/test_ordered_schedule.py",
+        "workers/plan/test_stream_schedule.py",
+        "workers/scheduling/test_interleavings.py",
+    ),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",
         "workers/order/test_epoch_order.py",
@@ -79,10 +76,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py", "workers/order/test_published_orders.py"),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
-    "workers/order/shard_rounds.py": (*_SCHEDULES, "workers/scheduling/test_interleavings.py"),
+    "workers/order/shard_rounds.py": (
+        "workers/plan/test_stream_schedule.py",
+        "workers/scheduling/test_interleavings.py",
+    ),
     "workers/plan/plan.py": (
-        *_SCHEDULES,
+        "workers/plan/test_plan.py",
+        "workers/plan/test_sampled_plan.py",
         "workers/scheduling/test_assembly.py",
+        "workers/plan/test_ordered_schedule.py",
         "workers/scheduling/test_interleavings.py",
         "readers/test_batch_reader.py",
     ),
