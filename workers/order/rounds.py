@@ -9,7 +9,7 @@ ShardRounds, whose face is the same.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
 from ..base.parameters import Parameters
@@ -69,8 +69,14 @@ class Rounds:
     ended: bool = False
     failure: str = ""
 
+    _ranks: int = field(init=False)
+    _rank: int = field(init=False)
+
     can_be_cut: ClassVar[bool] = True
     """True if several loaders may make rows of one affinity."""
+
+    def __post_init__(self) -> None:
+        self._ranks, self._rank = self.parameters.ranks, self.parameters.own_rank
 
     @property
     def is_computed(self) -> bool:
@@ -81,7 +87,7 @@ class Rounds:
 
         It returns several rounds, at most `most`, if their samples of this rank make one run.
         """
-        given, ranks, rank = self.parameters, self.parameters.ranks, self.parameters.own_rank
+        given, ranks, rank = self.parameters, self._ranks, self._rank
         each = 1 if self.order.gives_batches else given.batch_size
         left, rounds = self._left_in_epoch(each * ranks), 1
         if not left:
@@ -130,9 +136,9 @@ class Rounds:
             left = length - self.item
             if left < 0:
                 self.stop(f"and the state to go on from stands behind {self.item}: use the same sampler")
-            elif given.last_batch == "partial" and 0 < left < given.ranks:
+            elif given.last_batch == "partial" and 0 < left < self._ranks:
                 self.stop(
-                    f"of which {left} are left for the last round of {given.ranks} ranks, so some would get none: "
+                    f"of which {left} are left for the last round of {self._ranks} ranks, so some would get none: "
                     "use last_batch 'wrap' or 'drop'"
                 )
             elif given.last_batch == "drop" and not self.item and left < round_items:

@@ -184,12 +184,8 @@ class Assembler:
             self._drain_releases()
         if self._result_link in ready:
             self._drain_results()
-        for pool in self._pools:
-            if pool.home.fileno() in ready:
-                for event in pool.home.receive(self._clock.now):
-                    self._note_event(event, pool)
-        if self._port is not None:
-            self._port.handle(ready)
+        if ready.keys() - {self._release_link, self._result_link}:
+            self._take_rare_events(ready)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
@@ -198,6 +194,15 @@ class Assembler:
         self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
+
+    def _take_rare_events(self, ready: dict[object, int]) -> None:
+        """Take starts and ends of loaders, and requests for the metrics."""
+        for pool in self._pools:
+            if pool.home.fileno() in ready:
+                for event in pool.home.receive(self._clock.now):
+                    self._note_event(event, pool)
+        if self._port is not None:
+            self._port.handle(ready)
 
     def _timeout_ms(self) -> int:
         now = self._clock.now
