@@ -78,7 +78,7 @@ def train(
         reporter = make_reporter(made, log or (), tensorboard)  # Ctrl-C still ends it: nothing is trained yet
         with asked_by_signals(sigint_effect, sighup_effect) as stop, contextlib.closing(reporter):
             if iterations is not None or phase is not None:
-                reporter.say("--iterations and --phase change nothing in training: max_iter says how long it takes")
+                reporter.put("unread options")
             training.train(made, reporter, stop)
 
 
@@ -91,10 +91,9 @@ def score(
 ) -> None:
     """Print the means of a net's outputs over some batches."""
     common.prepare("testing a net")
-    from .trainer.solving.progress import scores_text
     from .trainer.solving.training import score_net
 
-    typer.echo(scores_text(score_net(model, weights, iterations, common.where, common.level, common.stages)))
+    typer.echo(score_net(model, weights, iterations, common.where, common.level, common.stages))
 
 
 @command("time")

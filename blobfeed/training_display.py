@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,9 +17,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .trainer.layer_types.layer import DataParameters, no_data_parameters
-from .trainer.solving.progress import LineReporter
-from .trainer.solving.solver import Scores, Solver, numbers_of
-from .workers.base.closing import close_all
+from .trainer.solving.progress import EVENTS, Output, Reporter
+from .trainer.solving.solver import Solver, numbers_of
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
 from .workers.base.files import writing
@@ -38,8 +36,8 @@ Row = Mapping[str, Any]
 """A row: iteration, seconds since the start, the net ("train", "test 0" and so on), and the net's numbers by name."""
 
 
-class BarReporter(LineReporter):
-    """A bar on stderr that shows the loss, the speed and the stall time, below lines that stay."""
+class Bar(Output):
+    """A bar on stderr that shows the loss, the speed and the stall time, below the lines of other events."""
 
     def __init__(self, solver: Solver) -> None:
         super().__init__()
@@ -62,21 +60,20 @@ class BarReporter(LineReporter):
         )
         self._progress.start()
 
-    def _show(self, solver: Solver) -> None:
+    def takes_step(self, solver: Solver) -> bool:
         self._progress.update(self._task, completed=solver.iteration)
-        now = time.monotonic()
         # Reading the loss waits for the device, so it is read only a few times a second.
-        if now - self._meter.time_s > _REFRESH_S or solver.iteration == solver.param.max_iter:
-            stall_s = solver.stall_s()
-            speed, _ = self._meter.read(now, self._samples, stall_s)
-            self._progress.update(self._task, loss=f"{self._loss_of(solver):.4g}", speed=speed, stall_s=stall_s)
-            self._progress.refresh()
+        return time.monotonic() - self.meter.time_s > _REFRESH_S or bool(solver.iteration == solver.param.max_iter)
 
-    def say(self, text: str) -> None:
-        if self._shares_screen:
-            self._progress.console.print(text, markup=False, highlight=False)
+    def put(self, kind: str, values: Mapping[str, Any]) -> None:
+        if kind == "step":
+            loss, speed, stall_s = (values[name] for name in ("loss", "samples_per_s", "stall_s"))
+            self._progress.update(self._task, loss=f"{loss:.4g}", speed=speed, stall_s=stall_s)
+            self._progress.refresh()
+        elif self._shares_screen:
+            self._progress.console.print(EVENTS[kind].format(**values), markup=False, highlight=False)
         else:
-            super().say(text)
+            super().put(kind, values)
 
     def close(self) -> None:
         self._progress.stop()
@@ -110,8 +107,12 @@ def _csv(file: TextIO, path: Path, solver: Solver) -> Callable[[Row], object]:
     return rows.writerow
 
 
-def _json_lines(file: TextIO) -> Callable[[Row], object]:
+def _json_lines(file: TextIO, _path: Path, _solver: Solver) -> Callable[[Row], object]:
     return lambda row: file.write(json.dumps(row) + "\n")
+
+
+_FORMATS = {".csv": _csv, ".jsonl": _json_lines}
+"""By the ending of a log's name."""
 
 
 def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row], object]:
@@ -142,47 +143,41 @@ def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row
     return write
 
 
-class LoggingReporter(LineReporter):
-    """Writes rows into `files`, in the format of their endings, and into TensorBoard's folder.
+class Rows(Output):
+    """Writes the numbers of steps and tests into `files`, in the format of their endings, and TensorBoard's folder.
 
-    The reporter made by `show` does everything else. Closes all. Raises ParameterError.
+    Raises ParameterError.
     """
 
-    def __init__(
-        self, show: Callable[[], LineReporter], solver: Solver, files: Sequence[Path], tensorboard: Path | None
-    ) -> None:
+    def __init__(self, solver: Solver, files: Sequence[Path], tensorboard: Path | None) -> None:
+        self._solver = solver
         self._writers: dict[str, Callable[[Row], object]] = {}
         with ExitStack() as stack:
             for path in files:
-                if path.suffix not in (".csv", ".jsonl"):
-                    raise ParameterError(f"--log {path}: expected a name that ends in .csv or .jsonl")
+                if path.suffix not in _FORMATS:
+                    raise ParameterError(f"--log {path}: expected a name that ends in {' or '.join(_FORMATS)}")
                 stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
                 file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
-                self._writers[what] = _csv(file, path, solver) if path.suffix == ".csv" else _json_lines(file)
+                self._writers[what] = _FORMATS[path.suffix](file, path, solver)
                 if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
                     file.write("\n")  # after an incomplete row, which a full disk can leave
             if tensorboard is not None:
                 stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
                 self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
-            self._shown = show()
             self._close_files = stack.pop_all().close
         super().__init__()  # time is counted from here: importing TensorBoard takes seconds
         self._begun = time.monotonic()
 
-    def stepped(self, solver: Solver) -> None:
-        self._shown.stepped(solver)
-        super().stepped(solver)
+    def takes_step(self, solver: Solver) -> bool:
+        return bool(solver.iteration % (solver.param.display or _EVERY) == 0)
 
-    def _show(self, solver: Solver) -> None:
-        if solver.iteration % (solver.param.display or _EVERY) == 0:
-            speed, share = self._meter.read(time.monotonic(), self._samples, solver.stall_s())
-            outputs = numbers_of(solver.train_net.outputs())
-            own = {_objective(solver): solver.loss(), "rate": solver.rate, "samples_per_s": speed, "stall_share": share}
-            self._write(solver.iteration, "train", {**outputs, **own})
-
-    def tested(self, solver: Solver, number: int, scores: Scores) -> None:
-        self._shown.tested(solver, number, scores)
-        self._write(solver.iteration, f"test {number}", scores)
+    def put(self, kind: str, values: Mapping[str, Any]) -> None:
+        if kind == "step":
+            outputs = numbers_of(self._solver.train_net.outputs())
+            own = {_objective(self._solver): values["loss"], **{name: values[name] for name in _TRAINED[1:]}}
+            self._write(values["iteration"], "train", {**outputs, **own})
+        elif kind == "test":
+            self._write(values["iteration"], f"test {values['number']}", values["scores"])
 
     def _write(self, iteration: int, net: str, scalars: Mapping[str, float]) -> None:
         row = {"iteration": iteration, "seconds": round(time.monotonic() - self._begun, 3), "net": net, **scalars}
@@ -190,18 +185,15 @@ class LoggingReporter(LineReporter):
             with writing(what):
                 write(row)
 
-    def say(self, text: str) -> None:
-        self._shown.say(text)
-
     def close(self) -> None:
-        close_all(self._shown.close, self._close_files)
+        self._close_files()
 
 
-def make_reporter(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> LineReporter:
+def make_reporter(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> Reporter:
     """Make a reporter: a bar if stderr is a terminal that can draw, else lines on stdout; writes the logs, too."""
+    rows = [Rows(solver, logs, tensorboard)] if logs or tensorboard else []
     can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
-    show = partial(BarReporter, solver) if can_draw else LineReporter
-    return LoggingReporter(show, solver, logs, tensorboard) if logs or tensorboard else show()
+    return Reporter(Bar(solver) if can_draw else Output(), *rows)
 
 
 def traced_to(trace: Path | None) -> DataParameters:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 
 from ..prototxt.schema import SnapshotFormat
-from ..solving.progress import LineReporter, StopRequest
+from ..solving.progress import Output, Reporter, StopRequest
 from ..solving.solver import Solver as Training
 from ..solving.solver_file import fix_threads, read_solver
 from ..solving.training import run, train
@@ -31,7 +31,7 @@ class Solver:
         if torch.get_num_threads() >= len(os.sched_getaffinity(0)):  # the user has not asked for fewer
             fix_threads(None)
         self._training = Training(document, mode.apply(self.param))
-        self._reporter = LineReporter()
+        self._reporter = Reporter(Output())
         self.net = Net.of(self._training.train_net)
         self.test_nets = [Net.of(net) for net in self._training.test_nets]
         for net in self.test_nets:

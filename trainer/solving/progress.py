@@ -6,12 +6,14 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
+from typing import Any
 
-from .solver import Scores, Solver
+from ...workers.base.closing import close_all
+from .solver import Solver
 
 
 @dataclass
@@ -30,47 +32,71 @@ class Meter:
         return speed, share
 
 
-class LineReporter:
-    """A line every `display` iterations."""
+EVENTS = {
+    "unread options": "--iterations and --phase change nothing in training: max_iter says how long it takes",
+    "unread fields": "fields without effect here: {fields}",
+    "step": "iteration {iteration}{last}: loss {loss:.6g}, rate {rate:.6g}, {samples_per_s:,.0f} samples/s, "
+    "stall {stall_s:.2f} s ({stall_share:.1%} of the time)",
+    "divergence": "iteration {iteration}: the loss is {loss}: lower base_lr, or set clip_gradients",
+    "test": "iteration {iteration}: test net {number}: {scores}",
+    "snapshot": "snapshot: {files}",
+    "end of data": "the data ended after iteration {iteration}: {reason}",
+    "stop": "stopped after iteration {iteration}, as asked",
+    "diagnosis": "data of layer {layer!r}: {sentence}",
+}
+"""Everything that a training reports: by kind of event, its line, with the names of its values."""
+
+
+class Output:
+    """A place that events go to. This one prints their lines: of the steps, one every `display` iterations."""
 
     def __init__(self) -> None:
-        self._samples = 0
-        self._has_diverged = False
-        self._meter = Meter(time.monotonic())
+        self.meter = Meter(time.monotonic())
 
-    def stepped(self, solver: Solver) -> None:
-        """An iteration is done."""
-        self._samples += solver.samples_per_step
-        self._show(solver)
-
-    def tested(self, solver: Solver, number: int, scores: Scores) -> None:
-        """Test net `number` has been scored."""
-        self.say(f"iteration {solver.iteration}: test net {number}: {scores_text(scores)}")
-
-    def _show(self, solver: Solver) -> None:
+    def takes_step(self, solver: Solver) -> bool:
+        """True if the iteration that is just done is to be put."""
         display = solver.param.display
-        if display and solver.iteration % display == 0:
-            last = f"/{solver.param.max_iter}" if solver.param.max_iter else ""
-            stall_s = solver.stall_s()
-            speed, share = self._meter.read(time.monotonic(), self._samples, stall_s)
-            self.say(
-                f"iteration {solver.iteration}{last}: loss {self._loss_of(solver):.6g}, "
-                f"rate {solver.rate:.6g}, {speed:,.0f} samples/s, stall {stall_s:.2f} s ({share:.1%} of the time)"
-            )
+        return bool(display and solver.iteration % display == 0)
 
-    def _loss_of(self, solver: Solver) -> float:
-        loss = solver.loss()
-        if not math.isfinite(loss) and not self._has_diverged:
-            self._has_diverged = True
-            self.say(f"iteration {solver.iteration}: the loss is {loss}: lower base_lr, or set clip_gradients")
-        return loss
-
-    def say(self, text: str) -> None:
-        """Show a line that stays."""
-        print(text, flush=True)
+    def put(self, kind: str, values: Mapping[str, Any]) -> None:
+        """Take an event of EVENTS."""
+        print(EVENTS[kind].format(**values), flush=True)
 
     def close(self) -> None:
-        """End the reports."""
+        """End the output."""
+
+
+class Reporter:
+    """Hands the events of a training to `outputs`."""
+
+    def __init__(self, *outputs: Output) -> None:
+        self._outputs = outputs
+        self._samples = 0
+        self._has_diverged = False
+
+    def put(self, kind: str, **values: object) -> None:
+        for output in self._outputs:
+            output.put(kind, values)
+
+    def stepped(self, solver: Solver) -> None:
+        """Report the iteration that is just done to the outputs that take it; only that waits for the device."""
+        self._samples += solver.samples_per_step
+        for output in self._outputs:
+            if output.takes_step(solver):
+                self._put_step(solver, output)
+
+    def _put_step(self, solver: Solver, output: Output) -> None:
+        iteration, loss, stall_s = solver.iteration, solver.loss(), solver.stall_s()
+        if not math.isfinite(loss) and not self._has_diverged:
+            self._has_diverged = True
+            self.put("divergence", iteration=iteration, loss=loss)
+        speed, share = output.meter.read(time.monotonic(), self._samples, stall_s)
+        values = {"iteration": iteration, "loss": loss, "rate": solver.rate, "samples_per_s": speed}
+        last = f"/{solver.param.max_iter}" if solver.param.max_iter else ""
+        output.put("step", {**values, "last": last, "stall_s": stall_s, "stall_share": share})
+
+    def close(self) -> None:
+        close_all(*(output.close for output in self._outputs))
 
 
 @dataclass
@@ -110,7 +136,3 @@ def asked_by_signals(sigint: str = "stop", sighup: str = "snapshot") -> Iterator
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def scores_text(scores: Scores) -> str:
-    return ", ".join(f"{name} = {value:.6g}" for name, value in scores.items())

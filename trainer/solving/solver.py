@@ -30,8 +30,13 @@ from .updates import SOLVER_TYPES
 
 _log = logging.getLogger("blobfeed")
 
-Scores = dict[str, float]
-"""By output: its mean over the iterations of a test; for each number of an output of several, as `name[0]`."""
+
+class Scores(dict[str, float]):
+    """By output: its mean over the iterations of a test; for each number of an output of several, as `name[0]`."""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} = {value:.6g}" for name, value in self.items())
+
 
 _MOST_NUMBERS = 1000
 """The most numbers of a scored output: there may be as many classes, but maps and features say nothing in a line."""
@@ -304,12 +309,12 @@ def mean_outputs(
                 sums[name] = sums.get(name, 0.0) + output
     net.check()
     totals = numbers_of({name: total for name, total in sums.items() if name not in uneven})
-    return {name: total / iterations for name, total in totals.items()}
+    return Scores({name: total / iterations for name, total in totals.items()})
 
 
 def numbers_of(outputs: Mapping[str, Tensor]) -> Scores:
     """Each number of the outputs that have up to 1000: `loss`, or `per_class[0]`, `per_class[1]`, …"""
-    found: Scores = {}
+    found = Scores()
     for name, output in outputs.items():
         if output.numel() == 1:
             found[name] = float(output)

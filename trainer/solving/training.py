@@ -14,12 +14,12 @@ from ..prototxt.errors import PrototxtError
 from ..prototxt.phases import State
 from ..prototxt.prototxt import read_prototxt
 from ..prototxt.schema import NetParameter, Phase
-from .progress import LineReporter, StopRequest
+from .progress import Reporter, StopRequest
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
 
 
-def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
     """Train up to max_iter, until the data ends, or until `stop`; then save, unless snapshot_after_train is false."""
     if not solver.param.HasField("max_iter"):  # only a script that counts its steps does without
         raise solver.document.error("max_iter is needed")
@@ -28,7 +28,7 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
     if solver.param.HasField("layer_wise_reduce"):
         without_effect.append("layer_wise_reduce")
     if without_effect:
-        reporter.say(f"fields without effect here: {', '.join(without_effect)}")
+        reporter.put("unread fields", fields=", ".join(without_effect))
     has_ended = run(solver, reporter, stop, solver.param.max_iter)
     _finish(solver, reporter, stop)
     # Last, since scripts take the scores from the last lines. Where the data has ended, `run` has tested.
@@ -36,7 +36,7 @@ def train(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
         _test_if_due(solver, reporter, stop)
 
 
-def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) -> bool:
+def run(solver: Solver, reporter: Reporter, stop: StopRequest, last: int) -> bool:
     """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between.
 
     Returns whether the data has ended.
@@ -48,7 +48,7 @@ def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) ->
         try:
             solver.step()
         except EndOfData as end:
-            reporter.say(f"the data ended after iteration {solver.iteration}: {end}")
+            reporter.put("end of data", iteration=solver.iteration, reason=end)
             return True
         reporter.stepped(solver)
         if stop.snapshot_wanted or solver.snapshot_is_due:
@@ -57,27 +57,27 @@ def run(solver: Solver, reporter: LineReporter, stop: StopRequest, last: int) ->
     return False
 
 
-def _finish(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def _finish(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
     if stop():
-        reporter.say(f"stopped after iteration {solver.iteration}, as asked")
+        reporter.put("stop", iteration=solver.iteration)
     wanted = stop() or solver.param.snapshot_after_train
     if wanted and not (solver.snapshot_is_due and solver.iteration):
         _save(solver, reporter)
     for name, counted in solver.data_statistics().items():
         if sentence := getattr(counted, "diagnosis", ""):
-            reporter.say(f"data of layer {name!r}: {sentence}")
+            reporter.put("diagnosis", layer=name, sentence=sentence)
 
 
-def _test_if_due(solver: Solver, reporter: LineReporter, stop: StopRequest) -> None:
+def _test_if_due(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
     if solver.test_is_due:
         for number, scores in enumerate(solver.test(stop)):
-            reporter.tested(solver, number, scores)
+            reporter.put("test", iteration=solver.iteration, number=number, scores=scores)
 
 
-def _save(solver: Solver, reporter: LineReporter) -> None:
+def _save(solver: Solver, reporter: Reporter) -> None:
     path = solver.save()
     written = path if not solver.param.HasField("snapshot_format") else f"{path} and {solver.caffe_path('solverstate')}"
-    reporter.say(f"snapshot: {written}")
+    reporter.put("snapshot", files=written)
 
 
 def score_net(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.solving.progress import LineReporter, Meter, asked_by_signals
+from blobfeed.trainer.solving.progress import Meter, Output, Reporter, asked_by_signals
 from blobfeed.trainer.solving.solver import Solver
 from blobfeed.trainer.solving.solver_file import fix_threads
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed.training_display import BarReporter, make_reporter
+from blobfeed.training_display import Bar, make_reporter
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
 WITH_STATISTICS = (
@@ -52,7 +52,7 @@ def test_a_meter_measures_between_two_readings(steps: list[tuple[float, int, flo
 def test_a_loss_that_is_no_number_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")
     with Solver.from_file(path) as solver:
-        reporter = LineReporter()
+        reporter = Reporter(Output())
         for _ in range(3):
             solver.step()
             reporter.stepped(solver)
@@ -67,7 +67,7 @@ def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureF
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 2")
     (tmp_path / "batches.py").write_text(WITH_STATISTICS)
     with Solver.from_file(path) as solver:
-        reporter = LineReporter()
+        reporter = Reporter(Output())
         for _ in range(3):
             loss = float(solver.step())
             reporter.stepped(solver)
@@ -81,13 +81,11 @@ def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_a_terminal_gets_a_bar_and_the_rest_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Solver.from_file(write_project(tmp_path)) as solver:
-        assert isinstance(make_reporter(solver), LineReporter)
         terminal = Terminal()
         monkeypatch.setattr(sys, "stderr", terminal)
         monkeypatch.setenv("COLUMNS", "140")
         monkeypatch.setenv("TERM", "xterm")
         reporter = make_reporter(solver)
-        assert isinstance(reporter, BarReporter)
         for _ in range(30):
             solver.step()
             reporter.stepped(solver)
@@ -99,11 +97,16 @@ def test_a_terminal_gets_a_bar_and_the_rest_lines(tmp_path: Path, monkeypatch: p
     assert "stall" in shown
 
 
-def test_a_terminal_that_draws_nothing_gets_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stderr", Terminal())
+def test_a_terminal_that_draws_nothing_gets_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "dumb")
-    with Solver.from_file(write_project(tmp_path)) as solver:
-        assert not isinstance(make_reporter(solver), BarReporter)
+    with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")) as solver:
+        solver.step()
+        make_reporter(solver).stepped(solver)
+    assert capsys.readouterr().out.startswith("iteration 1/30: loss ")
+    assert not terminal.getvalue()
 
 
 def test_what_is_said_beside_the_bar_goes_where_output_goes(
@@ -113,13 +116,13 @@ def test_what_is_said_beside_the_bar_goes_where_output_goes(
     monkeypatch.setenv("TERM", "xterm")
     with Solver.from_file(write_project(tmp_path)) as solver:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with contextlib.closing(BarReporter(solver)) as reporter:
-            reporter.say("kept in a file [not markup]")
-        assert capsys.readouterr().out == "kept in a file [not markup]\n"
+        with contextlib.closing(Bar(solver)) as bar:
+            bar.put("snapshot", {"files": "kept in a file [not markup]"})
+        assert capsys.readouterr().out == "snapshot: kept in a file [not markup]\n"
         monkeypatch.setattr(sys, "stdout", terminal)
-        with contextlib.closing(BarReporter(solver)) as reporter:
-            reporter.say("kept on the screen [not markup]")
-    assert "kept on the screen [not markup]" in terminal.getvalue()
+        with contextlib.closing(Bar(solver)) as bar:
+            bar.put("snapshot", {"files": "kept on the screen [not markup]"})
+    assert "snapshot: kept on the screen [not markup]" in terminal.getvalue()
     assert "kept in a file" not in terminal.getvalue()
 
 
