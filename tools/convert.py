@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..trainer.net.model_files import read_weights, torch_save, write_caffemodel, write_whole
+from ..trainer.net.model_files import read_weights, write_weights
 from ..trainer.prototxt.errors import SnapshotError
 from ..trainer.solving.caffe_files import is_caffe_state, read_state, write_state
 
@@ -29,9 +29,5 @@ def convert(source: Path, target: Path) -> str:
     if target.suffix not in (".caffemodel", ".h5", ".pt"):
         raise SnapshotError(f"{target}: expected a name that ends in .caffemodel, .caffemodel.h5 or .pt")
     weights = read_weights(source)
-    if target.suffix == ".pt":
-        state_dict = {f"{name}.{nth}": blob for name, blobs in weights.items() for nth, blob in enumerate(blobs)}
-        write_whole(target, lambda temporary: torch_save(state_dict, temporary))
-    else:
-        write_caffemodel(target, weights)
+    write_weights(target, weights)
     return f"{target}: weights of {len(weights)} layers"

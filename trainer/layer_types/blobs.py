@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -20,8 +22,8 @@ class ArrayBlob(BlobShape):
     back to the device.
     """
 
-    def __init__(self, source: Blob | Tensor) -> None:
-        self._source = source
+    def __init__(self, source: Blob | Callable[[], Tensor]) -> None:
+        self._source = source  # weights are asked for anew: they may have other memory, or none of their own
         self._copies: dict[str, tuple[Tensor, Array, Array]] = {}
         """The tensor, the array, and what the array was when it was made."""
 
@@ -35,10 +37,10 @@ class ArrayBlob(BlobShape):
 
     @property
     def shape(self) -> Shape:
-        return tuple(self._source.shape)
+        return tuple(self._source.shape if isinstance(self._source, Blob) else self._source().shape)
 
     def reshape(self, *shape: int) -> None:
-        if isinstance(self._source, Tensor):
+        if not isinstance(self._source, Blob):
             raise BlobError(f"weights cannot be reshaped: they have the shape {self.shape}, and {shape} was asked for")
         self.upload()
         self._source.reshape(*shape)
@@ -62,15 +64,15 @@ class ArrayBlob(BlobShape):
         return self._copies[which][1]
 
     def _tensor(self, which: str) -> Tensor:
-        if isinstance(self._source, Tensor):
-            return self._source.detach() if which == "data" else gradient_of(self._source)
-        return self._source.tensor.detach() if which == "data" else self._source.diff.as_subclass(Tensor)
+        if isinstance(self._source, Blob):
+            return self._source.tensor.detach() if which == "data" else self._source.diff.as_subclass(Tensor)
+        return self._source().detach() if which == "data" else gradient_of(self._source())
 
 
 def gradient_of(weights: Tensor) -> Tensor:
     """The memory of their gradient, with zeros if they have none."""
     # Weights shared in another shape are a view; the gradient is that of what they are a view of.
-    owner = weights if weights.is_leaf or weights._base is None else weights._base
+    owner = weights if weights._base is None else weights._base
     if owner.grad is None:
         owner.grad = torch.zeros_like(owner, requires_grad=False)
     return owner.grad.view(weights.shape)

@@ -134,5 +134,8 @@ class Parameter(Layer):
     def make_weights(self, *bottom: Shape) -> None:
         self.add_weights(tuple(self.options.shape.dim))
 
+    def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
+        return [tuple(self.blobs[0].shape)]
+
     def forward(self) -> Tensors:
         return (torch.clone(self.blobs[0]),)

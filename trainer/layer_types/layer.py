@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from ...layers.torch_blob import Blob
 from ..prototxt.errors import NetError, PrototxtError, not_supported
@@ -123,6 +122,8 @@ class Layer(nn.Module):
         self.top_count = len(self.param.top)
         self.has_warned = False
         """A warning about this layer's data has been logged; it is not repeated for each batch."""
+        self.views: dict[str, tuple[Layer, int, Shape]] = {}
+        """Weights of another layer that this one shows in another shape: that layer, their number there, the shape."""
         self._first_wrong = torch.empty(0)
         """Shape (2, 1): 1 if `refuse` has found a wrong number, and the first one."""
         self._why = ""
@@ -139,9 +140,11 @@ class Layer(nn.Module):
     @property
     def blobs(self) -> list[Tensor]:
         """The weights, in the order of the layer's `param { ... }`."""
-        if not self._buffers:
-            return list(self._parameters.values())  # type: ignore[arg-type]  # none is None
-        return [tensor for _, tensor in sorted((*self._parameters.items(), *self._buffers.items()))]  # type: ignore[misc]
+        own: dict[str, Any] = self._parameters
+        if not self._buffers and not self.views:
+            return list(own.values())
+        views = {name: owner.blobs[nth].reshape(shape) for name, (owner, nth, shape) in self.views.items()}
+        return [tensor for _, tensor in sorted({**own, **self._buffers, **views}.items())]
 
     def setup(self, bottom: Sequence[Blob], top: Sequence[Blob]) -> None:
         """Make the weights and give the tops their first shapes."""
@@ -154,10 +157,12 @@ class Layer(nn.Module):
         """Call `add_weights` for each of the layer's weights; most layers have none."""
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        """The tops' shapes; raises if the bottoms do not fit. By default a forward on torch's meta device tells."""
-        blobs = {str(nth): blob.detach().to("meta") for nth, blob in enumerate(self.blobs)}
+        """The tops' shapes; raises if the bottoms do not fit.
+
+        By default a forward on torch's meta device tells, which a layer with weights cannot run.
+        """
         try:
-            tops = functional_call(self, blobs, tuple(torch.empty(shape, device="meta") for shape in bottom))
+            tops = self.forward(*(torch.empty(shape, device="meta") for shape in bottom))
         except (RuntimeError, IndexError, ValueError) as error:
             reason, _, _ = str(error).partition("\n")
             raise self.context.misfit(f"bottoms of shapes {', '.join(map(str, bottom))}: {reason}") from error
@@ -177,7 +182,7 @@ class Layer(nn.Module):
             given = state_dict.get(f"{prefix}{nth}")
             if given is not None and significant(tuple(given.shape)) == significant(tuple(own.shape)):
                 state_dict[f"{prefix}{nth}"] = given.reshape(own.shape)
-            if str(nth) in self._non_persistent_buffers_set:  # it shows those of another layer, in another shape
+            if str(nth) in self.views:
                 state_dict.pop(f"{prefix}{nth}", None)
         super()._load_from_state_dict(state_dict, prefix, *how)
 

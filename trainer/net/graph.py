@@ -230,7 +230,6 @@ class Net(nn.Module):
         if device != self.device:
             self.check()
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        self._weights.renew()
         if device != self.device:
             self.generators.move(device)
             for blob in self.blobs.values():
@@ -267,7 +266,6 @@ class Net(nn.Module):
                 check_shapes(layer, list(other.layers[name].blobs), f"the net of {other.document.path}")
                 for own, theirs in zip(layer.blobs, other.layers[name].blobs, strict=True):
                     own.data = theirs.data  # the tensor stays the one that a solver updates
-        self._weights.renew()  # perhaps of a layer that `other` does not have
 
     def weights(self) -> dict[str, list[Tensor]]:
         """A copy of all weights on the CPU, by layer."""
@@ -292,7 +290,6 @@ class Net(nn.Module):
                     "weights (--weights)"
                 )
 
-    @torch.no_grad()
     def load_weights(self, weights: Mapping[str, Sequence[Tensor]], source: str, *, some: bool = False) -> None:
         """Copy `weights`, by layer; raises SnapshotError if a layer has other shapes there, or has none.
 
@@ -303,7 +300,7 @@ class Net(nn.Module):
             raise SnapshotError(
                 f"{source} has weights for none of the layers {', '.join(names)}; it has those of {', '.join(weights)}"
             )
-        filled, missing = set[int](), torch.empty(0)
+        filled, missing, state = set[int](), torch.empty(0), dict[str, Tensor]()
         for name in names:
             layer = self.layers[name]
             memory = {own.data_ptr() for own in layer.blobs}
@@ -313,11 +310,11 @@ class Net(nn.Module):
                 given = [each if each.numel() or own.data_ptr() not in filled else own for own, each in pairs]
                 advice = "; to train this layer from its filler, give it another name" if some else ""
                 check_shapes(layer, given, source, advice, leading_ones=True)
-                for own, loaded in zip(layer.blobs, given, strict=True):
-                    own.copy_(loaded.view(own.shape))
+                state |= {f"{name}.{nth}": each for nth, each in enumerate(given)}
                 filled |= memory
             elif not some and not memory <= filled:
                 raise SnapshotError(f"{source} has no weights for {layer.context.where}")
+        self.load_state_dict(state, strict=False)
 
     def data_states(self) -> dict[str, dict[str, int | str]]:
         """The position in its data of each Python layer that has a state."""

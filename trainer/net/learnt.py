@@ -12,13 +12,17 @@ from ..prototxt.schema import DimCheckMode, Message
 
 @dataclass
 class Learnt:
-    """One blob of weights, and how fast the solver updates it."""
+    """One blob of weights: number `index` of `layer`, the first that has it. And how fast the solver updates it."""
 
-    weights: Tensor
-    owner: str = ""
-    """The first layer that has it."""
+    layer: Layer
+    index: int
     multipliers: dict[str, float] = field(default_factory=dict)
     """lr_mult and decay_mult, if a layer gives them; else they are 1."""
+
+    @property
+    def weights(self) -> Tensor:
+        """The tensor that the module has now: where it moves, torch makes new buffers."""
+        return self.layer.blobs[self.index]
 
     @property
     def lr_mult(self) -> float:
@@ -34,24 +38,19 @@ class Weights:
 
     def __init__(self) -> None:
         self.entries: list[Learnt] = []
-        self._places: list[tuple[Layer, int]] = []
-        """For each entry: its layer, and its index there."""
         self._by_name: dict[str, Learnt] = {}
-        self._views: list[tuple[Layer, int, tuple[int, ...], Learnt]] = []
-        """Weights that a layer shares in another shape: the layer, their index and shape, and those that they show."""
 
     def add(self, layer: Layer) -> None:
         """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
         for index in range(len(layer.blobs)):
             spec = layer.spec(index)
             known = self._by_name.get(spec.name)
-            entry = known or Learnt(layer.blobs[index], layer.param.name)
+            entry = known or Learnt(layer, index)
             self._multiply(entry, layer, index, spec)
             if known:
                 self._share(known, layer, index, spec)
                 continue
             self.entries.append(entry)
-            self._places.append((layer, index))
             if spec.name:
                 self._by_name[spec.name] = entry
 
@@ -62,36 +61,29 @@ class Weights:
             if known != value:
                 raise layer.context.unsupported(
                     f"{name} of the weights {spec.name!r} is {value:g}, and {known:g} in layer "
-                    f"{entry.owner!r}, which shares them",
+                    f"{entry.layer.param.name!r}, which shares them",
                     "param",
                     index,
                     name,
                 )
 
     def _share(self, known: Learnt, layer: Layer, index: int, spec: Message) -> None:
-        own, shared = tuple(layer.blobs[index].shape), tuple(known.weights.shape)
+        weights = known.weights
+        own, shared = tuple(layer.blobs[index].shape), tuple(weights.shape)
         permissive = spec.share_mode == DimCheckMode.PERMISSIVE
-        if own != shared and not (permissive and layer.blobs[index].numel() == known.weights.numel()):
+        if own != shared and not (permissive and layer.blobs[index].numel() == weights.numel()):
             raise layer.context.unsupported(
                 f"its weights {spec.name!r} have the shape {own}, and those of layer "
-                f"{known.owner!r} {shared}; with share_mode: PERMISSIVE only their counts must agree",
+                f"{known.layer.param.name!r} {shared}; with share_mode: PERMISSIVE only their counts must agree",
                 "param",
                 index,
                 "name",
             )
         if known.lr_mult == 0:
-            known.weights.requires_grad_(False)
+            weights.requires_grad_(False)
         if own == shared:
-            setattr(layer, str(index), known.weights)
-        else:  # a view of the same memory, which must be contiguous for that
-            known.weights.data = known.weights.data.contiguous()
+            setattr(layer, str(index), weights)
+        else:
+            weights.data = weights.data.contiguous()  # else another shape of it would be a copy
             delattr(layer, str(index))
-            layer.register_buffer(str(index), known.weights.view(own), persistent=False)
-            self._views.append((layer, index, own, known))
-
-    def renew(self) -> None:
-        """Take buffers that torch has replaced, and have views show the memory that those of their owner have now."""
-        for entry, (layer, index) in zip(self.entries, self._places, strict=True):
-            entry.weights = layer.blobs[index]
-        for layer, index, shape, known in self._views:
-            setattr(layer, str(index), known.weights.reshape(shape))
+            layer.views[str(index)] = known.layer, known.index, own

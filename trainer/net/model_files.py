@@ -31,11 +31,8 @@ SNAPSHOT_FORMAT = "blobfeed snapshot 1"
 
 def read_weights(path: Path) -> dict[str, list[Tensor]]:
     """The weights by layer in a snapshot, a .caffemodel or a state_dict; raises SnapshotError."""
-    return load_weights(path) if _first_bytes(path).startswith(b"PK") else read_caffemodel(path)
-
-
-def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
-    """The weights by layer; raises SnapshotError."""
+    if _first_bytes(path).startswith(b"PK"):
+        return _of_torch(path)
     hdf5 = is_hdf5(path)
     try:
         if hdf5:
@@ -52,7 +49,7 @@ def read_caffemodel(path: Path) -> dict[str, list[Tensor]]:
     return found
 
 
-def write_caffemodel(
+def write_weights(
     path: Path,
     weights: LayerWeights,
     layers: Mapping[str, Layer] | None = None,
@@ -61,10 +58,15 @@ def write_caffemodel(
     with_diff: bool = False,
     hdf5: bool = False,
 ) -> None:
-    """Write `weights` by layer; with `layers`, also their parameters; with_diff, also their diffs; `name`: the net's.
+    """Write `weights` by layer as a state_dict if the name ends in .pt, in HDF5 if `hdf5` or .h5, else a .caffemodel.
 
-    The HDF5 form has weights and diffs only. It is written if `hdf5`, or if the name ends in .h5.
+    With `layers`, a .caffemodel has their parameters too, and with_diff their diffs, as the HDF5 form; `name`: the
+    net's.
     """
+    if path.suffix == ".pt":
+        state = {f"{key}.{nth}": blob for key, blobs in weights.items() for nth, blob in enumerate(blobs)}
+        write_whole(path, lambda temporary: torch_save(state, temporary))
+        return
     diffs = {}
     if layers is not None and with_diff:
         diffs = {key: [gradient_of(blob) for blob in layer.blobs] for key, layer in layers.items()}
@@ -82,7 +84,7 @@ def write_caffemodel(
     write_whole(path, lambda temporary: temporary.write_bytes(message.SerializeToString()))
 
 
-def load_weights(path: Path) -> dict[str, list[Tensor]]:
+def _of_torch(path: Path) -> dict[str, list[Tensor]]:
     """The weights by layer of a snapshot, or of a net's state_dict; raises SnapshotError."""
     content = read_torch(path)
     if content.get("format") == SNAPSHOT_FORMAT:

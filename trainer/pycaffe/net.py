@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Self
@@ -11,17 +12,22 @@ from weakref import WeakSet
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
+from torch import Tensor
 
 from ..layer_types.blobs import Array, ArrayBlob
 from ..layer_types.inputs import MemoryData
-from ..layer_types.layer import Generators
+from ..layer_types.layer import Generators, Layer
 from ..layer_types.python import PythonLayer
 from ..net import graph
-from ..net.model_files import read_weights, write_caffemodel
+from ..net.model_files import read_weights, write_weights
 from ..net.stepwise import Stepwise
 from ..prototxt.errors import NetError
 from ..prototxt.schema import Phase
 from . import mode
+
+
+def _weights(layer: Layer, nth: int) -> Tensor:
+    return layer.blobs[nth]
 
 
 class Net:
@@ -77,7 +83,11 @@ class Net:
         self.blob_loss_weights = net.loss_weights
         self._positions = {name: nth for nth, name in enumerate(net.layers)}
         layers = net.layers.items()
-        self.params = {name: [ArrayBlob(weights) for weights in layer.blobs] for name, layer in layers if layer.blobs}
+        self.params = {
+            name: [ArrayBlob(partial(_weights, layer, nth)) for nth in range(len(layer.blobs))]
+            for name, layer in layers
+            if layer.blobs
+        }
         self.layer_dict: dict[str, Any] = {
             name: layer.user_layer
             if isinstance(layer, PythonLayer)
@@ -182,12 +192,12 @@ class Net:
     def save(self, path: str | Path) -> None:
         """Write a .caffemodel, or, if the name ends in .h5, its HDF5 form."""
         self.upload()
-        write_caffemodel(Path(path), self._net.weights(), self._net.layers, self.name)
+        write_weights(Path(path), self._net.weights(), self._net.layers, self.name)
 
     def save_hdf5(self, path: str | Path) -> None:
         """Write the HDF5 form of a .caffemodel, whatever the name ends in."""
         self.upload()
-        write_caffemodel(Path(path), self._net.weights(), hdf5=True)
+        write_weights(Path(path), self._net.weights(), hdf5=True)
 
     load_hdf5 = copy_from
 

@@ -17,7 +17,7 @@ from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
 from ..net.graph import Net
-from ..net.model_files import read_weights, write_caffemodel
+from ..net.model_files import read_weights, write_weights
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import SnapshotFormat, SolverParameter
@@ -185,7 +185,7 @@ class Solver(Closing):
         if self.param.HasField("snapshot_format"):
             net = self.train_net
             name, with_diff = net.document.message.name, self.param.snapshot_diff
-            write_caffemodel(model, state.weights, net.layers, name, with_diff=with_diff)
+            write_weights(model, state.weights, net.layers, name, with_diff=with_diff)
             write_state(self.caffe_path("solverstate"), state)
         return path
 

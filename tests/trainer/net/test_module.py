@@ -14,7 +14,8 @@ import pytest
 import torch
 from blobfeed.tools.convert import convert
 from blobfeed.trainer import Net
-from blobfeed.trainer.net.model_files import write_caffemodel
+from blobfeed.trainer.layer_types.blobs import gradient_of
+from blobfeed.trainer.net.model_files import write_weights
 from blobfeed.trainer.prototxt.errors import NetError, SnapshotError
 from blobfeed.trainer.solving.solver import Solver
 from torch import Tensor, nn
@@ -144,7 +145,7 @@ def test_stages_choose_layers_and_torchs_seed_the_first_weights(tmp_path: Path) 
 def test_the_state_dict_that_convert_writes_loads(tmp_path: Path) -> None:
     net = Net(write(tmp_path), "TRAIN")
     net(**batch())
-    write_caffemodel(tmp_path / "x.caffemodel", net.weights())
+    write_weights(tmp_path / "x.caffemodel", net.weights())
     convert(tmp_path / "x.caffemodel", tmp_path / "x.pt")
     by_torch, by_name = (
         Net(tmp_path / "net.prototxt", "TEST"),
@@ -169,7 +170,7 @@ def test_a_state_dict_of_another_net_is_refused_and_weights_with_four_axes_are_n
     state["ip.0"] = state["ip.0"][0, 0].t()
     with pytest.raises(RuntimeError, match=r"size mismatch for ip\.0"):
         net.load_state_dict(state)
-    write_caffemodel(tmp_path / "other.caffemodel", {"other": [torch.ones(1)]})
+    write_weights(tmp_path / "other.caffemodel", {"other": [torch.ones(1)]})
     with pytest.raises(SnapshotError, match=r"weights for none of the layers conv, bn, ip"):
         Net(tmp_path / "net.prototxt", "TRAIN", weights=tmp_path / "other.caffemodel")
 
@@ -183,17 +184,21 @@ def test_shared_weights_are_one_parameter_whose_gradients_add_up(tmp_path: Path)
     own = weights.detach().clone().requires_grad_()
     torch.autograd.backward((data @ own.t() @ own.t() * own.reshape(16, 1)).sum())
     torch.testing.assert_close(weights.grad, own.grad)
+    for layer in net.layers.values():
+        for blob in layer.blobs:
+            torch.testing.assert_close(gradient_of(blob).reshape(4, 4), own.grad)
     assert list(net.state_dict()) == ["a.0", "b.0"]
-    write_caffemodel(tmp_path / "x.caffemodel", {name: [each + 1 for each in w] for name, w in net.weights().items()})
+    write_weights(tmp_path / "x.caffemodel", {name: [each + 1 for each in w] for name, w in net.weights().items()})
     convert(tmp_path / "x.caffemodel", tmp_path / "x.pt")
     net.load_state_dict(torch.load(tmp_path / "x.pt"))
     for layer in net.layers.values():
         for blob in layer.blobs:
             torch.testing.assert_close(blob.reshape(4, 4), own + 1)
-    net.float()
+    other = copy.deepcopy(net).float()
     with torch.no_grad():
         weights.fill_(3)
     assert bool((net.layers["c"].blobs[0] == 3).all())
+    torch.testing.assert_close(other.layers["c"].blobs[0].reshape(4, 4), own + 1)
 
 
 def test_eval_ends_dropout_and_the_counting_of_batch_norm(tmp_path: Path) -> None:
@@ -273,6 +278,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from blobfeed import BatchReader
 from blobfeed.trainer import Net
+from blobfeed.trainer.layer_types.blobs import gradient_of
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)

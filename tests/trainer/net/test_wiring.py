@@ -100,29 +100,6 @@ def test_weights_of_one_name_are_shared_and_learnt_once(tmp_path: Path) -> None:
     assert not weights.weights.grad.any()
 
 
-def test_permissive_sharing_asks_only_for_as_many_numbers(tmp_path: Path) -> None:
-    text = (
-        SHARED.replace("MORE", "share_mode: PERMISSIVE")
-        .replace(' param { name: "b" }', "")
-        .replace(' param { name: "b" decay_mult: 0 }', "")
-    )
-    text = text.replace('"z" top: "c"', '"z" top: "c6"').replace(
-        'layer { name: "loss"', 'layer { name: "sum" type: "Reduction" bottom: "c6" top: "sum" loss_weight: 1 }\n#'
-    )
-    text = text.replace("num_output: 3", "num_output: 6", 1)
-    net, other = (make_net(tmp_path, with_inputs(text, x=(4, 2), z=(4, 4)), seed=seed) for seed in range(2))
-    own, shared = net.layers["a"].blobs[0], net.layers["c"].blobs[0]
-    for _ in range(2):
-        assert (own.shape, shared.shape, own.data_ptr()) == ((6, 2), (3, 4), shared.data_ptr())
-        net.blobs["z"].data[...] = 1
-        own.grad = None
-        torch.autograd.backward(net.objective())
-        assert own.grad is not None
-        assert own.grad.unique().tolist() == [4.0]
-        net.share_weights(other)
-        assert torch.equal(shared.flatten(), other.layers["a"].blobs[0].flatten())
-
-
 def test_weights_of_another_net_reach_a_layer_of_a_test_that_shares_them_in_another_shape(tmp_path: Path) -> None:
     layer = """layer { name: "%s" type: "InnerProduct" bottom: "%s" top: "%s" param { name: "w" share_mode: PERMISSIVE }
                inner_product_param { num_output: %d bias_term: false weight_filler { type: "xavier" } } }"""

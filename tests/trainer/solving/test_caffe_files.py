@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.net.model_files import read_caffemodel, read_weights, write_caffemodel
+from blobfeed.trainer.net.model_files import read_weights, write_weights
 from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.prototxt.schema import NetParameter, message_class
 from blobfeed.trainer.solving.caffe_files import read_state, write_state
@@ -70,7 +70,7 @@ def test_a_snapshot_for_caffe_says_what_caffe_says(
     assert found.learned_net == f"{run}_iter_6.caffemodel{suffix}"
     for mine, theirs in zip(found.history, expected.history, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
-    weights = read_caffemodel(tmp_path / found.learned_net)
+    weights = read_weights(tmp_path / found.learned_net)
     for name in WEIGHTS:
         np.testing.assert_allclose(weights[name[:3]][int(name[4])], GOLDEN[f"{run}/{name}"][6], rtol=1e-4, atol=1e-5)
 
@@ -81,8 +81,8 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
         solver.step()
         net = solver.train_net
         net.layers["ip2"].blobs[0].grad = None  # as where lr_mult is 0
-        write_caffemodel(path, net.weights(), net.layers, with_diff=True)
-        write_caffemodel(path.with_suffix(".h5"), net.weights(), net.layers, with_diff=True)
+        write_weights(path, net.weights(), net.layers, with_diff=True)
+        write_weights(path.with_suffix(".h5"), net.weights(), net.layers, with_diff=True)
         gradient = net.layers["ip1"].blobs[0].grad
         assert gradient is not None
         message: NetParameter = message_class(NetParameter).FromString(path.read_bytes())
@@ -100,8 +100,8 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
 def test_names_of_layers_may_have_slashes(tmp_path: Path, suffix: str) -> None:
     weights = {"inception/1": [torch.ones(2), torch.zeros(1)], "inception": [torch.full((1,), 3.0)]}
     path = tmp_path / f"m.caffemodel{suffix}"
-    write_caffemodel(path, weights)
-    found = read_caffemodel(path)
+    write_weights(path, weights)
+    found = read_weights(path)
     assert {name: [blob.tolist() for blob in blobs] for name, blobs in found.items()} == {
         "inception/1": [[1, 1], [0]],
         "inception": [[3]],
@@ -114,9 +114,9 @@ def test_fine_tuning_takes_what_layers_have_by_name(tmp_path: Path) -> None:
         weights = solver.train_net.weights()
     weights["ip1"][0].fill_(3)
     # Files of before 2015 have four axes for everything.
-    write_caffemodel(tmp_path / "a.caffemodel", {"ip1": [weights["ip1"][0].view(1, 1, 12, 4), weights["ip1"][1]]})
-    write_caffemodel(tmp_path / "other.caffemodel", {"ip3": weights["ip1"]})
-    write_caffemodel(tmp_path / "shape.caffemodel", {"ip2": weights["ip1"]})
+    write_weights(tmp_path / "a.caffemodel", {"ip1": [weights["ip1"][0].view(1, 1, 12, 4), weights["ip1"][1]]})
+    write_weights(tmp_path / "other.caffemodel", {"ip3": weights["ip1"]})
+    write_weights(tmp_path / "shape.caffemodel", {"ip2": weights["ip1"]})
     path.write_text(path.read_text() + 'weights: "a.caffemodel"')
     with Solver.from_file(path) as solver:
         assert (solver.train_net.layers["ip1"].blobs[0] == 3).all()
@@ -132,7 +132,7 @@ def test_weights_reach_layers_that_only_a_test_net_has(tmp_path: Path) -> None:
               inner_product_param { num_output: 5 } }"""
     path = write_project(tmp_path, net=SMALL_NET + head, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 5")
     ones = {"ip1": [torch.ones(12, 4), torch.ones(12)], "old": [torch.ones(5, 12), torch.ones(5)]}
-    write_caffemodel(tmp_path / "a.caffemodel", ones)
+    write_weights(tmp_path / "a.caffemodel", ones)
     with Solver.from_file(path) as solver:
         solver.load_weights(tmp_path / "a.caffemodel")
         (test_net,) = solver.test_nets
@@ -145,7 +145,7 @@ def test_layers_may_share_weights_that_a_file_has_once_at_the_first(tmp_path: Pa
     twins = with_inputs(shared % ("a", "a", "b") + shared % ("a_p", "a_p", "b"), x=(1, 3))
     net = make_net(tmp_path, twins)
     # As Caffe writes it: a layer whose weights are all another's is an empty group.
-    write_caffemodel(tmp_path / "w.caffemodel.h5", {"a": [torch.ones(2, 3), torch.zeros(2)], "a_p": []})
+    write_weights(tmp_path / "w.caffemodel.h5", {"a": [torch.ones(2, 3), torch.zeros(2)], "a_p": []})
     net.load_weights(read_weights(tmp_path / "w.caffemodel.h5"), "w.caffemodel.h5")
     assert (net.layers["a_p"].blobs[0] == 1).all()
     other = make_net(tmp_path, with_inputs(shared % ("a", "a", "b") + shared % ("a_p", "a_p", "own"), x=(1, 3)))
@@ -172,7 +172,7 @@ def test_weights_of_old_nets_are_read(tmp_path: Path) -> None:
         holder.name = kind
         holder.blobs.add(num=1, channels=1, height=2, width=3, data=np.arange(6, dtype="<f4").tobytes())
     (tmp_path / "old.caffemodel").write_bytes(old.SerializeToString())
-    weights = read_caffemodel(tmp_path / "old.caffemodel")
+    weights = read_weights(tmp_path / "old.caffemodel")
     assert {name: blobs[0].shape for name, blobs in weights.items()} == {"v1": (1, 1, 2, 3), "v0": (1, 1, 2, 3)}
     assert weights["v0"][0].flatten().tolist() == [0, 1, 2, 3, 4, 5]
 

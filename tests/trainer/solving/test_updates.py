@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 from blobfeed.trainer.net.learnt import Learnt
 from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
 from blobfeed.trainer.solving.updates import SGD
 from torch import nn
+
+
+def learnt(weights: nn.Parameter) -> list[Learnt]:
+    layer: Any = SimpleNamespace(blobs=[weights])
+    return [Learnt(layer, 0)]
 
 
 def solver(**fields: object) -> SolverParameter:
@@ -17,7 +25,7 @@ def solver(**fields: object) -> SolverParameter:
 
 def test_weights_without_a_gradient_still_decay_and_keep_their_momentum() -> None:
     parameter = nn.Parameter(torch.tensor([1.0]))
-    sgd = SGD([Learnt(parameter)], solver(momentum=0.5, weight_decay=0.1))
+    sgd = SGD(learnt(parameter), solver(momentum=0.5, weight_decay=0.1))
     parameter.grad = torch.tensor([1.0])
     sgd.update(1.0)
     sgd.forget_gradients()
@@ -30,5 +38,5 @@ def test_weights_without_a_gradient_still_decay_and_keep_their_momentum() -> Non
 def test_a_gradient_within_the_limit_stays_as_it_is(gradient: float) -> None:
     parameter = nn.Parameter(torch.tensor([1.0]))
     parameter.grad = torch.tensor([gradient])
-    SGD([Learnt(parameter)], solver(clip_gradients=0.5)).update(1.0)
+    SGD(learnt(parameter), solver(clip_gradients=0.5)).update(1.0)
     assert parameter.item() == 1 - gradient
