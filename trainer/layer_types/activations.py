@@ -28,9 +28,10 @@ class PReLU(Elementwise):
     """A ReLU whose slope for negative numbers is learnt, one for each channel or one for all."""
 
     def make_weights(self, *bottom: Shape) -> None:
-        options = self.options
-        shape = () if options.channel_shared else (bottom[0][self.axis(1, bottom[0])],)
-        self.add_weights(shape, "filler", 0.25)
+        channels = bottom[0][1:2]
+        if not channels:
+            raise self.context.misfit(f"needs a bottom with an axis of channels, got shape {bottom[0]}")
+        self.add_weights(() if self.options.channel_shared else channels, "filler", 0.25)
 
     def forward(self, bottom: Tensor) -> Tensors:
         return (functional.prelu(bottom, self.blobs[0].view(-1)),)

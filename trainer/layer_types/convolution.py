@@ -83,7 +83,7 @@ class Convolution(_Sliding):
     )
 
     def make_weights(self, *bottom: Shape) -> None:
-        self._axis = self.axis(self.options.axis, bottom[0], "axis")
+        self._axis = self.axis(bottom[0])
         spatial = len(bottom[0]) - self._axis - 1
         if not 1 <= spatial <= 3:
             raise self.context.misfit(f"needs 1 to 3 spatial axes after axis {self._axis}, got shape {bottom[0]}")

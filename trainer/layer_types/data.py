@@ -75,10 +75,11 @@ class Data(_DataLayer):
     fields = ("transform_param",)
 
     def _source_parameters(self) -> Mapping[str, object]:
-        options = self.options
+        options, transform = self.options, self.param.transform_param
         source: dict[str, object] = {"path": self._located(options.source)}
-        if (color := self._is_color()) is not None:
-            source["is_color"] = color
+        # Else encoded records are decoded to as many channels as they have.
+        if transform.force_gray or transform.force_color or options.force_encoded_color:
+            source["is_color"] = not transform.force_gray
         if largest := self._largest():
             source["max_height"] = largest
         # Caffe's default for `backend` is a LevelDB, and files of LMDBs do not always give one: the source sees what
@@ -87,15 +88,6 @@ class Data(_DataLayer):
         if options.HasField("prefetch"):
             parameters["prefetch_batches"] = options.prefetch
         return parameters
-
-    def _is_color(self) -> bool | None:
-        """To how many channels encoded records are decoded; None: to as many as they have."""
-        transform = self.param.transform_param
-        if transform.force_color and transform.force_gray:
-            raise self.context.unsupported("force_color and force_gray exclude each other", "transform_param")
-        if transform.force_gray:
-            return False
-        return True if transform.force_color or self.options.force_encoded_color else None
 
 
 @layer_type("ImageData")
@@ -153,16 +145,7 @@ class WindowData(_DataLayer):
         return WindowsInputLayer
 
     def _source_parameters(self) -> Mapping[str, object]:
-        options, transform = self.options, self.param.transform_param
-        for name in ("scale", "force_color", "force_gray"):
-            if transform.HasField(name):
-                raise self.context.unsupported(
-                    f"a layer of type WindowData does not read {name!r} here; it has a scale in window_data_param",
-                    "transform_param",
-                    name,
-                )
-        if not transform.crop_size:
-            raise self.context.unsupported("needs a crop_size in transform_param", "transform_param")
+        options = self.options
         names = ("context_pad", "crop_mode", "fg_threshold", "bg_threshold", "fg_fraction", "scale")
         return {
             "path": self._located(options.source),

@@ -267,7 +267,5 @@ class BatchReindex(Layer):
         return [(*bottom[1][:1], *bottom[0][1:])]
 
     def forward(self, rows: Tensor, numbers: Tensor) -> Tensors:
-        chosen = numbers.reshape(-1).long()
-        wrong = (chosen < 0) | (chosen >= len(rows))
-        self.refuse(chosen, wrong, f"row {{}} is not one of the bottom: 0 to {len(rows) - 1}")
-        return (rows.index_select(0, chosen.masked_fill(wrong, 0)),)
+        chosen = self.indices(numbers.reshape(-1), len(rows), "row {} is not one of the bottom")
+        return (rows.index_select(0, chosen),)

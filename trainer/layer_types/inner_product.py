@@ -17,14 +17,11 @@ class InnerProduct(Layer):
     """Bottom (batch, ...) → (batch, num_output), with the default axis 1; weights (num_output, inputs), bias."""
 
     def make_weights(self, *bottom: Shape) -> None:
-        shape = self.options.num_output, math.prod(bottom[0][self._axis(bottom[0]) :])
+        shape = self.options.num_output, math.prod(bottom[0][self.axis(bottom[0]) :])
         self.add_weights_and_bias(shape[::-1] if self.options.transpose else shape)
 
-    def _axis(self, shape: Shape) -> int:
-        return self.axis(self.options.axis, shape, "axis")
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        axis = self._axis(bottom[0])
+        axis = self.axis(bottom[0])
         inputs, known = math.prod(bottom[0][axis:]), self.blobs[0].shape[0 if self.options.transpose else 1]
         if inputs != known:
             raise self.context.misfit(f"the bottom {bottom[0]} has {inputs} inputs, but the weights are for {known}")
@@ -48,8 +45,5 @@ class Embed(Layer):
 
     def forward(self, bottom: Tensor) -> Tensors:
         weights, *bias = self.blobs
-        numbers = bottom.long()
-        wrong = (numbers < 0) | (numbers >= len(weights))
-        self.refuse(numbers, wrong, f"input {{}} is not within input_dim: 0 to {len(weights) - 1}")
-        rows = functional.embedding(numbers.masked_fill(wrong, 0), weights)
+        rows = functional.embedding(self.indices(bottom, len(weights), "input {} is not within input_dim"), weights)
         return (rows + bias[0] if bias else rows,)

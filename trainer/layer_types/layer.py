@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,11 +129,18 @@ class Layer(nn.Module):
         """Shape (2, 1): 1 if `refuse` has found a wrong number, and the first one."""
         self._why = ""
         """The message about it; empty if there is nothing to check."""
-        for name, is_wrong, text in REFUSALS.get(self.param.type, ()):
-            if is_wrong(self.options, self.param):
-                value = getattr(self.options, name) if name else None
-                raise self.wrong(text.format(value), name) if name else context.unsupported(text)
+        self._check_options()
         self.read_options()
+
+    def _check_options(self) -> None:
+        """Raises PrototxtError for what REFUSALS say of this type."""
+        for field, is_wrong, text in REFUSALS.get(self.param.type, ()):
+            holder, *path = (self.param, *field[1:].split(".")) if field.startswith(".") else (self.options, field)
+            if is_wrong(holder):
+                value = functools.reduce(getattr, filter(str.isidentifier, path), holder)
+                where = path if holder is self.param else [*self.fields[:1], *path]
+                steps = [int(step) if step.isdecimal() else step for step in where if step]
+                raise self.context.unsupported(text.format(value), *steps)
 
     def read_options(self) -> None:
         """Read and check what is used often; most layers need none."""
@@ -216,6 +224,13 @@ class Layer(nn.Module):
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")
 
+    def indices(self, numbers: Tensor, count: int, why: str) -> Tensor:
+        """`numbers` as integers from 0 to `count` - 1; `refuse` takes the others, in whose place 0 stands."""
+        whole = numbers.long()
+        wrong = (whole < 0) | (whole >= count)
+        self.refuse(whole, wrong, f"{why}: 0 to {count - 1}")
+        return whole.masked_fill(wrong, 0)
+
     def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
         """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
 
@@ -251,11 +266,12 @@ class Layer(nn.Module):
         given: Sequence[Message] = self.param.param
         return given[index] if index < len(given) else message_classes()["ParamSpec"]()
 
-    def axis(self, axis: int, shape: Shape, *field: str) -> int:
-        """`axis`, given as the option `field`, counted from the front; raises if `shape` has no such axis."""
+    def axis(self, shape: Shape) -> int:
+        """The option `axis`, counted from the front; raises if `shape` has no such axis."""
+        axis = self.options.axis
         if not -len(shape) <= axis < len(shape):
-            raise self.wrong(f"a bottom of shape {shape} has no axis {axis}", *field)
-        return axis % len(shape)
+            raise self.wrong(f"a bottom of shape {shape} has no axis {axis}", "axis")
+        return int(axis % len(shape))
 
     def need_equal_rows(self, bottom: Sequence[Shape]) -> None:
         if len({shape[:1] for shape in bottom}) > 1:
@@ -286,9 +302,12 @@ LAYER_TYPES: dict[str, type[Layer]] = {}
 
 
 def layer_type(name: str) -> Callable[[type[Layer]], type[Layer]]:
-    """Class decorator: this is the layer type `name`."""
+    """Class decorator: this is the layer type `name`. Raises ValueError if there is one of that name."""
 
     def register(layer_class: type[Layer]) -> type[Layer]:
+        if name in LAYER_TYPES:
+            first, second = (f"{each.__module__}.{each.__name__}" for each in (LAYER_TYPES[name], layer_class))
+            raise ValueError(f"layer type {name!r} is {first} already: give {second} another name")
         LAYER_TYPES[name] = layer_class
         if (own := own_fields().get(name)) and own not in layer_class.fields:
             layer_class.fields = (own, *layer_class.fields)

@@ -112,7 +112,7 @@ class _ScoreLoss(Layer):
     is_loss = True
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        self._axis = self.axis(self.options.axis, bottom[0], "axis")
+        self._axis = self.axis(bottom[0])
         check_labels(self, self._axis, *bottom[:2])
         return [(), bottom[0]][: self.top_count]
 

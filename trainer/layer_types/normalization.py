@@ -68,18 +68,15 @@ class _Aligned(Elementwise):
         axes = self.options.num_axes
         if axes == 0:
             return ()
-        first = self._axis(shape)
+        first = self.axis(shape)
         end = len(shape) if axes == -1 else first + axes
         if axes < -1 or end > len(shape):
             raise self.wrong(f"num_axes {axes} does not fit a bottom of shape {shape}")
         return shape[first:end]
 
-    def _axis(self, shape: Shape) -> int:
-        return self.axis(self.options.axis, shape, "axis")
-
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         other = bottom[1] if len(bottom) > 1 else tuple(self.blobs[0].shape)
-        axis = self._axis(bottom[0]) if other else 0
+        axis = self.axis(bottom[0]) if other else 0
         if bottom[0][axis : axis + len(other)] != other:
             raise self.context.misfit(f"{other} does not fit a bottom of shape {bottom[0]} from axis {axis} on")
         self._trailing = (1,) * (len(bottom[0]) - axis - len(other))

@@ -40,17 +40,10 @@ class Pooling(Layer):
         self._kernel = (1, 1) if self._global else read_sizes(self, "kernel_size", "kernel", None, least=1)
         self._stride = read_sizes(self, "stride", "stride", 1, least=1)
         self._pad = read_sizes(self, "pad", "pad", 0)
-        has_kernel = any(field.name.startswith("kernel") for field, _ in options.ListFields())
-        if self._global and (has_kernel or self._stride != (1, 1) or any(self._pad)):
-            raise self.wrong("global_pooling takes no kernel, no stride but 1 and no pad but 0")
         if any(pad >= kernel for pad, kernel in zip(self._pad, self._kernel, strict=True) if pad):
             raise self.wrong(
                 f"pad {self._pad} must be smaller than the kernel {self._kernel}: a window could hold only padding"
             )
-        if self._method == PoolMethod.STOCHASTIC and any(self._pad):
-            raise self.wrong("pool: STOCHASTIC takes no pad")
-        if self._method != PoolMethod.MAX and self.top_count > 1:
-            raise self.context.unsupported("only pool: MAX has a second top", "top", 1)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_axes(4, bottom[0])

@@ -7,52 +7,71 @@ from typing import Any
 
 from ..prototxt.schema import EltwiseOp, NormRegion, PoolMethod
 
-Refusal = tuple[str, Callable[[Any, Any], object], str]
-"""An option, or "" for the layer; if it is wrong, by the type's own options and the LayerParameter; the message.
+Refusal = tuple[str, Callable[[Any], object], str]
+"""A field; if it is wrong; the message, with "{}" for the field's value.
 
-"{}" in the message stands for the option's value.
+The field is one of the type's own options, and these decide; or it is one of the layer, as ".transform_param.scale" and
+".top.1" ("." is the layer itself), and the LayerParameter decides.
 """
 
 
 def _below_one(*names: str) -> list[Refusal]:
     def refusal(name: str) -> Refusal:
-        return name, lambda own, layer: getattr(own, name) < 1, f"{name} must be at least 1, got {{}}"
+        return name, lambda own: getattr(own, name) < 1, f"{name} must be at least 1, got {{}}"
 
     return [refusal(name) for name in names]
 
 
 def _missing(param: str, *names: str) -> list[Refusal]:
     def refusal(name: str) -> Refusal:
-        return name, lambda own, layer: not own.HasField(name), f"{param} needs {name!r}"
+        return name, lambda own: not own.HasField(name), f"{param} needs {name!r}"
 
     return [refusal(name) for name in names]
 
 
 def _files(param: str, *moved: str) -> list[Refusal]:
-    """Of a layer over files; `moved`: fields that Caffe reads in transform_param, and before 2014 read here."""
+    """Return the refusals of a layer over files. `moved`: fields that Caffe reads in transform_param, since 2014."""
 
     def needed(name: str) -> Refusal:
-        return name, lambda own, layer: not getattr(own, name), f"{param} needs {name!r}"
+        return name, lambda own: not getattr(own, name), f"{param} needs {name!r}"
 
     def elsewhere(name: str) -> Refusal:
-        return name, lambda own, layer: own.HasField(name), f"{name!r} belongs in transform_param"
+        return name, lambda own: own.HasField(name), f"{name!r} belongs in transform_param"
 
     return [*map(needed, ("source", "batch_size")), *map(elsewhere, moved)]
 
 
 def _named_twice(older: str) -> Refusal:
-    both = f"give axis or {older}, not both"
-    return older, lambda own, layer: own.HasField(older) and own.HasField("axis"), both
+    return older, lambda own: own.HasField(older) and own.HasField("axis"), f"give axis or {older}, not both"
+
+
+def _unread(name: str) -> Refusal:
+    text = f"a layer of type WindowData does not read {name!r} here; it has a scale in window_data_param"
+    return f".transform_param.{name}", lambda layer: layer.transform_param.HasField(name), text
+
+
+def _padded(own: Any) -> bool:
+    return any((own.pad, own.pad_h, own.pad_w))
+
+
+def _slides(own: Any) -> bool:
+    strides = {own.stride, own.stride_h or 1, own.stride_w or 1}
+    return any(map(own.HasField, ("kernel_size", "kernel_h", "kernel_w"))) or strides != {1} or _padded(own)
+
+
+def _counts(numbers: Sequence[object], blobs: Sequence[object], less: int = 0) -> bool:
+    """There are numbers, but not one for each blob."""
+    return len(numbers) not in (0, len(blobs) - less)
 
 
 _TRANSFORM = "mean_file", "crop_size", "mirror"
 _CONVOLUTION: list[Refusal] = [
     *_below_one("num_output"),
-    ("", lambda own, layer: len(layer.top) != len(layer.bottom), "needs as many tops as bottoms"),
+    (".", lambda layer: len(layer.top) != len(layer.bottom), "needs as many tops as bottoms"),
 ]
-_NO_BASE: Refusal = (
+_BASE: Refusal = (
     "base",
-    lambda own, layer: own.base != -1 and (own.base <= 0 or own.base == 1),
+    lambda own: own.base != -1 and (own.base <= 0 or own.base == 1),
     "base must be -1 (for e) or positive and not 1, got {:g}",
 )
 
@@ -60,55 +79,75 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     "Clip": _missing("clip_param", "min", "max"),
     "Concat": [_named_twice("concat_dim")],
     "Convolution": _CONVOLUTION,
-    "Data": _files("data_param", "scale", *_TRANSFORM),
+    "Data": [
+        *_files("data_param", "scale", *_TRANSFORM),
+        (
+            ".transform_param",
+            lambda layer: layer.transform_param.force_color and layer.transform_param.force_gray,
+            "force_color and force_gray exclude each other",
+        ),
+    ],
     "Deconvolution": _CONVOLUTION,
     "Dropout": [
         (
             "dropout_ratio",
-            lambda own, layer: not 0 <= own.dropout_ratio < 1,
+            lambda own: not 0 <= own.dropout_ratio < 1,
             "dropout_ratio must be at least 0 and below 1, got {:g}",
         )
     ],
     "Eltwise": [
         (
-            "coeff",
-            lambda own, layer: len(own.coeff) not in (0, len(layer.bottom)),
+            ".eltwise_param.coeff",
+            lambda layer: _counts(layer.eltwise_param.coeff, layer.bottom),
             "needs one coeff for each of its bottoms, got {}",
         ),
-        (
-            "coeff",
-            lambda own, layer: own.coeff and own.operation != EltwiseOp.SUM,
-            "coeff works only with operation: SUM",
-        ),
+        ("coeff", lambda own: own.coeff and own.operation != EltwiseOp.SUM, "coeff works only with operation: SUM"),
     ],
     "Embed": _below_one("num_output", "input_dim"),
-    "Exp": [_NO_BASE],
+    "Exp": [_BASE],
     "Filter": [
-        ("", lambda own, layer: len(layer.top) != len(layer.bottom) - 1, "needs one top for each bottom but the last")
+        (".", lambda layer: len(layer.top) != len(layer.bottom) - 1, "needs one top for each bottom but the last")
     ],
     "HDF5Data": _files("hdf5_data_param"),
-    "HDF5Output": [("file_name", lambda own, layer: not own.file_name, "hdf5_output_param needs a file_name")],
+    "HDF5Output": [("file_name", lambda own: not own.file_name, "hdf5_output_param needs a file_name")],
     "ImageData": [
         *_files("image_data_param", "scale", *_TRANSFORM),
-        ("", lambda own, layer: bool(own.new_height) != bool(own.new_width), "new_height and new_width go together"),
+        (
+            ".",
+            lambda layer: bool(layer.image_data_param.new_height) != bool(layer.image_data_param.new_width),
+            "new_height and new_width go together",
+        ),
     ],
     "InnerProduct": _below_one("num_output"),
-    "Log": [_NO_BASE],
+    "Log": [_BASE],
     "LRN": [
-        ("local_size", lambda own, layer: own.local_size % 2 == 0, "local_size must be odd"),
+        ("local_size", lambda own: own.local_size % 2 == 0, "local_size must be odd"),
         (
             "k",
-            lambda own, layer: own.norm_region == NormRegion.WITHIN_CHANNEL and own.HasField("k"),
+            lambda own: own.norm_region == NormRegion.WITHIN_CHANNEL and own.HasField("k"),
             "k has no effect with WITHIN_CHANNEL in Caffe",
         ),
     ],
     "LSTM": _below_one("num_output"),
     "MemoryData": _below_one("batch_size", "channels", "height", "width"),
+    "Pooling": [
+        ("pool", lambda own: own.pool == PoolMethod.STOCHASTIC and _padded(own), "pool: STOCHASTIC takes no pad"),
+        (
+            "global_pooling",
+            lambda own: own.global_pooling and _slides(own),
+            "global_pooling takes no kernel, no stride but 1 and no pad but 0",
+        ),
+        (
+            ".top.1",
+            lambda layer: layer.pooling_param.pool != PoolMethod.MAX and len(layer.top) > 1,
+            "only pool: MAX has a second top",
+        ),
+    ],
     "Python": _missing("python_param", "module", "layer"),
     "Reshape": [
         (
             "shape",
-            lambda own, layer: min(own.shape.dim, default=0) < -1 or list(own.shape.dim).count(-1) > 1,
+            lambda own: min(own.shape.dim, default=0) < -1 or list(own.shape.dim).count(-1) > 1,
             "dim must be 0, positive, or once -1, got {.dim}",
         )
     ],
@@ -116,16 +155,24 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     "Slice": [
         _named_twice("slice_dim"),
         (
-            "slice_point",
-            lambda own, layer: len(own.slice_point) not in (0, len(layer.top) - 1),
+            ".slice_param.slice_point",
+            lambda layer: _counts(layer.slice_param.slice_point, layer.top, 1),
             "needs one slice_point less than its tops, got {}",
         ),
     ],
     "SPP": [
         *_below_one("pyramid_height"),
-        ("pool", lambda own, layer: own.pool == PoolMethod.STOCHASTIC, "pool: STOCHASTIC is not supported here"),
+        ("pool", lambda own: own.pool == PoolMethod.STOCHASTIC, "pool: STOCHASTIC is not supported here"),
     ],
     "Tile": _below_one("tiles"),
-    "WindowData": _files("window_data_param", *_TRANSFORM),  # its scale counts here alone
+    "WindowData": [
+        *_files("window_data_param", *_TRANSFORM),  # its scale counts here alone
+        *map(_unread, ("scale", "force_color", "force_gray")),
+        (
+            ".transform_param",
+            lambda layer: not layer.transform_param.crop_size,
+            "needs a crop_size in transform_param",
+        ),
+    ],
 }
 """By layer type."""
