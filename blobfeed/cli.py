@@ -106,12 +106,11 @@ def time_net(
     """Print how long each layer of a net takes, forward and backward."""
     common.prepare("this command")
     from .tools.timing import layer_times
-    from .trainer.prototxt import schema
-    from .trainer.prototxt.phases import State
-    from .trainer.solving.training import open_net
+    from .trainer import Net
+    from .trainer.solving.solver_file import choose_device
 
-    state = State(schema.Phase[phase], common.level, common.stages)
-    with contextlib.closing(open_net(model, state, common.where)) as net:
+    net = Net(model, phase, choose_device(common.where), level=common.level, stages=common.stages)
+    with contextlib.closing(net):
         typer.echo(layer_times(net, iterations))
 
 

@@ -58,12 +58,14 @@ def _read(path: Path) -> dict[str, object]:
 @contextmanager
 def plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
     """The plan of the first layer in a net that blobfeed feeds, in phase TRAIN, and the folder of its files."""
-    from ..layers.multi_process_input_layer import MultiProcessInputLayer
-    from ..trainer.prototxt import schema
-    from ..trainer.prototxt.phases import State
-    from ..trainer.solving.training import open_net
+    import torch
 
-    with closing(open_net(model, State(schema.Phase["TRAIN"]), "cpu")) as net:
+    from ..layers.multi_process_input_layer import MultiProcessInputLayer
+    from ..trainer import Net
+    from ..trainer.layer_types.layer import Generators
+
+    # The seed of the data is 0, as in training without a random_seed.
+    with closing(Net(model, "TRAIN", generators=Generators.seeded(0, torch.device("cpu")))) as net:
         ours = [layer for layer in net.user_layers().values() if isinstance(layer, MultiProcessInputLayer)]
         if not ours:
             raise ParameterError(f"{model} has no layer in phase TRAIN that blobfeed feeds: name the data instead")

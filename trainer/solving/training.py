@@ -11,9 +11,7 @@ from ..layer_types.layer import Generators
 from ..net.graph import Net
 from ..net.model_files import read_weights
 from ..prototxt.errors import PrototxtError
-from ..prototxt.phases import State
-from ..prototxt.prototxt import read_prototxt
-from ..prototxt.schema import NetParameter, Phase
+from ..prototxt.schema import Phase
 from .progress import Reporter, StopRequest
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device
@@ -84,8 +82,9 @@ def score_net(
     model: Path, weights: Path, iterations: int, device: str | None = None, level: int = 0, stages: Collection[str] = ()
 ) -> Scores:
     """The means of the outputs of the net of prototxt `model` in phase TEST, with the weights of a file."""
-    loaded = read_weights(weights)
-    with contextlib.closing(open_net(model, State(Phase.TEST, level, stages), device)) as net:
+    loaded, where = read_weights(weights), choose_device(device)
+    net = Net(model, Phase.TEST, where, Generators.seeded(0, where), level=level, stages=stages)
+    with contextlib.closing(net):
         net.load_weights(loaded, str(weights))
         scores = mean_outputs(net, iterations)
         if not scores:
@@ -93,10 +92,3 @@ def score_net(
                 f"{model}: in phase TEST the net has no output of up to 1000 numbers, such as an accuracy"
             )
         return scores
-
-
-def open_net(model: Path, state: State, device: str | None = None) -> Net:
-    """The net of prototxt `model`, whose own `state` comes before the one that is given."""
-    document = read_prototxt(model, NetParameter)
-    where = choose_device(device)
-    return Net(document, state.merged(document.message.state), where, Generators.seeded(0, where))
