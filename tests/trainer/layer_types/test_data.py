@@ -234,9 +234,11 @@ def test_encoded_records_are_gray_or_coloured_as_the_net_asks(tmp_path: Path) ->
         options = "batch_size: 2" if asked else "batch_size: 2 force_encoded_color: true"
         (batch,) = batches(tmp_path, data_layer("gray", options, asked), 1)
         np.testing.assert_array_equal(batch["data"], np.broadcast_to(gray, (2, 3, 6, 6)))
-    write_lmdb(tmp_path / "colour", [encoded_datum(encoded(noise(6, 6), ".png"))])
+    content = encoded(picture(6, 6))
+    write_lmdb(tmp_path / "colour", [encoded_datum(content)])
     (batch,) = batches(tmp_path, data_layer("colour", "batch_size: 2", "transform_param { force_gray: true }"), 1)
-    assert batch["data"].shape == (2, 1, 6, 6)
+    decoder_gray = decoded(content, cv2.IMREAD_GRAYSCALE).reshape(1, 6, 6)  # not the weighted sum of the colours
+    np.testing.assert_array_equal(batch["data"], np.broadcast_to(decoder_gray, (2, 1, 6, 6)))
 
 
 @pytest.mark.parametrize("is_color", [True, False])

@@ -1,19 +1,27 @@
-"""Every layer type computes what BVLC Caffe 1.0 computed from the same numbers: forward and backward."""
+"""The contract of every layer type, over what BVLC Caffe 1.0 computed from the same numbers.
+
+The tops and the gradients are Caffe's, also in place; the shapes are known before a forward; small differences of each
+input show the same gradients; and what the table refuses stands in the catalogue of errors.
+"""
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators
+from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators, Layer, layer_type
+from blobfeed.trainer.layer_types.refusals import REFUSALS
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 from numpy.typing import NDArray
+from torch.func import functional_call
 
 from tests.support.trainer_nets import CPU
 
@@ -32,10 +40,11 @@ FAMILIES = {
     "shaping": "ArgMax BatchReindex Concat Crop Eltwise Filter Flatten Reduction Reshape Slice Split Tile",
 }
 
-# Caffe ran no backward in these nets, in which nothing but the layer itself is learnt: test_layers has their gradient.
 FORWARD_ONLY = {"Embed-1", "Embed-2"}
+"""Caffe ran no backward in these nets, in which nothing but the layer itself is learnt: differences have to do."""
 
 Case = dict[str, NDArray[Any]]
+Named = dict[str, torch.Tensor]
 
 
 def cases_of(family: str) -> list[str]:
@@ -47,49 +56,49 @@ def load(case: str) -> Case:
     return {key.partition("/")[2]: GOLDEN[key] for key in GOLDEN.files if key.partition("/")[0] == case}
 
 
-def check_case(case: str, folder: Path) -> None:
+def numbered(name: str, tensors: Iterable[torch.Tensor]) -> Named:
+    return {f"{name}_{nth}": tensor for nth, tensor in enumerate(tensors)}
+
+
+def check_case(case: str, folder: Path, *, in_place: bool = False) -> tuple[Layer, Named]:
+    """Run the layer "it" forward and back; return it and its bottoms."""
     arrays = load(case)
     path = folder / f"{case}.prototxt"
-    path.write_text(str(arrays["prototxt"]))
+    text = str(arrays["prototxt"])
+    path.write_text(text.replace("top_0", "bottom_0") if in_place else text)
     document = read_prototxt(path, NetParameter)
     net = Net(document, State(Phase.TEST).merged(document.message.state), CPU, Generators.seeded(0, CPU))
     layer = net.layers["it"]
-    weights = {f"weight_{nth}": weights for nth, weights in enumerate(layer.blobs)}
+    weights = numbered("weight", layer.blobs)
     assert weights.keys() == {name for name in arrays if name.startswith("weight_") and name[7:].isdigit()}
-    bottoms = {f"bottom_{nth}": name for nth, name in enumerate(layer.param.bottom)}
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(torch.from_numpy(arrays[name]))
-        for name, blob in bottoms.items():
+        for nth, blob in enumerate(layer.param.bottom):
             for below in net.layers.values():
                 if below.param.top == [blob] and below.param.type == "Parameter":
-                    below.blobs[0].copy_(torch.from_numpy(arrays[name]))
-            net.blobs[blob].data[...] = arrays[name]
+                    below.blobs[0].copy_(torch.from_numpy(arrays[f"bottom_{nth}"]))
+            net.blobs[blob].data[...] = arrays[f"bottom_{nth}"]
     shapes = [net.blobs[name].shape for name in layer.param.top]
+    seen: list[torch.Tensor] = []
+    layer.register_forward_pre_hook(lambda layer, bottoms: seen.extend(bottoms))
     net.forward()
-    tops = {f"top_{nth}": net.values[name] for nth, name in enumerate(layer.param.top)}
+    bottoms, tops = numbered("bottom", seen), numbered("top", [net.values[name] for name in layer.param.top])
     assert_alike(case, {name: top.detach() for name, top in tops.items()}, arrays)
     if layer.param.type != "Filter":  # it learns from its data how many rows it keeps
         assert shapes == [tuple(top.shape) for top in tops.values()], f"{case}: the shapes before forward"
     for name in [name for name in arrays if name.startswith("weight_after_")]:
         assert_alike(case, {name: weights[name.replace("after_", "")].detach()}, arrays)
     if case not in FORWARD_ONLY:
-        check_backward(case, arrays, tops, {name: net.values[blob] for name, blob in bottoms.items()}, weights)
+        check_backward(case, arrays, tops, {**bottoms, **weights})
+    return layer, bottoms
 
 
-def check_backward(
-    case: str,
-    arrays: Case,
-    tops: dict[str, torch.Tensor],
-    bottoms: dict[str, torch.Tensor],
-    weights: dict[str, torch.Tensor],
-) -> None:
+def check_backward(case: str, arrays: Case, tops: Named, inputs: Named) -> None:
+    """The gradients of `inputs` are Caffe's."""
     outputs = {name: top for name, top in tops.items() if top.requires_grad}
-    inputs = {
-        name.replace("_", "_diff_", 1): tensor
-        for name, tensor in {**bottoms, **weights}.items()
-        if tensor.requires_grad and name.replace("_", "_diff_", 1) in arrays
-    }
+    inputs = {name.replace("_", "_diff_", 1): each for name, each in inputs.items() if each.requires_grad}
+    inputs = {name: each for name, each in inputs.items() if name in arrays}
     expected = {name for name in arrays if "_diff_" in name and not name.startswith("top") and np.any(arrays[name])}
     assert expected <= inputs.keys()
     if inputs:
@@ -98,7 +107,35 @@ def check_backward(
         assert_alike(case, dict(zip(inputs, gradients, strict=True)), arrays)
 
 
-def assert_alike(case: str, found: dict[str, torch.Tensor], expected: Case) -> None:
+def check_differences(case: str, layer: Layer, bottoms: Named) -> None:
+    """The gradients of a weighted sum of the tops are what small steps of each input show."""
+    inputs = [each.detach().clone().requires_grad_(each.requires_grad) for each in (*bottoms.values(), *layer.blobs)]
+    draw = torch.Generator().manual_seed(0)
+
+    def run(*inputs: torch.Tensor) -> Any:
+        blobs = {str(nth): blob for nth, blob in enumerate(inputs[len(bottoms) :])}
+        return functional_call(copy.deepcopy(layer), blobs, inputs[: len(bottoms)])  # of a copy, whose state goes on
+
+    # Positions of maxima, exposed states and the like have no gradient.
+    counted = [nth for nth, top in enumerate(run(*inputs)) if top.requires_grad]
+
+    def objective(*inputs: torch.Tensor) -> torch.Tensor:
+        tops = run(*inputs)
+        return torch.stack([((nth + tops[nth].double()) ** 2).sum() for nth in counted]).sum()
+
+    moved = [each for each in inputs if each.requires_grad]
+    gradients = torch.autograd.grad(objective(*inputs), moved, allow_unused=True) if counted else ()
+    for each, gradient in zip(moved, gradients, strict=False):
+        if gradient is not None:  # labels, indices and the like have none
+            step = 1e-3 * torch.randn(each.shape, generator=draw)
+            with torch.no_grad():
+                above, below = (
+                    objective(*(own + sign * step if own is each else own for own in inputs)) for sign in (1, -1)
+                )
+            assert float(above - below) / 2 == pytest.approx(float((gradient * step).sum()), rel=0.03, abs=2e-5), case
+
+
+def assert_alike(case: str, found: Named, expected: Case) -> None:
     for name, tensor in found.items():
         assert tuple(tensor.shape) == expected[name].shape, f"{case}: {name}"
         np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-4, atol=1e-5, err_msg=f"{case}: {name}")
@@ -109,7 +146,10 @@ def test_a_family_of_layers_computes_what_caffe_computes(family: str, tmp_path: 
     cases = cases_of(family)
     assert {case.partition("-")[0] for case in cases} == set(FAMILIES[family].split())
     for case in cases:
-        check_case(case, tmp_path)
+        layer, bottoms = check_case(case, tmp_path)
+        check_differences(case, layer, bottoms)
+        if layer.in_place:
+            check_case(case, tmp_path, in_place=True)
 
 
 def test_all_layer_types_but_those_of_data_are_in_a_family() -> None:
@@ -117,3 +157,15 @@ def test_all_layer_types_but_those_of_data_are_in_a_family() -> None:
     of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData", "Python", "WindowData"}
     assert LAYER_TYPES.keys() - families == of_data
     assert sum(len(cases_of(family)) for family in FAMILIES) == 122
+
+
+def test_every_refusal_of_the_table_stands_in_the_catalogue() -> None:
+    assert REFUSALS.keys() <= LAYER_TYPES.keys()
+    messages = (Path(__file__).parents[1] / "errors.txt").read_text()
+    texts = {text.partition("{")[0] for rows in REFUSALS.values() for _, _, text in rows}
+    assert [text for text in sorted(texts) if text not in messages] == []
+
+
+def test_a_layer_type_is_registered_once() -> None:
+    with pytest.raises(ValueError, match=r"'ReLU' is .*functions\.ReLU already: give .* another name"):
+        layer_type("ReLU")(Layer)

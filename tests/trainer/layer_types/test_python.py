@@ -44,8 +44,9 @@ class Recorder:
 """
 
 
-def python_layer(layer: str, more: str = "", wiring: str = 'top: "y"') -> str:
-    return f'layer {{ name: "p" type: "Python" {wiring}\npython_param {{ module: "mine" layer: "{layer}" {more} }} }}\n'
+def python_layer(layer: str, more: str = "", wiring: str = 'top: "y"', name: str = "p") -> str:
+    param = f'python_param {{ module: "mine" layer: "{layer}" {more} }}'
+    return f'layer {{ name: "{name}" type: "Python" {wiring}\n{param} }}\n'
 
 
 def user_layer(net: Net, name: str = "p") -> object:
@@ -138,48 +139,6 @@ class Distance:
                 bottom[i].diff[...] = self.weight * sign * self.difference / bottom[0].num
 """
 
-TWO_LINEAR = with_inputs(
-    """
-    layer { name: "a" type: "InnerProduct" bottom: "x" top: "a"
-            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-    layer { name: "b" type: "InnerProduct" bottom: "x" top: "b"
-            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
-    """,
-    x=(4, 2),
-)
-
-
-def gradients(net: Net) -> dict[str, torch.Tensor]:
-    net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=(4, 2))
-    torch.autograd.backward(net.objective())
-    found = {name: net.layers[name].blobs[0].grad for name in "ab"}
-    return {name: gradient for name, gradient in found.items() if gradient is not None}
-
-
-def test_a_loss_in_python_trains_as_the_built_in_one(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE)
-    wiring = 'bottom: "a" bottom: "b" top: "loss" loss_weight: 0.5'
-    own = make_net(tmp_path, TWO_LINEAR + python_layer("Distance", wiring=wiring))
-    built_in = make_net(tmp_path, TWO_LINEAR + f'layer {{ name: "p" type: "EuclideanLoss" {wiring} }}')
-    expected, found = gradients(built_in), gradients(own)
-    assert expected.keys() == found.keys() == {"a", "b"}
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient)
-    assert own.blobs["loss"].data.tolist() == [pytest.approx(float(built_in.blobs["loss"].data))]
-    layer = user_layer(own)
-    assert (layer.weight, layer.propagated) == (0.5, [True, True])  # type: ignore[attr-defined]
-
-
-def test_backward_is_asked_only_for_bottoms_that_depend_on_weights(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE)
-    text = with_inputs("", z=(4, 3)) + TWO_LINEAR
-    net = make_net(
-        tmp_path, text + python_layer("Distance", wiring='bottom: "z" bottom: "b" top: "loss" loss_weight: 1')
-    )
-    assert gradients(net).keys() == {"b"}
-    assert user_layer(net).propagated == [False, True]  # type: ignore[attr-defined]
-
-
 DOUBLE = """
 class Double:
     def __init__(self, layer_param): pass
@@ -188,35 +147,6 @@ class Double:
     def forward(self, bottom, top): top[0].data[...] = 2 * bottom[0].data
     def backward(self, top, propagate_down, bottom): bottom[0].diff[...] = 2 * top[0].diff
 """
-
-
-def test_a_layer_in_the_middle_passes_the_gradient_on(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DOUBLE)
-    tail = 'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{}" bottom: "b" top: "loss" }}'
-    doubled = make_net(tmp_path, TWO_LINEAR + python_layer("Double", wiring='bottom: "a" top: "y"') + tail.format("y"))
-    twice = make_net(
-        tmp_path,
-        TWO_LINEAR + 'layer { name: "y" type: "Eltwise" bottom: "a" bottom: "a" top: "y" }' + tail.format("y"),
-    )
-    for _ in range(2):  # a second time: the memory is written over by then
-        expected, found = gradients(twice), gradients(doubled)
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
-
-
-def test_two_layers_with_one_bottom_add_up_their_gradients(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE)
-    losses = [
-        python_layer("Distance", wiring=f'bottom: "a" bottom: "b" top: "l{i}" loss_weight: {i}').replace(
-            '"p"', f'"p{i}"'
-        )
-        for i in (1, 2)
-    ]
-    both = gradients(make_net(tmp_path, TWO_LINEAR + "".join(losses)))
-    one = gradients(make_net(tmp_path, TWO_LINEAR + losses[0]))
-    for name, gradient in one.items():
-        torch.testing.assert_close(both[name], 3 * gradient)
-
 
 OWN_DIFFS = """
 class Stop:
@@ -233,41 +163,124 @@ class Minus(Stop):
         bottom[1].diff[...] = -3 * top[0].diff
 """
 
+# A factor for each number, learnt; its gradient is added to what is there, as Caffe's own layers do.
+FACTOR = """
+class Factor:
+    def __init__(self, layer_param): pass
 
-def test_a_layer_whose_backward_writes_nothing_stops_the_gradient(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE + OWN_DIFFS)
-    loss = python_layer("Distance", wiring='bottom: "a" bottom: "b" top: "l" loss_weight: 1')
-    stopped = python_layer("Stop", wiring='bottom: "a" top: "y" loss_weight: 1').replace('"p"', '"stop"')
-    alone, beside = make_net(tmp_path, TWO_LINEAR + loss), make_net(tmp_path, TWO_LINEAR + loss + stopped)
-    expected, _ = gradients(alone), gradients(beside)
-    for name in "ab":
-        beside.layers[name].blobs[0].grad = None
-    found = gradients(beside)  # a second time: by then the loss has written the gradient of the same blob
-    for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient)
+    def setup(self, bottom, top):
+        self.blobs.add_blob(*bottom[0].shape[1:])
+        self.blobs[0].data[...] = 1.5
+
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        self.kept = bottom[0].data.clone()
+        top[0].data[...] = bottom[0].data * self.blobs[0].data
+
+    def backward(self, top, propagate_down, bottom):
+        self.blobs[0].diff[...] += (top[0].diff * self.kept).sum(0)
+        bottom[0].diff[...] = top[0].diff * self.blobs[0].data
+"""
+
+TWO_LINEAR = with_inputs(
+    """
+    layer { name: "a" type: "InnerProduct" bottom: "x" top: "a"
+            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    layer { name: "b" type: "InnerProduct" bottom: "x" top: "b"
+            inner_product_param { num_output: 3 weight_filler { type: "xavier" } } }
+    """,
+    x=(4, 2),
+)
 
 
-def test_a_blob_that_is_two_bottoms_of_a_layer_gets_the_sum_of_their_gradients(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(OWN_DIFFS)
-    twice = python_layer("Minus", wiring='bottom: "a" bottom: "a" top: "y" loss_weight: 1')
-    built_in = 'layer { name: "p" type: "Power" bottom: "a" top: "y" loss_weight: 1 power_param { scale: -2 } }'
-    expected, found = (gradients(make_net(tmp_path, TWO_LINEAR + last)) for last in (built_in, twice))
-    torch.testing.assert_close(found["a"], expected["a"])
+def gradients(net: Net) -> dict[str, torch.Tensor]:
+    """The gradients of a forward and backward, by layer and number, added to those of earlier ones."""
+    net.blobs["x"].data[...] = np.random.default_rng(0).normal(size=(4, 2))
+    torch.autograd.backward(net.objective())
+    found = {f"{name}.{nth}": blob.grad for name in "abp" for nth, blob in enumerate(net.layers[name].blobs)}
+    return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
-@pytest.mark.parametrize("between", ["", 'layer { name: "s" type: "Scale" bottom: "y" top: "y" }'], ids=["", "Scale"])
-def test_a_layer_in_place_leaves_what_another_python_layer_has_made_to_its_backward(
-    tmp_path: Path, between: str
-) -> None:
-    (tmp_path / "mine.py").write_text(DOUBLE)
-    first = python_layer("Double", wiring='bottom: "a" top: "y"')
-    in_place = python_layer("Double", wiring='bottom: "y" top: "y"').replace('"p"', '"q"')
-    built_in = 'layer { name: "p" type: "Power" bottom: "a" top: "y" power_param { scale: 4 } }'
-    loss = 'layer { name: "l" type: "EuclideanLoss" bottom: "y" bottom: "b" top: "l" }'
-    expected, found = (
-        gradients(make_net(tmp_path, TWO_LINEAR + layers + loss)) for layers in (built_in, first + between + in_place)
+def loss(bottom: str, weight: float = 1) -> str:
+    wiring = f'bottom: "{bottom}" bottom: "b" top: "loss" loss_weight: {weight}'
+    return f'layer {{ name: "loss" type: "EuclideanLoss" {wiring} }}'
+
+
+def built_in(kind: str, options: str, wiring: str = 'bottom: "a" top: "y"') -> str:
+    return f'layer {{ name: "p" type: "{kind}" {wiring} {options} }}'
+
+
+LOSS = 'bottom: "a" bottom: "b" top: "l" loss_weight: 3'
+IN_PLACE = python_layer("Double", wiring='bottom: "y" top: "y"', name="q")
+FACTORS = 'bottom: "a" top: "{0}" param {{ lr_mult: 1 }}'.format
+
+# Layers in Python, and built-in ones that do the same.
+ALIKE = {
+    "a loss": (python_layer("Distance", wiring=LOSS), built_in("EuclideanLoss", "", LOSS)),
+    "in the middle": (
+        python_layer("Double", wiring='bottom: "a" top: "y"') + loss("y"),
+        built_in("Eltwise", 'bottom: "a"') + loss("y"),
+    ),
+    "two with one bottom": (
+        python_layer("Distance", wiring=LOSS.replace("3", "1"))
+        + python_layer("Distance", wiring=LOSS.replace("3", "2").replace('"l"', '"m"'), name="q"),
+        built_in("EuclideanLoss", "", LOSS),
+    ),
+    # Its `diff` of `a` is not the one that the loss has written.
+    "a backward that writes nothing": (
+        python_layer("Distance", wiring=LOSS)
+        + python_layer("Stop", wiring='bottom: "a" top: "y" loss_weight: 1', name="q"),
+        built_in("EuclideanLoss", "", LOSS),
+    ),
+    "one blob as two bottoms": (
+        python_layer("Minus", wiring='bottom: "a" bottom: "a" top: "y" loss_weight: 1'),
+        built_in("Power", "power_param { scale: -2 } loss_weight: 1"),
+    ),
+    # The first layer's backward needs what it has made.
+    "in place": (
+        python_layer("Double", wiring='bottom: "a" top: "y"') + IN_PLACE + loss("y"),
+        built_in("Power", "power_param { scale: 4 }") + loss("y"),
+    ),
+    "in place behind Scale": (
+        python_layer("Double", wiring='bottom: "a" top: "y"')
+        + 'layer { name: "s" type: "Scale" bottom: "y" top: "y" }'
+        + IN_PLACE
+        + loss("y"),
+        built_in("Power", "power_param { scale: 4 }") + loss("y"),
+    ),
+    **{
+        f"with learnt blobs, {top}": (
+            python_layer("Factor", wiring=FACTORS(top)) + loss(top),
+            built_in("Scale", "scale_param { filler { value: 1.5 } }", FACTORS(top)) + loss(top),
+        )
+        for top in "ya"
+    },
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_a_layer_in_python_trains_as_the_built_in_one(tmp_path: Path, name: str) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE + DOUBLE + OWN_DIFFS + FACTOR)
+    own, other = (make_net(tmp_path, TWO_LINEAR + layers) for layers in ALIKE[name])
+    for _ in range(2):  # a second time: the memory is written over by then
+        found, expected = gradients(own), gradients(other)
+        assert found.keys() == expected.keys() >= {"a.0", "a.1"}
+        for each, gradient in expected.items():
+            torch.testing.assert_close(found[each], gradient)
+
+
+def test_backward_is_asked_only_for_bottoms_that_depend_on_weights(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DISTANCE)
+    text = with_inputs("", z=(4, 3)) + TWO_LINEAR
+    net = make_net(
+        tmp_path, text + python_layer("Distance", wiring='bottom: "z" bottom: "b" top: "loss" loss_weight: 1')
     )
-    torch.testing.assert_close(found["a"], expected["a"])
+    assert gradients(net).keys() == {"b.0", "b.1"}
+    layer = user_layer(net)
+    assert (layer.weight, layer.propagated) == (1, [False, True])  # type: ignore[attr-defined]
+    difference = net.values["z"] - net.values["b"]
+    torch.testing.assert_close(net.values["loss"], difference.square().sum().reshape(1) / 8)
 
 
 @pytest.mark.parametrize("hook", ["__init__", "setup", "reshape", "forward", "backward"])
@@ -306,45 +319,6 @@ def test_what_is_already_running_is_closed_when_a_later_layer_cannot_be_made(tmp
     import mine  # type: ignore[import-not-found]
 
     assert len(mine.closed) == 1
-
-
-# A factor for each number, learnt; its gradient is added to what is there, as Caffe's own layers do.
-FACTOR = """
-class Factor:
-    def __init__(self, layer_param): pass
-
-    def setup(self, bottom, top):
-        self.blobs.add_blob(*bottom[0].shape[1:])
-        self.blobs[0].data[...] = 1.5
-
-    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
-
-    def forward(self, bottom, top):
-        self.kept = bottom[0].data.clone()
-        top[0].data[...] = bottom[0].data * self.blobs[0].data
-
-    def backward(self, top, propagate_down, bottom):
-        self.blobs[0].diff[...] += (top[0].diff * self.kept).sum(0)
-        bottom[0].diff[...] = top[0].diff * self.blobs[0].data
-"""
-
-
-@pytest.mark.parametrize("top", ["y", "a"])
-def test_a_layer_with_learnt_blobs_trains_as_scale_does_in_place_or_not(tmp_path: Path, top: str) -> None:
-    (tmp_path / "mine.py").write_text(FACTOR)
-    wiring = f'bottom: "a" top: "{top}" param {{ lr_mult: 1 }}'
-    tail = f'layer {{ name: "loss" type: "EuclideanLoss" bottom: "{top}" bottom: "b" top: "loss" }}'
-    own = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring=wiring) + tail)
-    scale = f'layer {{ name: "p" type: "Scale" {wiring} scale_param {{ filler {{ value: 1.5 }} }} }}'
-    built_in = make_net(tmp_path, TWO_LINEAR + scale + tail)
-    for _ in range(2):
-        expected, found = gradients(built_in), gradients(own)
-        for name, gradient in expected.items():
-            torch.testing.assert_close(found[name], gradient)
-        factors = [net.layers["p"].blobs[0].grad for net in (own, built_in)]
-        assert factors[0] is not None
-        torch.testing.assert_close(*factors)
-    assert len(list(own.learnt())) == 5
 
 
 def test_a_layer_may_send_its_blobs_to_another_process(tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from pathlib import Path
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import SnapshotError
 from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import BATCHES, SMALL_NET, with_inputs, write_as_on_cuda, write_project
+from tests.support.trainer_nets import SMALL_NET, with_inputs, write_as_on_cuda, write_project
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 TRAIN, TEST = 0, 1
@@ -309,16 +307,6 @@ def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:
     assert net.layers[0].at == 8
     net.reshape()
     net.close()
-
-
-def test_a_net_is_closed_if_its_weights_are_missing(tmp_path: Path) -> None:
-    write_project(tmp_path)
-    (tmp_path / "batches.py").write_text(
-        "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
-    )
-    with pytest.raises(SnapshotError, match="cannot be read"):
-        Net(tmp_path / "net.prototxt", "none.caffemodel", TEST)
-    assert sys.modules["batches"].CLOSED == [1]
 
 
 def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
