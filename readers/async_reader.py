@@ -154,7 +154,10 @@ class AsyncReader(Closing):
                 "get_next_batch: every batch that was asked for has been got: call fetch_data() before it"
             )
         batch = next(self._loop)
-        return batch[self.options.data_field], batch[self.options.labels_field]
+        data, labels = batch[self.options.data_field], batch[self.options.labels_field]
+        # Here and not in the loop's step: Ctrl-C between its end and this method's would lose the batch.
+        self._reader._batches.delivery.filled = None
+        return data, labels
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
     getNextBatch = get_next_batch  # noqa: N815
@@ -191,6 +194,7 @@ class AsyncReader(Closing):
 class _PairReader(BatchReader):
     _called = "AsyncReader"
     _loans = _PAIRS
+    _receives = False
 
 
 class _OnData:

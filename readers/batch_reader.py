@@ -80,6 +80,9 @@ class BatchReader(Closing):
     _loans: ClassVar[int] = 1
     """The number of later batches up to which a batch stays valid with `copy=False`."""
 
+    _receives: ClassVar[bool] = True
+    """False where the caller of a loop's step says itself, by `delivery.filled = None`, that the batch is received."""
+
     @names_parameters
     @shortens_tracebacks
     def __init__(
@@ -394,7 +397,8 @@ class _Loop(Iterator[NamedBatch]):
             reader.error = None
             delivery = reader._batches.delivery
             if batch is not None:
-                delivery.filled = None
+                if reader._receives:
+                    delivery.filled = None
                 # Typed as the result without it: a type of its own for each would make two classes of readers.
                 return cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
             delivery.end_loans()

@@ -38,8 +38,9 @@ _POINTS = frozenset({"RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACK
 class Interrupter:
     """Runs calls, and raises KeyboardInterrupt in some of them, inside blobfeed's own code."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, files: tuple[str, ...] = _FILES) -> None:
         self.interrupts = 0
+        self._files = files
         self._random = random.Random(seed)
         self._handler = signal.getsignal(signal.SIGINT)
         self._longest = 0
@@ -48,11 +49,11 @@ class Interrupter:
         self._seen = 0
         self._at = 0
 
-    def run(self, call: Callable[[], Any]) -> Any:
-        """What `call` gives; raises KeyboardInterrupt if it was interrupted."""
+    def run(self, call: Callable[[], Any], place: int | None = None) -> Any:
+        """Return the result of `call`; raises KeyboardInterrupt if it was interrupted, at `place` if one is named."""
         # Up to fourfold: a call that opens many batches at once is longer than any before, and begins anew each time.
         most = int(self._longest * 4 ** self._random.random())
-        self._seen, self._at = 0, self._random.randint(1, most) if most else 0
+        self._seen, self._at = 0, place or (self._random.randint(1, most) if most else 0)
         before = sys.gettrace()
         sys.settrace(self._in_frame)
         try:
@@ -66,7 +67,7 @@ class Interrupter:
         return given
 
     def _in_frame(self, frame: FrameType, event: str, argument: object) -> Any:
-        if not any(part in frame.f_code.co_filename for part in _FILES):
+        if not any(part in frame.f_code.co_filename for part in self._files):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._at_instruction
@@ -179,9 +180,8 @@ def _reader(source: Source, interrupts: int, seed: int, into: bool = False, **gi
     return interrupter.interrupts, ledger
 
 
-def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledger]:
-    interrupter, ledger = Interrupter(seed), Ledger()
-    reader = AsyncReader(
+def _fetching(source: Source) -> AsyncReader:
+    return AsyncReader(
         hdf5_path=source["hdf5"]["path"],
         labels_field="label",
         batch_size=_BATCH,
@@ -191,7 +191,25 @@ def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledg
         h_dim=3,
         w_dim=4,
     )
-    with reader:
+
+
+def fetched_batches(folder: Path, places: int) -> tuple[int, Ledger]:
+    """Interrupt AsyncReader's own code at its first place, in the next call at its second, and so on."""
+    interrupter, ledger = Interrupter(0, ("/readers/async_reader.py",)), Ledger()
+    with _fetching(_write(folder, 1)) as reader:
+        for place in range(1, places + 1):
+            reader.fetch_data()
+            try:
+                data, labels = interrupter.run(reader.get_next_batch, place)
+            except KeyboardInterrupt:
+                data, labels = reader.get_next_batch()
+            ledger.add(labels, data)
+    return interrupter.interrupts, ledger
+
+
+def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledger]:
+    interrupter, ledger = Interrupter(seed), Ledger()
+    with _fetching(source) as reader:
         while interrupter.interrupts < interrupts:
             reader.fetch_data()
             data_and_labels = None

@@ -19,6 +19,12 @@ def test_interrupts_inside_deliveries_lose_no_batch_and_repeat_none(tmp_path: Pa
     assert int(total.value) >= 140
 
 
+def test_no_place_of_get_next_batch_loses_a_batch_to_an_interrupt(tmp_path: Path) -> None:
+    found, ledger = interrupts.fetched_batches(tmp_path, 30)
+    assert 4 <= found < 30
+    assert ledger.lost_and_doubled == (0, 0)
+
+
 def test_a_delivery_that_takes_before_it_copies_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upcoming = HostDelivery._upcoming
 
