@@ -16,7 +16,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -254,14 +253,26 @@ class _Obstore(ObjectStore):
     def _named(self, error: Exception) -> Exception:
         from obstore import exceptions
 
-        answer = _Said.by(error)
+        # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
+        text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
+        status, code = (re.search(pattern, text) for pattern in (r"status code: (\d{3})", r"<Code>(\w+)</Code>"))
+        said = f"status {status[1]}" if status else "the connection failed or was too slow"
+        said += f" ({code[1]})" if code else ""
+        refused = _Refused(f"access was refused: {said if status else 'no credentials were found'}")
+        gone = Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
+        passes = status and (status[1] in ("408", "429") or status[1].startswith("5"))
+        if "//169.254." in text and not passes:  # the address at which a cloud's machine gets its credentials
+            return _Refused(
+                "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
+                "reads public buckets)"
+            )
         match error:
             case FileNotFoundError() | exceptions.NotFoundError():
-                return answer.gone()
+                return gone
             case exceptions.PreconditionError():
                 return _Final("it was changed since it was examined; start the training again, on objects that stay")
             case exceptions.PermissionDeniedError() | exceptions.UnauthenticatedError():
-                return _Refused(f"access was refused: {answer}")
+                return refused
             case exceptions.NotSupportedError():
                 return _Final(_NO_RANGES)
             case exceptions.InvalidPathError():
@@ -273,8 +284,14 @@ class _Obstore(ObjectStore):
                 return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
             case ConnectionError():  # of our own: it says nothing secret, as a library's text may
                 return error
-            case _:  # a GenericError, which obstore raises for all that has no class
-                return answer.meaning()
+        # The rest is obstore's GenericError, for all that has no class of its own.
+        if status and status[1] == "404":
+            return gone
+        if (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
+            return refused
+        if known := next((meaning for pattern, meaning in _FINAL.items() if re.search(pattern, text)), ""):
+            return _Final(known)
+        return _Final(said) if status and status[1].startswith("4") and not passes else ConnectionError(said)
 
 
 _NO_RANGES = "the server does not answer requests for a range of bytes"
@@ -284,49 +301,7 @@ _FINAL = {
     r"redirect without LOCATION": "the bucket is in another region; set AWS_REGION to it",
     r"status code: 416": "it is empty, or cut short",
 }
-"""Errors that no repetition helps and for which obstore has no class, by its words."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """The answer that obstore's exception quotes: HTTP's `status` and the `code` of S3's protocol, "" for none.
-
-    `text`: all of it but URLs, in which any word may stand. That of a cloud's own address stays: it says what was
-    asked for, credentials.
-    """
-
-    text: str
-    status: str
-    code: str
-
-    @classmethod
-    def by(cls, error: Exception) -> _Said:
-        text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
-        status, code = re.search(r"status code: (\d{3})", text), re.search(r"<Code>(\w+)</Code>", text)
-        return cls(text, status[1] if status else "", code[1] if code else "")
-
-    def __str__(self) -> str:
-        said = f"status {self.status}" if self.status else "the connection failed or was too slow"
-        return f"{said} ({self.code})" if self.code else said
-
-    def gone(self) -> Gone:
-        return Gone(f"there is no such {'bucket' if self.code == 'NoSuchBucket' else 'object'}")
-
-    def meaning(self) -> Exception:
-        """The meaning of an exception whose class says nothing: by status and code, and else by obstore's words."""
-        passes = self.status in ("408", "429") or self.status.startswith("5")
-        if "//169.254." in self.text and not passes:  # the address at which a cloud's machine gets its credentials
-            return _Refused(
-                "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
-                "reads public buckets)"
-            )
-        if self.status == "404":
-            return self.gone()
-        if re.search("Token|Expired|AccessKey|Signature", self.code) or "redential" in self.text:
-            return _Refused(f"access was refused: {self if self.status else 'no credentials were found'}")
-        if known := next((said for pattern, said in _FINAL.items() if re.search(pattern, self.text)), ""):
-            return _Final(known)
-        return _Final(str(self)) if self.status.startswith("4") and not passes else ConnectionError(str(self))
+"""The errors that no repetition helps and that obstore gives no class, by its words."""
 
 
 class _Fsspec(ObjectStore):
