@@ -39,7 +39,11 @@ class GroupFiles:
         self.paths = paths
         self._stamps = [examined_stamp(path, "source parquet") for path in paths]
         self.store = FileStore(self._stamps)
-        self._parts = [_examined(self._raw(stamp)) for stamp in self._stamps]
+        try:
+            self._parts = [_examined(self._raw(stamp)) for stamp in self._stamps]
+        except SourceError:
+            self.store.close()
+            raise
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
             raise SourceError(f"source parquet: no samples: {', '.join(paths) or 'an empty list'} has no rows")
