@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,12 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.base import extras
 from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.plan import make_plan
 from blobfeed.workers.processes import interpreter, process
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.scheduling.assembly import Death
@@ -309,6 +313,25 @@ def _use(pipeline: Pipeline) -> None:
         take_for_ever(pipeline)
 
 
+def _reads(folder: Path) -> Any:
+    return BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
+
+
+def _no_cluster(folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+        return run(num_loaders=0, remote_loaders=RemoteLoaders())(folder)
+
+
+REMOTE: dict[str, Scenario] = {
+    "a cluster that is not there": _no_cluster,
+    "remote loaders without Ray": patched(extras, "find_spec", lambda _: None, partial(_reads, Path())),
+    "too many arrays for a cluster": patched(make_plan, "_MOST_SENT_BYTES", 10, partial(_reads, Path())),
+    "a sampler beside remote loaders alone": run(
+        num_loaders=0, remote_loaders=RemoteLoaders(), sampler={"draws": 9}, shuffle=False
+    ),
+}
+
 ERRORS = Catalogue(
     Path(__file__).with_name("errors.txt"),
     {
@@ -316,6 +339,7 @@ ERRORS = Catalogue(
         **{f"a state {name}": scenario for name, scenario in STATES.items()},
         **PLACES,
         **STARTS,
+        **REMOTE,
     },
     _use,
 )

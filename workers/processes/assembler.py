@@ -24,6 +24,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 
 import zmq
@@ -51,13 +52,15 @@ from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, StatusBoard
 from ..watching.metrics import MetricsPort
 from ..watching.trace import SlotTrace
-from .bridge import Bridge
 from .config import Config
 from .loader import run_loader
-from .loader_pool import Event, LoaderPool
+from .loader_pool import Event, Home, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
 from .usage_monitor import UsageMonitor
+
+_ELSEWHERE = "blobfeed.workers.remote.home"
+"""The home of loaders on other machines. It is imported in a run that has some: this room knows no cluster."""
 
 _IN_FLIGHT = 4
 """The tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
@@ -88,7 +91,8 @@ class Assembler:
         self._pools = [self._pool]
         if plan.max_remote_loaders:
             lines = range(plan.max_loaders, plan.status_lines)
-            self._pools.append(new_pool(Bridge(config, self._poller), wanted=0, lines=lines, in_flight=_IN_FLIGHT))
+            home: Home = import_module(_ELSEWHERE).Bridge(config, self._poller)
+            self._pools.append(new_pool(home, wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
         self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
         self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None

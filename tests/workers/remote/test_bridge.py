@@ -13,8 +13,8 @@ import zmq
 from blobfeed.workers.base.errors import LoaderDied
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.processes.assembler import Assembler
-from blobfeed.workers.processes.bridge import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
+from blobfeed.workers.remote.home import Bridge
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.messages import Failure
 

@@ -14,11 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base import extras
-from blobfeed.workers.base.errors import ExtraMissing, LoaderDied, ParameterError, SampleError, SourceError
+from blobfeed.workers.base.errors import LoaderDied, SampleError, SourceError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan import make_plan
 from blobfeed.workers.transport.status_board import Activity
 
 from blobfeed import BatchReader
@@ -145,8 +143,6 @@ def test_a_samplers_epochs_of_samples_of_many_shapes_are_the_same(tmp_path: Path
             )
     assert records[0] == records[1]
     assert len(records[0]) > EPOCHS
-    with pytest.raises(ParameterError, match="draws epochs in a loader of this host"):
-        BatchReader({"hdf5": {"path": path}}, **how, num_loaders=0, remote_loaders=remote(cluster))
 
 
 def take_some(pipeline: Pipeline, record: Record, batches: int) -> None:
@@ -291,31 +287,11 @@ def test_a_node_without_the_packages_is_told_in_setup_and_when_it_joins(tmp_path
             pipeline.take()
 
 
-def test_a_cluster_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(ParameterError, match=r"cluster at '127\.0\.0\.1:1' \(from RAY_ADDRESS\) cannot be joined"):
-        DECODED.open(tmp_path, num_loaders=0, remote_loaders={})
-
-
-def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extras, "find_spec", lambda _: None)
-    with pytest.raises(ExtraMissing, match=r"remote_loaders needs ray.*pip install 'blobfeed\[ray\]'"):
-        DECODED.open(tmp_path, remote_loaders={})
-
-
 def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
     data = np.arange(4000).reshape(100, 40)
     given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster, 1)}
     with BatchReader({"arrays": {"data": data}}, batch_size=10, epochs=1, **given) as reader:
         assert np.array_equal(np.concatenate([batch["data"] for batch in reader]), data)
-
-
-def test_so_many_arrays_that_they_had_better_be_a_file_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(make_plan, "_MOST_SENT_BYTES", 10)
-    with pytest.raises(
-        ParameterError, match=r"\d+ bytes of the source 'arrays' lie in this host's memory, and at most 10"
-    ):
-        BatchReader({"arrays": {"data": np.zeros((4, 2))}}, batch_size=2, remote_loaders={})
 
 
 def test_what_fails_in_the_clusters_process_is_told_and_it_goes_on(cluster: RayCluster) -> None:

@@ -1,6 +1,6 @@
 """The assembler's side of the bridge, the home of remote loaders.
 
-The bridge is a separate process (remote/bridge.py), since Ray starts threads, and since it may end when a cluster does.
+The bridge is a separate process (bridge.py), since Ray starts threads, and since it may end when a cluster does.
 It speaks the loaders' protocol for each actor. If the bridge dies, all its loaders count as dead. It is restarted after
 a growing pause, as long as the run lasts: a cluster may come back. Local loaders continue meanwhile.
 
@@ -20,6 +20,9 @@ from collections.abc import Iterator
 import zmq
 
 from ..base.errors import LoaderDied
+from ..processes.config import Config
+from ..processes.loader_pool import Event, Home
+from ..processes.process import exit_in_words
 from ..transport.links import Opener, Sealer
 from ..transport.messages import (
     ClusterCapacity,
@@ -31,11 +34,8 @@ from ..transport.messages import (
     StartLoader,
     ToBridge,
 )
-from .config import Config
-from .loader_pool import Event, Home
-from .process import exit_in_words
 
-_MODULE = "blobfeed.workers.remote.bridge"
+_MODULE = f"{__package__}.bridge"
 _FRAME_BYTES = 1 << 16
 _END_S = 2.0
 """The time for leaving the cluster; after it the bridge is killed, and the cluster cleans up by itself."""
