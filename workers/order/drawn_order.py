@@ -60,7 +60,11 @@ class _Epoch:
 
 @dataclass(slots=True)
 class DrawnOrder:
-    """`changes`: those of the sampler's weights. `failure`: the reason why an epoch could not be drawn."""
+    """The samples of drawn epochs.
+
+    `changes`: those of the sampler's weights; new ones are appended. `failure`: the reason why an epoch could not be
+    drawn.
+    """
 
     parameters: Parameters
     about: AboutSampler
@@ -153,12 +157,12 @@ class DrawnOrder:
     def _samples(self, offset: int, count: int) -> IndexArray:
         return samples_in(self.file.read(offset, count, np.int64))
 
-    def note_weights(self, change: WeightsChange, epoch: int) -> None:
-        """Record new weights while the rounds stand in `epoch`."""
-        self.changes = [*without_superseded(self.changes, epoch), change]
-
     def free(self, epoch: int, in_use: int | None) -> None:
-        """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use."""
+        """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use.
+
+        The changes of weights that apply only to earlier epochs go, too.
+        """
+        self.changes = without_superseded(self.changes, epoch)
         for key, drawn in list(self._drawn.items()):
             is_past = key[0] < epoch or key != self._key(key[0])
             if is_past and (in_use is None or drawn.offset + drawn.size <= in_use):

@@ -129,7 +129,8 @@ class InlineFeed:
         return True
 
     def set_weights(self, new: NewWeights) -> None:
-        self._assembly.schedule.note_weights(new.change)  # the worker finds the weights in the plan's own log
+        if (drawn := self._assembly.schedule.drawn) is not None:
+            drawn.changes.append(new.change)  # the worker finds the weights in the plan's own log
 
     # ---- making them
 

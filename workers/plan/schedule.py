@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..order.drawn_order import DrawnOrder, DrawsFile
 from ..order.rounds import Rounds, batch_sizes, between
 from ..order.shard_rounds import ShardRounds
-from ..transport.messages import Announce, Draw, Drawn, Replaced, Run, WeightsChange
+from ..transport.messages import Announce, Draw, Drawn, Replaced, Run
 
 
 @dataclass(slots=True)
@@ -157,11 +157,6 @@ class Schedule:
         """Record the answer to `draw`."""
         if self.drawn is not None:
             self.drawn.note_drawn(draw, answer)
-
-    def note_weights(self, change: WeightsChange) -> None:
-        """Record new weights of the sampler."""
-        if self.drawn is not None:
-            self.drawn.note_weights(change, self.rounds.epoch)
 
     # ---- the end
 

@@ -314,8 +314,8 @@ class Assembler:
                     self._scale(waited_ns / 1e9)
                 case GoOn(end):
                     self._assembly.go_on(end)
-                case WeightsChange() as change:
-                    self._assembly.schedule.note_weights(change)
+                case WeightsChange() as change if (drawn := self._assembly.schedule.drawn) is not None:
+                    drawn.changes.append(change)
                 case Stop():
                     self._stopping = True
 

@@ -288,7 +288,7 @@ def test_an_epoch_is_given_back_when_it_is_past_or_drawn_by_old_weights_and_lies
 ) -> None:
     order, freed = drawn_order(3, batch_size=4)
     if changed:
-        order.note_weights(WeightsChange(1, 2), 1)
+        order.changes.append(WeightsChange(1, 2))
     order.free(epoch, in_use)
     assert freed == given_back
 
@@ -354,7 +354,8 @@ def test_weights_count_from_their_epoch_on(changes: list[int], last_batch: LastB
     while not schedule.finished:
         planned = 10 * schedule.rounds.epoch + schedule.rounds.item + 4
         while late and waiting and 10 * waiting[0].from_epoch < planned:
-            schedule.note_weights(waiting.pop(0))
+            assert schedule.drawn is not None
+            schedule.drawn.changes.append(waiting.pop(0))
         if schedule.has(group):
             announce = schedule.announcement(group, 0, ())
             assert announce is not None
