@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, NoReturn, Self
@@ -32,6 +33,7 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
+from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.processes.assembler import Assembler
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.scheduling.assembly import Death
@@ -170,46 +172,6 @@ def test_a_hundred_restarts_leave_nothing() -> None:
 # ---- closing
 
 
-def test_a_pipeline_may_be_closed_while_a_batch_of_it_is_held() -> None:
-    with nothing_left():
-        pipeline = trapped_pipeline()
-        batch = pipeline.take()
-        kept = np.asarray(batch.tops["data"])
-        expected = kept.copy()
-        pipeline.close()
-        assert (kept == expected).all(), "what is still held stays readable"
-        del batch, kept
-
-
-def test_a_pipeline_may_be_closed_with_batches_that_nobody_took() -> None:
-    with nothing_left(), trapped_pipeline() as pipeline:
-        pipeline.start()
-        wait_until(pipeline.is_ready, "a batch is ready")
-
-
-def test_a_pipeline_may_be_closed_at_once_after_its_start() -> None:
-    with nothing_left():
-        for _ in range(3):
-            pipeline = trapped_pipeline(items=SMALL)
-            pipeline.start()
-            pipeline.close()
-
-
-def test_a_pipeline_may_be_closed_before_its_start_and_twice() -> None:
-    with nothing_left():
-        unused = trapped_pipeline()
-        unused.close()
-        unused.close()
-        used = trapped_pipeline(items=SMALL)
-        batch = used.take()
-        used.close()
-        counted = used.statistics()
-        used.close()
-        assert used.statistics() == counted
-        assert counted.batches == 1
-        del batch
-
-
 USES: dict[str, Callable[[Pipeline], object]] = {
     "start": Pipeline.start,
     "peek": Pipeline.peek,
@@ -218,18 +180,41 @@ USES: dict[str, Callable[[Pipeline], object]] = {
 }
 
 
-@pytest.mark.parametrize("used", [False, True], ids=["never started", "used before"])
-def test_a_closed_pipeline_says_that_it_is_closed(used: bool) -> None:
-    pipeline = trapped_pipeline(items=SMALL)
-    batch = pipeline.take() if used else None
-    pipeline.close()
-    for use in USES.values():
-        with pytest.raises(PipelineClosed, match="has been closed"):
-            use(pipeline)
-    if batch is not None:
-        with pytest.raises(PipelineClosed, match="has been closed"):
-            pipeline.release(batch)
-    assert pipeline.activities() == []
+def _wait_for_a_batch(pipeline: Pipeline) -> None:
+    pipeline.start()
+    wait_until(pipeline.is_ready, "a batch is ready")
+
+
+STAGES: dict[str, Callable[[Pipeline], Batch | None]] = {
+    "never started": lambda _: None,
+    "just started": Pipeline.start,
+    "with a batch that nobody took": _wait_for_a_batch,
+    "with a batch that is held": Pipeline.take,
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_pipeline_may_be_closed_at_any_stage_and_twice_and_says_so_of_each_use(stage: str) -> None:
+    with nothing_left():
+        pipeline = trapped_pipeline(items=SMALL)
+        held = STAGES[stage](pipeline)
+        rows = None if held is None else np.asarray(held.tops["data"])
+        before = None if rows is None else rows.copy()
+        pipeline.close()
+        counted = pipeline.statistics()
+        pipeline.close()
+        assert pipeline.statistics() == counted
+        assert counted.batches == (held is not None)
+        assert pipeline.activities() == []
+        uses = list(USES.values())
+        if held is not None:
+            uses.append(partial(Pipeline.release, batch=held))
+        for use in uses:
+            with pytest.raises(PipelineClosed):
+                use(pipeline)
+        if rows is not None:
+            np.testing.assert_array_equal(rows, before)  # what is still held stays readable
+        del held, rows, use, uses
 
 
 # ---- interrupted
