@@ -31,14 +31,14 @@ from blobfeed.workers.scheduling.ledger import Evidence
 from blobfeed.workers.transport import links
 from blobfeed.workers.transport.control_groups import TasksLeft
 from blobfeed.workers.transport.status_board import About, Activity, LoaderState, StatusBoard
-from blobfeed.workers.watching.trace import TraceFile, load
+from blobfeed.workers.watching import trace
 
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever
 from tests.support.reader_data import write_hdf5
+from tests.workers.pipeline.test_changed_data import NOW_NS, load, saved
 
 SMALL = 8
-NOW_NS = 1_700_000_000_000_000_000
 DAY_NS = 86_400 * 10**9
 
 
@@ -142,19 +142,6 @@ def _many_deaths(how: str) -> Scenario:
 # ---- states
 
 
-def saved(source: Any, **values: Any) -> dict[str, Any]:
-    with BatchReader(source, batch_size=4, num_loaders=0, **values) as reader:
-        next(iter(reader))
-        return dict(reader.state_dict())
-
-
-def load_state(state: dict[str, Any], source: Any, **values: Any) -> dict[str, Any]:
-    with BatchReader(source, batch_size=4, num_loaders=0, **values) as reader:
-        reader.load_state_dict(state)
-        next(iter(reader))
-        return dict(reader.state_dict())
-
-
 def changed(mix: bool = False, then: dict[str, Any] | None = None, **values: Any) -> Scenario:
     """A state whose file was written a day later, or is read with other parameters `then`."""
 
@@ -166,7 +153,7 @@ def changed(mix: bool = False, then: dict[str, Any] | None = None, **values: Any
         state = saved(source, **given)
         if then is None:
             os.utime(folder / "b.h5", ns=(NOW_NS, NOW_NS + DAY_NS))
-        load_state(state, source, **{**given, **(then or {})})
+        load(state, source, **{**given, **(then or {})})
 
     return scenario
 
@@ -175,7 +162,7 @@ def unfit(**change: object) -> Scenario:
     def scenario(folder: Path) -> Any:
         source = write_hdf5(folder / "train.h5", 40)
         state = saved(source, shuffle=True, seed=3)
-        load_state({**state, **change}, source, shuffle=True, seed=3)
+        load({**state, **change}, source, shuffle=True, seed=3)
 
     return scenario
 
@@ -200,12 +187,12 @@ def _two_traces(folder: Path) -> Any:
 
 def _trace_over_link(folder: Path) -> Any:
     (folder / "link").symlink_to(folder / "t")
-    TraceFile.create(folder / "link", About(1, 2, 3, "numbers"))
+    trace.TraceFile.create(folder / "link", About(1, 2, 3, "numbers"))
 
 
 def _no_trace(folder: Path) -> Any:
     (folder / "t").write_text('{"traceEvents": 7}')
-    load(folder / "t")
+    trace.load(folder / "t")
 
 
 def _no_short_path(folder: Path) -> Any:
@@ -285,6 +272,8 @@ STATES: dict[str, Scenario] = {
 PLACES: dict[str, Scenario] = {
     "metrics into a pipe": _pipe("metrics"),
     "a trace into a pipe": _pipe("trace"),
+    "metrics at port 0": lambda _: BatchReader(Numbered(), batch_size=4, metrics=0),
+    "metrics at port 70000": lambda _: BatchReader(Numbered(), batch_size=4, metrics=70_000),
     "metrics in no folder": run(metrics="/nowhere/x.prom"),
     "a trace in no folder": run(trace="/nowhere/run.json"),
     "metrics without loaders": run(metrics="x.prom", num_loaders=0),

@@ -48,8 +48,9 @@ _ITSELF = 1
 _LARGE_BYTES = 1 << 19
 """A second copy of a batch of so much takes longer than what is done for each batch that is made by itself."""
 
-_GROUP_BYTES = 32 << 20
-"""In a group of so much, what is done for each group takes a percent of the time."""
+_GROUP_BYTES = 64 << 20
+"""In a group of so much, what is done for each group takes a percent of the time or two. Its memory is only reserved:
+pages are taken for the tops that `make` puts into the slot."""
 
 _MOST_IN_GROUP = 32
 

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import (
-    ParameterError,
     PipelineStalled,
     SampleError,
 )
@@ -159,14 +158,6 @@ def test_a_run_goes_on_from_its_state_with_the_batch_that_would_have_come() -> N
 
 
 # ---- wrong use
-
-
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_a_rand_skip_that_leaves_no_batch_of_the_epochs_is_an_error_at_setup(last_batch: str) -> None:
-    with pytest.raises(ParameterError):
-        Pipeline(parameters(epochs=2, rand_skip=1_000_000, last_batch=last_batch), source=Numbered(items=SMALL))
-    with Pipeline(parameters(epochs=2, rand_skip=5, last_batch=last_batch), source=Numbered(items=SMALL)) as pipeline:
-        assert pipeline.total_batches
 
 
 def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
