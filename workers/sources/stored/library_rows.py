@@ -58,6 +58,7 @@ def open_file(stamp: Stamp, locking: Locking) -> h5py.File:
         advice = (
             "set locking: false" if "to lock file" in str(error) else "check that it was written and copied to its end"
         )
+        error.with_traceback(None)  # h5py's own lines explain nothing
         raise SourceError(f"source hdf5: {path!r} cannot be opened as HDF5: {error}; {advice}") from error
 
 
