@@ -19,7 +19,6 @@ from blobfeed.workers.base.errors import (
     EndOfData,
     InexactValueError,
     ParameterError,
-    PipelineClosed,
     RingAllocationError,
     SampleError,
     SourceError,
@@ -404,18 +403,6 @@ def test_crops_are_drawn_in_train_and_centred_in_test(train: dict[str, Any]) -> 
 # ---- what users of the layer object can do
 
 
-def test_a_state_goes_on_with_the_batch_that_would_have_come_next(train: dict[str, Any]) -> None:
-    shuffled = {**train, "shuffle": True, "seed": 3}
-    with LayerHarness(MultiProcessInputLayer, shuffled) as harness:
-        harness.forward()
-        harness.reshape()  # announced, and not yet received
-        state = harness.layer.state_dict()
-        expected = harness.forward()["label"].copy()
-    with LayerHarness(MultiProcessInputLayer, {**shuffled, "num_loaders": 2}) as harness:
-        harness.layer.load_state_dict(state)
-        np.testing.assert_array_equal(harness.forward()["label"], expected)
-
-
 def test_statistics_count_what_was_delivered(train: dict[str, Any]) -> None:
     with LayerHarness(MultiProcessInputLayer, train) as harness:
         assert harness.layer.statistics().batches == 0
@@ -429,20 +416,6 @@ def test_the_end_of_the_data_is_an_error_that_can_be_told(train: dict[str, Any])
         harness.forward()
         with pytest.raises(EndOfData):
             harness.forward()
-
-
-def test_a_layer_that_is_closed_or_not_set_up_says_so(with_loader: dict[str, Any]) -> None:
-    layer = make_layer(MultiProcessInputLayer, "", 0)
-    with pytest.raises(PipelineClosed, match=r"its setup has not run: .* super\(\).setup\(bottom, top\)"):
-        layer.reshape(BlobVector(()), BlobVector(()))
-    before = _children()
-    harness = LayerHarness(MultiProcessInputLayer, with_loader)
-    harness.forward()
-    harness.close()
-    harness.close()
-    assert _children() == before
-    with pytest.raises(PipelineClosed):
-        harness.forward()
 
 
 def test_setup_may_be_called_again(with_loader: dict[str, Any]) -> None:

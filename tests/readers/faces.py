@@ -88,7 +88,9 @@ def same_bytes_as_a_plain_reader(make: type[Face], folder: Path) -> None:
     assert found == expected(source, 2 * EPOCH)
     for data, labels in found:
         assert data == images(SAMPLES)[labels].tobytes()
-    assert sorted(label for _, labels in found[:EPOCH] for label in labels) == list(range(SAMPLES))
+    first, second = ([label for _, labels in epoch for label in labels] for epoch in (found[:EPOCH], found[EPOCH:]))
+    assert sorted(first) == sorted(second) == list(range(SAMPLES))
+    assert first != second
 
 
 def a_state_goes_on_with_the_batch_that_would_have_come_next(make: type[Face], folder: Path) -> None:
@@ -106,6 +108,7 @@ def a_state_goes_on_with_the_batch_that_would_have_come_next(make: type[Face], f
 def a_closed_one_says_so_and_leaves_no_process(make: type[Face], folder: Path) -> None:
     before = children()
     face = make(write_hdf5(folder / "train.h5", SAMPLES))
+    assert children() == before, "processes start with the first batch that is asked for"
     face.take()
     assert children() > before
     face.close()
