@@ -58,8 +58,8 @@ def open_file(stamp: Stamp, locking: Locking) -> h5py.File:
         advice = (
             "set locking: false" if "to lock file" in str(error) else "check that it was written and copied to its end"
         )
-        error.with_traceback(None)  # h5py's own lines explain nothing
-        raise SourceError(f"source hdf5: {path!r} cannot be opened as HDF5: {error}; {advice}") from error
+        text = f"source hdf5: {path!r} cannot be opened as HDF5: {error}; {advice}"
+        raise SourceError(text) from error.with_traceback(None)  # h5py's own lines explain nothing
 
 
 def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
@@ -73,7 +73,7 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     except BlobfeedError:
         raise
     except Exception as error:
-        raise _missing(file, name, error) from error
+        raise _missing(file, name, error) from error.with_traceback(None)
     if not isinstance(entry, h5py.Dataset):
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
     if entry.external:
