@@ -20,8 +20,7 @@ from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
 from ..workers.sources.hdf5_samples.scan import first_sample, label_array
 from ..workers.sources.hdf5_samples.source import open_hdf5_samples
-from ..workers.sources.stored.hdf5_library import h5py
-from ..workers.sources.stored.library_rows import open_file
+from ..workers.sources.stored.hdf5_library import h5py, open_file
 from .keywords import check_hook
 
 Item = dict[str, Any]

@@ -18,7 +18,7 @@ from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import open_arrays
 from ..workers.sources.files.paths import list_hdf5_files
 from ..workers.sources.files.remote import stamp_of
-from ..workers.sources.stored.library_rows import open_file
+from ..workers.sources.stored.hdf5_library import open_file
 from .found import Found, samples_of
 
 _BATCH = 64

@@ -28,8 +28,7 @@ from ..workers.sources.files.paths import natural_key
 from ..workers.sources.hdf5.examine import holds_values
 from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images.options import LONGEST_SIDE_RATIO
-from ..workers.sources.stored.hdf5_library import h5py
-from ..workers.sources.stored.library_rows import errors_named, open_file
+from ..workers.sources.stored.hdf5_library import errors_named, h5py, open_file
 from ..workers.sources.stored.npy import read_header
 from ..workers.sources.zarr.examine import examine_array
 

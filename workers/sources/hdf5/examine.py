@@ -20,9 +20,9 @@ from ...base.extras import is_installed
 from ..files.file import FileStamp, Locking
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
-from ..stored.hdf5_library import h5py
+from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters
 from ..stored.layout import Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import errors_named, find_dataset, longest_element, open_file, require_filters
+from ..stored.library_rows import longest_element
 
 _SCAN_ROWS = 4096
 _ZSTD = 32015

@@ -21,8 +21,7 @@ from ..files.file import FileStamp, Locking
 from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
-from ..stored.hdf5_library import h5py
-from ..stored.library_rows import errors_named, open_file, require_filters
+from ..stored.hdf5_library import errors_named, h5py, open_file, require_filters
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress

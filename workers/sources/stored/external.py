@@ -15,8 +15,7 @@ from pathlib import Path
 from ...base.errors import SourceError
 from ..files.file import FileStamp, Locking
 from ..files.remote import RemoteStamp, Stamp
-from .hdf5_library import h5py
-from .library_rows import find_dataset, open_file, require_filters
+from .hdf5_library import find_dataset, h5py, open_file, require_filters
 
 
 class ExternalFiles:

@@ -188,7 +188,7 @@ class StoredRows(ChunkedRows):
 
         Raises SourceError, which says `doubt`, if the library finds it damaged too.
         """
-        from .library_rows import find_dataset
+        from .hdf5_library import find_dataset
 
         at = np.unravel_index(number, self._grid)
         region = tuple(

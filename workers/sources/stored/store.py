@@ -275,7 +275,7 @@ class OpenFile:
     @cached_property
     def library(self) -> h5py.File:
         """The file through the HDF5 library, which takes 0.1 s to import and so is imported only if it is needed."""
-        from .library_rows import open_file
+        from .hdf5_library import open_file
 
         return open_file(self._stamp, self._locking)
 
