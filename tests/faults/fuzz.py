@@ -190,7 +190,12 @@ _HDF5: dict[str, dict[str, Any]] = {
 
 TARGETS = {
     **{f"hdf5 {name}": _hdf5(newest=False, **options) for name, options in _HDF5.items()},
-    **{f"hdf5 {name}, newest format": _hdf5(newest=True, **options) for name, options in _HDF5.items()},
+    # Words not: of a hundred damaged copies the HDF5 library itself (1.14.6) reads two without end.
+    **{
+        f"hdf5 {name}, newest format": _hdf5(newest=True, **options)
+        for name, options in _HDF5.items()
+        if name != "words"
+    },
     # Not in the newest format: if a group is damaged there, HDF5 1.14.6 itself crashes when it lists the members.
     "hdf5_samples": Target(_make_samples, _read_samples, alone=True),
     "npy header": Target(_make_npy, _read_npy, most=128),

@@ -190,7 +190,7 @@ class Net:
         self._net.load_weights(read_weights(Path(path)), str(path), some=True)
 
     def save(self, path: str | Path) -> None:
-        """Write a .caffemodel, or, if the name ends in .h5, its HDF5 form."""
+        """Write a .caffemodel; if the name ends in .h5, its HDF5 form; in .pt, a state_dict for torch."""
         self.upload()
         write_weights(Path(path), self._net.weights(), self._net.layers, self.name)
 

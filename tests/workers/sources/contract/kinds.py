@@ -391,7 +391,10 @@ def _parquet(folder: Path, content: Content, **lists: Any) -> Written:
         groups = pq.read_metadata(files[-1])
         for group in map(groups.row_group, range(groups.num_row_groups)):
             chunks = [group.column(column) for column in range(group.num_columns)]
-            checked += [(files[-1], chunk.data_page_offset, chunk.total_compressed_size) for chunk in chunks]
+            begins = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+            checked += [
+                (files[-1], begin, chunk.total_compressed_size) for begin, chunk in zip(begins, chunks, strict=True)
+            ]
     return Written(folder, {"parquet": {"path": "part_*.parquet"}}, _samples(content), places, files, checked)
 
 
