@@ -34,6 +34,8 @@ try:
 finally:
     sys.setdlopenflags(_before)
 
+__all__ = ["errors_named", "find_dataset", "h5py", "open_file", "open_with", "read_whole", "require_filters"]
+
 _NAMES_IN_A_MESSAGE = 20
 
 
