@@ -543,7 +543,11 @@ class World:
             _require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
 
     def _release(self, group: int) -> None:
-        self._look(self.held.pop(group))
+        announce = self.held.pop(group)
+        if (
+            group in self.feed._reception.held
+        ):  # else an interrupted release has given it back, and it is not read again
+            self._look(announce)
         self.feed.release(group)
 
     def _stop(self) -> None:
