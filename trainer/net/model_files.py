@@ -58,12 +58,12 @@ def write_weights(
     with_diff: bool = False,
     hdf5: bool = False,
 ) -> None:
-    """Write `weights` by layer as a state_dict if the name ends in .pt, in HDF5 if `hdf5` or .h5, else a .caffemodel.
+    """Write `weights` by layer in HDF5 if `hdf5` or .h5, as a state_dict if the name ends in .pt, else a .caffemodel.
 
     With `layers`, a .caffemodel has their parameters too, and with_diff their diffs, as the HDF5 form; `name`: the
     net's.
     """
-    if path.suffix == ".pt":
+    if path.suffix == ".pt" and not hdf5:
         state = {f"{key}.{nth}": blob for key, blobs in weights.items() for nth, blob in enumerate(blobs)}
         write_whole(path, lambda temporary: torch_save(state, temporary))
         return

@@ -263,9 +263,15 @@ def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_
 
 def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
-    for save, name in ((net.save, "w.caffemodel"), (net.save, "w.caffemodel.h5"), (net.save_hdf5, "w.hdf5")):
+    forms = (
+        (net.save, "w.caffemodel"),
+        (net.save, "w.caffemodel.h5"),
+        (net.save_hdf5, "w.hdf5"),
+        (net.save_hdf5, "w.pt"),
+    )
+    for save, name in forms:
         save(str(tmp_path / name))
-        assert h5py.is_hdf5(tmp_path / name) == ("h" in Path(name).suffix)
+        assert h5py.is_hdf5(tmp_path / name) == ("h" in Path(name).suffix or save == net.save_hdf5)
         for other in (
             Net(write(tmp_path), str(tmp_path / name), TEST),
             Net(write(tmp_path), TEST, weights=tmp_path / name),
