@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,12 +134,18 @@ class Layer(nn.Module):
     def _check_options(self) -> None:
         """Raises PrototxtError for what REFUSALS say of this type."""
         for field, is_wrong, text in REFUSALS.get(self.param.type, ()):
-            holder, *path = (self.param, *field[1:].split(".")) if field.startswith(".") else (self.options, field)
-            if is_wrong(holder):
-                value = functools.reduce(getattr, filter(str.isidentifier, path), holder)
-                where = path if holder is self.param else [*self.fields[:1], *path]
-                steps = [int(step) if step.isdecimal() else step for step in where if step]
-                raise self.context.unsupported(text.format(value), *steps)
+            of_layer = field.startswith(".")
+            value = self.param if of_layer else self.options
+            if not is_wrong(value):
+                continue
+            steps: list[str | int] = [] if of_layer else [*self.fields[:1]]
+            for step in filter(None, field.split(".")):
+                if step.isdecimal():  # the number of a repeated value: the message shows all of them
+                    steps.append(int(step))
+                else:
+                    value = getattr(value, step)
+                    steps.append(step)
+            raise self.context.unsupported(text.format(value), *steps)
 
     def read_options(self) -> None:
         """Read and check what is used often; most layers need none."""
