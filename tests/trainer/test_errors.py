@@ -125,14 +125,6 @@ def python(module: str | None, param: str) -> Scenario:
     return make
 
 
-SHARED = """
-layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" param { name: "w" lr_mult: 2 }
-        inner_product_param { num_output: 3 bias_term: false } }
-layer { name: "c" type: "InnerProduct" bottom: "z" top: "c" param { name: "w" %s }
-        inner_product_param { num_output: 3 bias_term: false } }
-"""
-
-
 def _net(folder: Path) -> CaffeNet:
     layer = 'layer { name: "conv" type: "Power" bottom: "data" top: "conv" } layer { name: "prob" type: "Softmax"'
     (folder / "net.prototxt").write_text(with_inputs(layer + ' bottom: "conv" top: "prob" }', data=(2, 1, 6, 6)))

@@ -99,7 +99,7 @@ class Nursery(Home):
     def kill(self, loader: int) -> None:
         send_signal(self.handles[loader], signal.SIGKILL)
 
-    def receive(self, now: float = 0.0) -> Iterator[LoaderStarted | LoaderEnded]:
+    def receive(self, now: float) -> Iterator[LoaderStarted | LoaderEnded]:
         try:
             data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
         except ConnectionError:  # it ended with a request unread

@@ -34,7 +34,7 @@ def nursery_of(
 
 def next_event(nursery: Nursery) -> Event:
     assert readable(nursery.fileno())
-    return next(nursery.receive())
+    return next(nursery.receive(0.0))
 
 
 def how_it_ends(main: Callable[[int, int], None]) -> Event:
@@ -130,7 +130,7 @@ def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() 
         os.kill(nursery.pid, signal.SIGKILL)
         assert readable(nursery.fileno())
         with pytest.raises(NurseryDied, match="killed by SIGKILL"):
-            next(nursery.receive())
+            next(nursery.receive(0.0))
         with pytest.raises(NurseryDied, match="killed by SIGKILL") as caught:
             nursery.spawn(2, 0)
         assert caught.value.exits == ("killed by SIGKILL",)
@@ -145,7 +145,7 @@ def test_a_nursery_that_died_with_a_request_unread_is_told_from_one_that_answers
         os.kill(nursery.pid, signal.SIGKILL)
         assert readable(nursery.fileno())
         with pytest.raises(NurseryDied):
-            next(nursery.receive())
+            next(nursery.receive(0.0))
 
 
 def test_an_import_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

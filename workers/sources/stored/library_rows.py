@@ -16,7 +16,6 @@ from .rows import ChunkedRows
 
 _CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
-_NAMES_IN_A_MESSAGE = 20
 
 
 class LibraryRows(ChunkedRows):
