@@ -243,7 +243,7 @@ def trapped_pipeline(
 
 
 class NoHome(Home):
-    """Where no loader ever starts."""
+    """A home in which no loader ever starts."""
 
     def fileno(self) -> int:
         return -1

@@ -1,4 +1,4 @@
-"""What a run says when it cannot start or go on: errors.txt has the words, of processes, transport and pipeline."""
+"""Errors of a run that cannot start or go on: errors.txt has the words of processes, transport and pipeline."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ class ShardRounds:
     is_computed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        self._longest = self.parameters.batch_size * bool(self.item)
+        self._longest = self.parameters.batch_size if self.item else 0
 
     def place(self, row: int, _most: int) -> Placed | None:
         """Return the next batch to request; None while the end of the epoch is awaited, and behind the last batch."""

@@ -220,8 +220,9 @@ class InlineFeed:
         self._last = self.statistics()
         self._batches, self._failure = (), None
         self._errors.clear()
-        (drawn, self._drawn), (board, self._board) = (self._drawn, None), (self._board, None)
-        close_all(*(open_.close for open_ in (drawn, board) if open_ is not None))
+        held = self._drawn, self._board
+        self._drawn = self._board = None
+        close_all(*(each.close for each in held if each is not None))
 
 
 def _keep(errors: list[BaseException], error: BaseException) -> int:

@@ -326,11 +326,16 @@ class Reception:
 
     def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
         """Return `message` if it is new to the trainer, else None."""
-        is_new = self._is_new(message.group) if isinstance(message, Announce) else True
-        if isinstance(message, End):
+        if isinstance(message, Announce):
+            is_new = self._is_new(message.group)
+        elif isinstance(message, End):
             is_new = message.number == self.ends
-        self.dropped += not is_new  # a repeated frame of this run
-        return message if is_new else None
+        else:
+            return message
+        if not is_new:
+            self.dropped += 1  # a repeated frame of this run
+            return None
+        return message
 
     def accept(self, group: int) -> bool:
         """Record `group` as received; returns False if it was accepted before."""

@@ -66,7 +66,7 @@ class Stream:
         self._next_group = self._next_announced = 0
 
     def loops(self, count: int) -> list[Announced]:
-        """What is announced in `count` loops, of which each begins behind the end of the one before."""
+        """Return the announcements of `count` loops; each begins at the end of the one before."""
         self.run()
         for _ in range(count - 1 if self.schedule.finished else 0):
             self.schedule.go_on()

@@ -76,7 +76,7 @@ class WholeFiles(Store[int]):
 
     def will_need(self, numbers: Sequence[int], *, now: bool = False) -> bool:
         paths = dict.fromkeys(map(self.path, numbers))
-        urls = [path for path in paths if is_url_path(path)] if self.is_remote else []
+        urls = dict.fromkeys(filter(is_url_path, paths)) if self.is_remote else {}
         if now or self._objects.has_room(len(numbers), 2 * CONNECTIONS):
             self._objects.fetch(map(os.fsdecode, urls))
         return now or announce_files([path for path in paths if path not in urls])
