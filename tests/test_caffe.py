@@ -105,6 +105,21 @@ def test_a_script_and_its_layers_see_the_same_caffe(forks: Forks, project: Path)
     assert said.splitlines()[1:] == ["True True", "25 (1,) 1", "True 0 1"]
 
 
+def test_a_seed_makes_nets_alike(forks: Forks, tmp_path: Path) -> None:
+    write_project(tmp_path, solver=SMALL_SOLVER.replace("random_seed: 7", ""))
+    code = """
+        import blobfeed.caffe as caffe
+        def drawn():
+            nets = caffe.get_solver("solver.prototxt").net, caffe.Net("net.prototxt", caffe.TRAIN)
+            return [float(net.params["ip1"][0].data[0, 0]) for net in nets]
+        (first, second), (third, fourth) = drawn(), drawn()
+        print(first != third, second != fourth)
+        caffe.set_random_seed(3)
+        print(drawn() == drawn())
+    """
+    assert script(forks, tmp_path, code).splitlines() == ["True True", "True"]
+
+
 def test_a_real_caffe_is_not_hidden(forks: Forks, project: Path) -> None:
     (project / "caffe").mkdir()
     code = f"""

@@ -7,13 +7,11 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
-from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from blobfeed.trainer.layer_types.layer import Generators
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
-from numpy.typing import ArrayLike
 
 CPU = torch.device("cpu")
 
@@ -155,8 +153,3 @@ def with_inputs(text: str, **shapes: tuple[int, ...]) -> str:
         for name, shape in shapes.items()
     ]
     return "".join(inputs) + text
-
-
-def write_as_on_cuda(blob: ArrayBlob, values: ArrayLike) -> None:
-    """Write to an array that is a copy, as all are on CUDA."""
-    blob._copies["data"] = blob._tensor("data"), np.full(blob.shape, values, np.float32), np.zeros(1, np.float32)

@@ -54,12 +54,17 @@ class ArrayBlob(BlobShape):
                 tensor.data.copy_(torch.from_numpy(array))
         self._copies.clear()
 
+    @staticmethod
+    def is_on_host(tensor: Tensor) -> bool:
+        """Return true if reading the tensor's numbers waits for no device."""
+        return tensor.device.type == "cpu"
+
     def _array(self, which: str) -> Array:
         if which not in self._copies:
             tensor = self._tensor(which)
-            array: Array = tensor.cpu().numpy()
-            if tensor.device.type == "cpu":
-                return array
+            if self.is_on_host(tensor):
+                return tensor.numpy()
+            array: Array = tensor.to("cpu", copy=True).numpy()
             self._copies[which] = tensor, array, array.copy()
         return self._copies[which][1]
 

@@ -14,7 +14,7 @@ from ...layers.torch_blob import Blob
 from ..prototxt.errors import NetError, PrototxtError, not_supported
 from ..prototxt.prototxt import Document
 from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
-from .blobs import Shape
+from .blobs import ArrayBlob, Shape
 from .fillers import FILLERS
 from .refusals import REFUSALS
 
@@ -109,6 +109,7 @@ class Layer(nn.Module):
     """True if the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
     """True if the first top has weight 1 in the objective without a loss_weight."""
+    is_on_host = staticmethod(ArrayBlob.is_on_host)
 
     def __init__(self, context: LayerContext) -> None:
         super().__init__()
@@ -248,11 +249,6 @@ class Layer(nn.Module):
             self._why = why
         if self.is_on_host(numbers):
             self.check()
-
-    @staticmethod
-    def is_on_host(tensor: Tensor) -> bool:
-        """Reading its numbers waits for no device."""
-        return tensor.device.type == "cpu"
 
     def check(self) -> None:
         """Raise what `refuse` has found since the last check; waits for the device."""

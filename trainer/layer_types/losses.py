@@ -61,13 +61,13 @@ def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: in
     rows = math.prod(scores.shape[:axis])
     inner = () if scores.numel() == rows * classes else (-1,)
     arranged, flat = scores.reshape(rows, classes, *inner), labels.reshape(rows, *inner).long()
-    if flat.device.type == "cpu" and not layer.has_warned:
+    if layer.is_on_host(flat) and not layer.has_warned:
         whole = flat.view(labels.shape).to(labels.dtype)
         if not torch.equal(whole, labels):
             layer.has_warned = True
             label = float(labels[whole != labels][0])
             _log.warning("%s: label %g is not a whole number; its fraction is cut off", layer.context.where, label)
-    if flat.device.type == "cpu" and flat.numel():  # the usual case without masks: they took 6 % of LeNet's forward
+    if layer.is_on_host(flat) and flat.numel():  # the usual case without masks: they took 6 % of LeNet's forward
         low, high = (int(bound) for bound in flat.aminmax())
         if low >= 0 and high < classes and (ignored is None or not low <= ignored <= high):
             return Judged(arranged, flat, True)

@@ -11,8 +11,6 @@ from blobfeed.layers.torch_blob import Blob, BlobError, BlobTensor
 from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from numpy.typing import NDArray
 
-from tests.support.trainer_nets import write_as_on_cuda
-
 CPU = torch.device("cpu")
 
 
@@ -33,7 +31,7 @@ def test_shape_count_and_the_four_legacy_extents() -> None:
     blob = shaped(2, 3)
     assert (blob.shape, blob.count) == ((2, 3), 6)
     assert (blob.num, blob.channels, blob.height, blob.width) == (2, 3, 1, 1)
-    with pytest.raises(BlobError, match="up to 4 axes"):
+    with pytest.raises(BlobError):
         shaped(1, 1, 1, 1, 1).num  # noqa: B018
 
 
@@ -55,7 +53,7 @@ def test_memory_stays_when_a_blob_shrinks_and_moves_when_it_grows() -> None:
 
 @pytest.mark.parametrize("shape", [((2, 3),), ([2],), (2.0,), (np.int64(2),), (torch.tensor(2),)])
 def test_reshape_takes_only_plain_integers(shape: tuple[object, ...]) -> None:
-    with pytest.raises(TypeError, match="plain Python integers"):
+    with pytest.raises(TypeError):
         Blob(CPU).reshape(*shape)  # type: ignore[arg-type]
 
 
@@ -117,18 +115,21 @@ def test_an_adopted_tensor_is_shown_until_the_blob_is_owned_again() -> None:
     assert blob.data.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.usefixtures("arrays_are_copies")
 def test_what_was_written_to_an_array_stays_though_the_blob_gets_the_shape_that_it_has() -> None:
     blob = shaped(2)
     shown = ArrayBlob(blob)
-    write_as_on_cuda(shown, [3, 4])
+    shown.data[...] = [3, 4]
     shown.reshape(2)
     assert blob.data.tolist() == [3.0, 4.0]
 
 
+@pytest.mark.usefixtures("arrays_are_copies")
 def test_an_array_that_was_only_read_does_not_undo_what_another_one_has_written() -> None:
-    blob, read = shaped(2), np.array([0, np.nan], np.float32)
+    blob = shaped(2)
+    blob.data[1] = np.nan
     shown = ArrayBlob(blob)
-    shown._copies["data"] = blob.tensor, read, read.copy()  # as on CUDA, where the array is a copy
+    assert np.isnan(shown.data[1])
     blob.data[...] = 5
     shown.upload()
     assert blob.data.tolist() == [5.0, 5.0]

@@ -12,7 +12,7 @@ from blobfeed.trainer.pycaffe.net import Net
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import SMALL_NET, with_inputs, write_as_on_cuda, write_project
+from tests.support.trainer_nets import SMALL_NET, with_inputs, write_project
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 TRAIN, TEST = 0, 1
@@ -47,8 +47,13 @@ def close(found: ArrayLike, expected: ArrayLike, name: str = "") -> None:
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.parametrize("copies", [False, True], ids=["the net's memory", "copies"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_blobs_hold_the_data_and_the_gradients_that_caffe_computed(family: str, tmp_path: Path) -> None:
+def test_blobs_hold_the_data_and_the_gradients_that_caffe_computed(
+    family: str, copies: bool, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if copies:
+        request.getfixturevalue("arrays_are_copies")
     for case in cases_of(family):
         arrays = load(case)
         path = tmp_path / f"{case}.prototxt"
@@ -159,17 +164,6 @@ def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None
     close(net.params["conv"][0].data.ravel(), np.arange(108))
 
 
-def test_memory_data_gets_a_gradient_if_the_net_asks_for_it(tmp_path: Path) -> None:
-    text = """layer { name: "data" type: "MemoryData" top: "data" top: "label"
-        memory_data_param { batch_size: 2 channels: 1 height: 1 width: 3 } }
-        layer { name: "sum" type: "Reduction" bottom: "data" top: "sum" loss_weight: 2 }"""
-    net = Net(write(tmp_path, text), TEST)
-    net.set_input_arrays(drawn(2, 1, 1, 3), drawn(2, 1, 1, 1))
-    net.forward()
-    net.backward()
-    close(net.blobs["data"].diff, np.full((2, 1, 1, 3), 2))
-
-
 def test_a_bottom_gets_a_gradient_if_its_layer_says_propagate_down(tmp_path: Path) -> None:
     text = """layer { name: "twice" type: "Power" bottom: "x" top: "twice" power_param { scale: 2 } DOWN }
         layer { name: "sum" type: "Reduction" bottom: "twice" top: "sum" loss_weight: 1 }"""
@@ -232,17 +226,6 @@ def test_pooling_of_the_whole_follows_every_reshape(tmp_path: Path) -> None:
     close(net.forward(data=rows)["p"], rows.max((2, 3), keepdims=True))
 
 
-def test_all_rows_are_run_in_batches_of_the_net(tmp_path: Path) -> None:
-    net = Net(write(tmp_path), TEST)
-    rows = drawn(5, 1, 6, 6)
-    found = net.forward_all(data=rows, blobs=["left"])
-    assert found["left"].shape == (5, 3)
-    net.blobs["data"].reshape(5, 1, 6, 6)
-    net.reshape()
-    assert net.blobs["prob"].shape == (5, 3)
-    close(net.forward(data=rows)["prob"], found["prob"])
-
-
 def test_all_rows_go_forward_and_back_in_batches_of_the_net(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     rows, diffs = drawn(5, 1, 6, 6), drawn(5, 3, seed=1)
@@ -252,6 +235,11 @@ def test_all_rows_go_forward_and_back_in_batches_of_the_net(tmp_path: Path) -> N
     close(outputs["prob"], net.forward_all(data=rows)["prob"])
     net.forward(data=rows[2:4])
     close(gradients["data"][2:4], net.backward(prob=diffs[2:4])["data"])
+    assert net.forward_all(data=rows, blobs=["left"])["left"].shape == (5, 3)
+    net.blobs["data"].reshape(5, 1, 6, 6)
+    net.reshape()
+    assert net.blobs["prob"].shape == (5, 3)
+    close(net.forward(data=rows)["prob"], outputs["prob"])
 
 
 def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_path: Path) -> None:
@@ -285,21 +273,23 @@ def test_weights_are_saved_copied_and_shared(tmp_path: Path) -> None:
     close(other.blobs["prob"].data, net.forward(data=drawn(2, 1, 6, 6))["prob"])
 
 
+@pytest.mark.usefixtures("arrays_are_copies")
 def test_what_was_written_by_way_of_one_net_is_seen_by_all_that_share_the_weights(tmp_path: Path) -> None:
     first, second, third = nets = [Net(write(tmp_path), TEST) for _ in range(3)]
-    write_as_on_cuda(second.params["left"][0], 4)
+    second.params["left"][0].data[...] = 4
     first.share_with(second)
     assert np.all(first.params["left"][0].data == 4)
     third.share_with(second)
     for value, (net, other) in enumerate(itertools.permutations(nets, 2)):
-        write_as_on_cuda(net.params["left"][0], value)
+        net.params["left"][0].data[...] = value
         other.forward()
         assert all(np.all(each.params["left"][0].data == value) for each in nets)
 
 
+@pytest.mark.usefixtures("arrays_are_copies")
 def test_a_reshape_of_the_net_gives_the_arrays_their_new_shapes(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
-    write_as_on_cuda(net.blobs["prob"], 0)
+    net.blobs["prob"].data[...] = 0
     net.blobs["data"].reshape(5, 1, 6, 6)
     net.reshape()
     assert net.blobs["prob"].data.shape == (5, 3)
@@ -319,6 +309,35 @@ def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
     text = BRANCHES.replace('name: "prob"', 'name: "prob" include { stage: "deploy" min_level: 2 }')
     assert Net(write(tmp_path, text), TEST, level=2, stages=["deploy"]).outputs == ["prob"]
     assert Net(write(tmp_path, text), TEST, level=1, stages=["deploy"]).outputs == ["sum"]
+
+
+SIAMESE = with_inputs(
+    """
+layer { name: "first" type: "InnerProduct" bottom: "x" top: "first" param { name: "w" }
+        inner_product_param { num_output: 3 bias_term: false weight_filler { type: "xavier" } } }
+layer { name: "second" type: "InnerProduct" bottom: "first" top: "second" param { name: "w" }
+        inner_product_param { num_output: 3 bias_term: false } }
+layer { name: "third" type: "Power" bottom: "second" top: "third" power_param { power: 2 } }
+""",
+    x=(2, 3),
+)
+
+
+def test_gradients_end_where_backward_ends_and_cross_to_layers_of_an_earlier_forward(tmp_path: Path) -> None:
+    net = Net(write(tmp_path, SIAMESE), TEST)
+    weights, x, y = net.params["first"][0], drawn(2, 3), drawn(2, 3, seed=1)
+    net.forward(x=x)
+    net.backward(third=np.ones((2, 3)), end="second")  # ends at "first", which has the same weights
+    second_diff = 2 * net.blobs["second"].data
+    close(weights.diff, second_diff.T @ net.blobs["first"].data)
+    net.blobs["first"].data[...] = y
+    net.forward(start="second")  # these layers have seen another "first" than that layer has made
+    net.clear_param_diffs()
+    net.backward(third=np.ones((2, 3)))
+    second_diff = 2 * y @ weights.data.T
+    first_diff = second_diff @ weights.data
+    close(weights.diff, second_diff.T @ y + first_diff.T @ x)
+    close(net.blobs["x"].diff, first_diff @ weights.data)
 
 
 def test_backward_before_any_forward_goes_over_the_blobs_as_they_are(tmp_path: Path) -> None:
