@@ -181,15 +181,12 @@ class Net(nn.Module):
         _, terms = self.run(inputs)
         return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
 
-    def run(
-        self, inputs: Mapping[str, Tensor], layers: slice = slice(None), values: dict[str, Tensor] | None = None
-    ) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Run `layers`, or all, over `values`, or those of the net. Returns these, and the terms of the objective."""
+    def run(self, inputs: Mapping[str, Tensor], layers: slice = slice(None)) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Run `layers`, or all. Returns all values of the net, and the terms of the objective."""
         if inputs:
             self._check_inputs(inputs)
         is_traced = torch.compiler.is_compiling()  # then no tensor may stay here, and sizes may be symbols
-        if values is None:
-            values = {} if is_traced else self.values
+        values: dict[str, Tensor] = {} if is_traced else self.values
         terms: list[Tensor] = []
         for step in self.steps[layers]:
             given = inputs and step.takes_inputs and all(name in inputs for name, _, _ in step.tops)
@@ -354,6 +351,13 @@ def _state(document: Document[NetParameter], phase: str | Phase, level: int, sta
 
 def _said(name: str | None) -> str:
     return "no layer" if name is None else f"layer {name!r}"
+
+
+def go_back(tops: Sequence[Tensor], diffs: Sequence[Tensor | None], *, retain_graph: bool = False) -> None:
+    """Run torch's backward from `tops`, which have the gradients `diffs`; None stands for 1."""
+    # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
+    with torch.autograd.set_multithreading_enabled(False):
+        torch.autograd.backward(tops, diffs, retain_graph=retain_graph)
 
 
 def with_gradient(tensor: Tensor) -> Tensor:

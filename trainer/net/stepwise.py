@@ -1,18 +1,26 @@
 """A net run layer by layer, forward and backward, with the gradient of every blob in its `diff`, as Caffe does it.
 
-Slower than `Net.forward` with torch's own backward, which makes no copy of the gradients of blobs. Here any part of a
-net can be run, and whatever stands in a blob's `data` or `diff` counts, also if the user wrote it.
+Here any part of a net can be run, and whatever stands in a blob's `data` or `diff` counts, also if the user wrote it.
+`Net.run` is the runner; hooks of torch on its layers end autograd's graph at each bottom, and `backward` carries the
+gradients from graph to graph. So it is slower than `Net.forward` with torch's own backward, which copies no gradients.
+
+One graph, with `retain_grad()` on the blobs, would not do. A script may write to a blob and run only the layers below
+it: these are a second graph, and their gradients go on into the first. Autograd follows weights that two layers share
+into layers outside the part that goes back. And it does not say how long each layer takes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from ..layer_types.layer import Tensors
 from ..prototxt.errors import NetError
-from .graph import Net, Step
+from .graph import Net, Step, go_back
 
 After = Callable[[int], object]
 """Called with the position of a layer that is done."""
@@ -23,33 +31,36 @@ class Stepwise:
 
     def __init__(self, net: Net) -> None:
         self._net = net
-        self._takers = _takers(net.steps)
         self._in_need = _in_need(net.steps)
-        self._graphs: dict[int, tuple[Mapping[str, Tensor], Sequence[Tensor]]] = {}
-        """By layer: its bottoms by name and its tops at the last forward; autograd's graph reaches no further."""
+        self._graphs: dict[int, tuple[Tensors, Tensors]] = {}
+        """By layer: its bottoms and its tops at the last forward; autograd's graph reaches no further."""
         self._has_run = False
 
     def forward(self, first: int, last: int, after: After = lambda nth: None) -> None:
         self._has_run = True
-        blobs, values = self._net.blobs, self._net.values
-        if first:  # what layers above `first` have made may have been written over
-            for name, value in values.items():
-                values[name] = blobs[name].tensor.detach().requires_grad_(value.requires_grad)
-        for nth in range(first, last + 1):
-            step = self._net.steps[nth]
-            bottoms = {name: values[name] if name in values else blobs[name].tensor for name in step.bottoms}
-            in_need = {step.bottoms[at] for at in step.forced} | (self._in_need - values.keys())
-            bottoms = {
-                name: each.detach().requires_grad_(each.requires_grad or name in in_need)
-                for name, each in bottoms.items()
-            }
-            made, _ = self._net.run({}, slice(nth, nth + 1), dict(bottoms))
-            self._graphs[nth] = bottoms, [made[name] for name, _, _ in step.tops]
-            for name, blob, weight in step.tops:
-                values[name] = made[name]
-                if weight:
-                    blob.diff.fill_(weight)
-            after(nth)
+        self._begin_from_blobs(first, last)
+        steps = self._net.steps[first : last + 1]
+        with contextlib.ExitStack() as hooks:
+            for nth, step in enumerate(steps, first):
+                hooks.enter_context(step.layer.register_forward_pre_hook(_cut))
+                hooks.enter_context(step.layer.register_forward_hook(partial(self._keep, nth, after)))
+            self._net.run({}, slice(first, last + 1))
+        for _, blob, weight in (top for step in steps for top in step.tops):
+            if weight:
+                blob.diff.fill_(weight)
+
+    def _begin_from_blobs(self, first: int, last: int) -> None:
+        """Take what layers before `first` have made from their blobs: a script may have written there."""
+        made: set[str] = set()
+        for step in self._net.steps[first : last + 1]:
+            for name in {*step.bottoms} - made:
+                tensor = self._net.blobs[name].tensor.detach()
+                self._net.values[name] = tensor.requires_grad_(name in self._in_need)
+            made.update(name for name, _, _ in step.tops)
+
+    def _keep(self, nth: int, after: After, _: nn.Module, bottoms: Tensors, tops: Tensors) -> None:
+        self._graphs[nth] = bottoms, tops
+        after(nth)
 
     def forget(self) -> None:
         """The weights, or all blobs, are no longer those of the last forward: no layer can go back until the next."""
@@ -66,45 +77,50 @@ class Stepwise:
             for nth in range(first, last + 1):
                 if self._net.steps[nth].bottoms:
                     self.forward(nth, nth)
-        diffs: dict[str, Tensor] = {}
+        diffs: dict[str, Tensor | None] = {}
         for nth in range(last, first - 1, -1):
-            if nth not in self._graphs:
-                layer = self._net.steps[nth].layer
-                if not layer.param.bottom:  # a script has filled its tops, and begun the forward below
-                    continue
+            if nth in self._graphs:
+                self._go_back(nth, diffs)
+                after(nth)
+            elif (layer := self._net.steps[nth].layer).param.bottom:
                 raise NetError(f"{layer.context.where}: backward needs a forward of this layer before it")
-            bottoms, tops = self._graphs[nth]
-            found = self._top_diffs(nth, last, diffs)
-            pairs = [(top, diff) for top, diff in zip(tops, found, strict=True) if diff is not None]
-            if pairs:
-                for bottom in bottoms.values():
-                    bottom.grad = None
-                # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
-                with torch.autograd.set_multithreading_enabled(False):
-                    torch.autograd.backward([top for top, _ in pairs], [diff for _, diff in pairs], retain_graph=True)
-                for name, bottom in bottoms.items():
-                    if bottom.grad is not None:
-                        diffs[name] = diffs[name] + bottom.grad if name in diffs else bottom.grad
-            after(nth)
+            # Else a script has filled its tops, and begun the forward below.
         for name, diff in diffs.items():
-            self._net.blobs[name].diff.copy_(diff)
+            if diff is not None:
+                self._net.blobs[name].diff.copy_(diff)
 
-    def _top_diffs(self, nth: int, last: int, diffs: dict[str, Tensor]) -> list[Tensor | None]:
-        """The gradients of the tops of layer `nth`, which leave `diffs`; None for a top that needs none."""
-        found: list[Tensor | None] = []
-        _, tops = self._graphs[nth]
-        for (name, blob, weight), top, takers in zip(self._net.steps[nth].tops, tops, self._takers[nth], strict=True):
-            diff: Tensor | None
-            if any(taker <= last for taker in takers):
-                diff = diffs.pop(name, None)
-                if weight:
-                    diff = torch.full_like(top, weight) if diff is None else diff + weight
+    def _go_back(self, nth: int, diffs: dict[str, Tensor | None]) -> None:
+        """Take the gradients of the tops of layer `nth` out of `diffs`, and put in those of its bottoms.
+
+        A blob is in `diffs` once a layer has taken it; with None, if no layer had a gradient for it.
+        """
+        step, (bottoms, tops) = self._net.steps[nth], self._graphs[nth]
+        begins: list[tuple[Tensor, Tensor]] = []
+        for (name, blob, weight), top in zip(step.tops, tops, strict=True):
+            if name in diffs:
+                diff = _sum(diffs.pop(name), torch.full_like(top, weight) if weight else None)
             else:
                 diff = blob.diff.as_subclass(Tensor).clone()
             if diff is not None:
                 blob.diff.copy_(diff)
-            found.append(diff if top.requires_grad else None)
-        return found
+                begins += [(top, diff)] if top.requires_grad else []
+        for bottom in bottoms:
+            bottom.grad = None
+        if begins:
+            go_back([top for top, _ in begins], [diff for _, diff in begins], retain_graph=True)
+        for name, bottom in zip(step.bottoms, bottoms, strict=True):
+            diffs[name] = _sum(diffs.get(name), bottom.grad)
+
+
+def _cut(_: nn.Module, bottoms: Tensors) -> Tensors:
+    """The same bottoms, at which autograd's graph ends."""
+    return tuple(bottom.detach().requires_grad_(bottom.requires_grad) for bottom in bottoms)
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
 
 
 def _in_need(steps: Sequence[Step]) -> set[str]:
@@ -116,15 +132,3 @@ def _in_need(steps: Sequence[Step]) -> set[str]:
         if learns or step.begins_graph or step.forced or found & passed_on:
             found.update(name for name, _, _ in step.tops)
     return found
-
-
-def _takers(steps: Sequence[Step]) -> list[list[list[int]]]:
-    """For each layer and each of its tops: the layers that take it before another layer writes it in place."""
-    takers: list[list[list[int]]] = []
-    latest: dict[str, list[int]] = {}
-    for nth, step in enumerate(steps):
-        for name in step.bottoms:
-            latest[name].append(nth)
-        takers.append([[] for _ in step.tops])
-        latest.update(zip((name for name, _, _ in step.tops), takers[-1], strict=True))
-    return takers

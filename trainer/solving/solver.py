@@ -16,7 +16,7 @@ from ...layers.state_file import snapshot_prefix
 from ...workers.base.closing import Closing, close_all
 from ...workers.base.errors import EndOfData
 from ..layer_types.layer import DataParameters, Generators, no_data_parameters
-from ..net.graph import Net
+from ..net.graph import Net, go_back
 from ..net.model_files import read_weights, write_weights
 from ..prototxt.errors import SnapshotError, SolverError
 from ..prototxt.prototxt import Document
@@ -107,9 +107,7 @@ class Solver(Closing):
                 raise SolverError(
                     f"{self.train_net.document.path}: nothing to train: no loss depends on learnt weights"
                 )
-            # On this thread, also on CUDA: a Python layer's backward may rely on the thread of its forward.
-            with torch.autograd.set_multithreading_enabled(False):
-                torch.autograd.backward(objective)
+            go_back([objective], [None])
             loss += objective.detach()
         loss /= self.param.iter_size
         for _, on_gradients_ready in self.callbacks:
