@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..prototxt.schema import EltwiseOp, NormRegion, PoolMethod
+from ..prototxt.upgrade import MOVED
 
 Refusal = tuple[str, Callable[[Any], object], str]
 """A field; if it is wrong; the message, with "{}" for the field's value.
@@ -29,8 +30,8 @@ def _missing(param: str, *names: str) -> list[Refusal]:
     return [refusal(name) for name in names]
 
 
-def _files(param: str, *moved: str) -> list[Refusal]:
-    """Return the refusals of a layer over files. `moved`: fields that Caffe reads in transform_param, since 2014."""
+def _files(param: str) -> list[Refusal]:
+    """Return the refusals of a layer over files."""
 
     def needed(name: str) -> Refusal:
         return name, lambda own: not getattr(own, name), f"{param} needs {name!r}"
@@ -38,7 +39,7 @@ def _files(param: str, *moved: str) -> list[Refusal]:
     def elsewhere(name: str) -> Refusal:
         return name, lambda own: own.HasField(name), f"{name!r} belongs in transform_param"
 
-    return [*map(needed, ("source", "batch_size")), *map(elsewhere, moved)]
+    return [*map(needed, ("source", "batch_size")), *map(elsewhere, MOVED.get(param, ()))]
 
 
 def _named_twice(older: str) -> Refusal:
@@ -64,7 +65,6 @@ def _counts(numbers: Sequence[object], blobs: Sequence[object], less: int = 0) -
     return len(numbers) not in (0, len(blobs) - less)
 
 
-_TRANSFORM = "mean_file", "crop_size", "mirror"
 _CONVOLUTION: list[Refusal] = [
     *_below_one("num_output"),
     (".", lambda layer: len(layer.top) != len(layer.bottom), "needs as many tops as bottoms"),
@@ -80,7 +80,7 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     "Concat": [_named_twice("concat_dim")],
     "Convolution": _CONVOLUTION,
     "Data": [
-        *_files("data_param", "scale", *_TRANSFORM),
+        *_files("data_param"),
         (
             ".transform_param",
             lambda layer: layer.transform_param.force_color and layer.transform_param.force_gray,
@@ -111,7 +111,7 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     "HDF5Data": _files("hdf5_data_param"),
     "HDF5Output": [("file_name", lambda own: not own.file_name, "hdf5_output_param needs a file_name")],
     "ImageData": [
-        *_files("image_data_param", "scale", *_TRANSFORM),
+        *_files("image_data_param"),
         (
             ".",
             lambda layer: bool(layer.image_data_param.new_height) != bool(layer.image_data_param.new_width),
@@ -166,7 +166,7 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     ],
     "Tile": _below_one("tiles"),
     "WindowData": [
-        *_files("window_data_param", *_TRANSFORM),  # its scale counts here alone
+        *_files("window_data_param"),
         *map(_unread, ("scale", "force_color", "force_gray")),
         (
             ".transform_param",

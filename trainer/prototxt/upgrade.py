@@ -12,12 +12,12 @@ _WORDS = {"absval": "AbsVal", "bnll": "BNLL", "softmax_loss": "SoftmaxWithLoss",
 
 _SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in the order of SolverType
 
-# Fields that stand in transform_param today. The scale of a WindowData layer is read where it always stood.
-_TRANSFORM = {
+MOVED = {
     "data_param": ("scale", "mean_file", "crop_size", "mirror"),
     "image_data_param": ("scale", "mean_file", "crop_size", "mirror"),
     "window_data_param": ("mean_file", "crop_size", "mirror"),
 }
+"""Fields that stand in transform_param since 2014. The scale of a WindowData layer is read where it always stood."""
 
 
 class UpgradeError(Exception):
@@ -75,7 +75,7 @@ def _upgrade_v1(old: Any, new: Any) -> None:
     for field, value in old.ListFields():
         if field.name.endswith("_param"):
             getattr(new, field.name).CopyFrom(value)
-    for field, names in _TRANSFORM.items():
+    for field, names in MOVED.items():
         options = getattr(new, field)
         for name in filter(options.HasField, names):
             setattr(new.transform_param, name, getattr(options, name))

@@ -21,8 +21,7 @@ def _power(base: float, exponent: float) -> float:
         return math.inf
 
 
-# By name: the fields that it needs, and the factor of base_lr.
-_POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
+POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
     "fixed": ((), lambda solver, iteration: 1.0),
     "step": (("gamma", "stepsize"), lambda solver, iteration: _power(solver.gamma, iteration // solver.stepsize)),
     "exp": (("gamma",), lambda solver, iteration: _power(solver.gamma, iteration)),
@@ -42,11 +41,12 @@ _POLICIES: dict[str, tuple[tuple[str, ...], _Policy]] = {
         lambda solver, iteration: 1 / (1 + math.exp(min(-solver.gamma * (iteration - solver.stepsize), 700.0))),
     ),
 }
+"""By name: the fields that it needs, and the factor of base_lr."""
 
 
 def learning_rate(solver: SolverParameter, iteration: int) -> float:
     """The rate for the update that follows `iteration` updates."""
-    _, policy = _POLICIES[solver.lr_policy]
+    _, policy = POLICIES[solver.lr_policy]
     return float(solver.base_lr) * policy(solver, iteration)
 
 
@@ -61,10 +61,10 @@ def current_step(solver: SolverParameter, iteration: int) -> int:
 def check_policy(solver: Document[SolverParameter]) -> None:
     """Raises PrototxtError for an unknown policy, or one whose fields are missing."""
     message = solver.message
-    if message.lr_policy not in _POLICIES:
-        raise solver.error(not_supported("lr_policy", message.lr_policy, _POLICIES), "lr_policy")
+    if message.lr_policy not in POLICIES:
+        raise solver.error(not_supported("lr_policy", message.lr_policy, POLICIES), "lr_policy")
     given = {field.name for field, _ in message.ListFields()}
-    missing = [field for field in _POLICIES[message.lr_policy][0] if field not in given]
+    missing = [field for field in POLICIES[message.lr_policy][0] if field not in given]
     if missing:
         raise solver.error(f"lr_policy {message.lr_policy!r} needs {' and '.join(missing)}", "lr_policy")
     if message.lr_policy == "step" and message.stepsize < 1:

@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blobfeed.trainer.solving.lr_policy import POLICIES
 from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving.updates import SOLVER_TYPES
 
 from tests.support.trainer_nets import write_golden_solver
 
@@ -53,9 +55,6 @@ def test_ten_steps_move_the_weights_as_caffe_did(run: str, tmp_path: Path) -> No
 
 
 def test_all_solver_types_and_policies_have_a_run() -> None:
-    from blobfeed.trainer.solving.lr_policy import _POLICIES
-    from blobfeed.trainer.solving.updates import SOLVER_TYPES
-
     texts = "".join(str(GOLDEN[f"{run}/prototxt"]) for run in RUNS) + "type: 'SGD'"
     assert all(f"type: '{name}'" in texts for name in SOLVER_TYPES)
-    assert all(f"lr_policy: '{name}'" in texts for name in _POLICIES)
+    assert all(f"lr_policy: '{name}'" in texts for name in POLICIES)
