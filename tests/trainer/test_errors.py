@@ -6,6 +6,8 @@ ends of lines, or with the name of one of FUNCTIONS. For a new mistake write a l
 
 from __future__ import annotations
 
+import dataclasses
+import io as io_
 import math
 import re
 from collections.abc import Callable
@@ -13,12 +15,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
 from blobfeed.layers import LayerHarness, WindowsInputLayer
 from blobfeed.layers.torch_blob import Blob
+from blobfeed.tools.convert import convert
 from blobfeed.trainer import Net
+from blobfeed.trainer.net.model_files import read_weights, write_weights
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 from blobfeed.trainer.pycaffe import caffe_pb2, io
@@ -27,6 +32,7 @@ from blobfeed.trainer.pycaffe.net import Net as CaffeNet
 from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers
 from blobfeed.trainer.pycaffe.solvers import get_solver
 from blobfeed.trainer.solving import snapshot as snapshots
+from blobfeed.trainer.solving.caffe_files import read_state, write_state
 from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import NDArray
 
@@ -76,10 +82,14 @@ def prototxt(text: str | bytes) -> Scenario:
     return read
 
 
+def write_windows(folder: Path) -> None:
+    (folder / "0.png").write_bytes(encoded(noise(20, 30, 0), ".png"))
+    (folder / "windows.txt").write_text("# 0\n0.png\n3\n20\n30\n2\n1 0.8 2 3 28 15\n1 0.1 0 0 8 19")
+
+
 def windows(text: str) -> Scenario:
     def make(folder: Path) -> None:
-        (folder / "0.png").write_bytes(encoded(noise(20, 30, 0), ".png"))
-        (folder / "windows.txt").write_text("# 0\n0.png\n3\n20\n30\n2\n1 0.8 2 3 28 15\n1 0.1 0 0 8 19")
+        write_windows(folder)
         make_net(folder, text)
 
     return make
@@ -104,6 +114,7 @@ KINDS: dict[str, Kind] = {
     "three axes": layer(x=(1, 4, 5, 5), z=(1, 4, 5)),
     "three channels": layer(x=(1, 4, 5, 5), z=(1, 3, 5, 5)),
     "no inputs": layer(x=(2, 0)),
+    "labels": layer(x=(2, 3), z=(2,)),
     "no rows": layer(x=(0, 3), z=(2,)),
     "steps": layer(x=(4, 2, 3), z=(4, 2), s=(1, 6), h=(2, 5), c=(1, 2, 5)),
     "data": net(x=(1,)),
@@ -158,8 +169,12 @@ def _no_image(folder: Path) -> Any:
 
 
 def _of_windows(**given: Any) -> Scenario:
-    values = {"path": "windows.txt", "crop_size": 9, "batch_size": 4, **given}
-    return lambda folder: LayerHarness(WindowsInputLayer, values, base_dir=folder)
+    def make(folder: Path) -> Any:
+        write_windows(folder)
+        values = {"path": "windows.txt", "crop_size": 9, "batch_size": 4, **given}
+        return LayerHarness(WindowsInputLayer, values, base_dir=folder)
+
+    return make
 
 
 def _by_another_solver(folder: Path) -> None:
@@ -185,6 +200,43 @@ def _crop(make: Callable[[Any], Any], *, to_data: bool = True) -> Scenario:
     def scenario(folder: Path) -> Any:
         data = NetSpec().data = layers.Input(shape={"dim": [1, 1, 30, 30]})
         return crop(make(data), data) if to_data else crop(data, make(data))
+
+    return scenario
+
+
+def hdf5(**data_sets: object) -> bytes:
+    with io_.BytesIO() as content:
+        with h5py.File(content, "w") as file:
+            file.update(data_sets)
+        return content.getvalue()
+
+
+FOREIGN = {
+    "no file": None,
+    "empty": b"",
+    "text": b"no weights",
+    "broken HDF5": b"\x89HDF\r\n\x1a\n",
+    "broken archive": b"PK\x03\x04",
+    "HDF5 of data": hdf5(data=[1.0], label=[2]),
+    "HDF5 of a wrong history": hdf5(iter=[6], current_step=[0], learned_net="w", history=[3.0]),
+    "HDF5 with a broken group": b"SNOX".join(hdf5(**{"data/ip/0": [1.0]}).rsplit(b"SNOD", 1)),
+}
+
+
+def _reads(reader: Callable[[Path], object], content: bytes | None) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        if content is not None:
+            (folder / "some.caffemodel").write_bytes(content)
+        return reader(folder / "some.caffemodel")
+
+    return scenario
+
+
+def _converts(source: str, target: str) -> Scenario:
+    def scenario(folder: Path) -> None:
+        write_weights(folder / "w.caffemodel", {"ip1": [torch.zeros(1)]})
+        (folder / "link.caffemodel").symlink_to("w.caffemodel")
+        convert(folder / source, folder / target)
 
     return scenario
 
@@ -237,6 +289,42 @@ def _called_with(**inputs: tuple[int, ...]) -> Scenario:
     return scenario
 
 
+def _other_inputs(folder: Path) -> Any:
+    layer = 'layer { name: "l" type: "InnerProduct" bottom: "x" top: "y" inner_product_param { num_output: 5 } }'
+    return make_net(folder, with_inputs(layer, x=(2, 3)))(x=torch.zeros(2, 4))
+
+
+def _moved(folder: Path) -> Any:
+    write_project(folder)
+    with closing(Net(folder / "net.prototxt", "TEST")) as net:
+        return net.to("cpu").to("meta")
+
+
+def _weights(layer: str, *shapes: tuple[int, ...], some: bool = True) -> Scenario:
+    """The small net, whose layers are ip1 (12, 4), (12,) and ip2 (3, 12), (3,), begins with weights of `shapes`."""
+
+    def scenario(folder: Path) -> None:
+        write_project(folder)
+        with closing(Net(folder / "net.prototxt", "TEST")) as net:
+            net.load_weights({layer: [torch.zeros(shape) for shape in shapes]}, "some.caffemodel", some=some)
+
+    return scenario
+
+
+def _history(*blobs: torch.Tensor) -> Scenario:
+    """The small solver resumes from a .solverstate with these blobs of history."""
+
+    def scenario(folder: Path) -> None:
+        path = write_project(folder, solver=SMALL_SOLVER + "snapshot_format: BINARYPROTO")
+        with Solver.from_file(path) as solver:
+            solver.save()
+            state = solver.caffe_path("solverstate")
+            write_state(state, dataclasses.replace(read_state(state), history=list(blobs)))
+            solver.restore(state)
+
+    return scenario
+
+
 def _phase(folder: Path) -> Any:
     write_project(folder)
     return Net(folder / "net.prototxt", "train")
@@ -265,6 +353,20 @@ FUNCTIONS: dict[str, Scenario] = {
     "Net: a top missing": _called_with(data=(2, 4)),
     "Net: no input": _called_with(ip1=(2, 12)),
     "Net: phase": _phase,
+    "Net: another device": _moved,
+    "InnerProduct: other inputs": _other_inputs,
+    "weights: of none of the layers": _weights("ip3", (12, 4)),
+    "weights: of other shapes": _weights("ip2", (12, 4), (12,)),
+    "weights: of other shapes, all needed": _weights("ip1", (3, 4), (12,), some=False),
+    "weights: not of all layers": _weights("ip1", (12, 4), (12,), some=False),
+    "history: of another solver": _history(torch.zeros(12, 4)),
+    "history: of other shapes": _history(*[torch.zeros(1)] * 4),
+    **{f"weights: {name}": _reads(read_weights, content) for name, content in FOREIGN.items()},
+    **{f"history: {name}": _reads(read_state, content) for name, content in FOREIGN.items()},
+    "convert: onto itself": _converts("w.caffemodel", "w.caffemodel"),
+    "convert: onto a link to it": _converts("w.caffemodel", "link.caffemodel"),
+    "convert: weights to a state": _converts("w.caffemodel", "w.solverstate"),
+    "convert: to another format": _converts("w.caffemodel", "w.onnx"),
     "caffe.Solver: no end": _no_end,
     "caffe.Net: no phase": lambda folder: CaffeNet(folder / "net.prototxt"),
     "caffe.Net: other names": lambda folder: _net(folder).forward(image=np.zeros(2)),

@@ -183,6 +183,32 @@ class Factor:
         bottom[0].diff[...] = top[0].diff * self.blobs[0].data
 """
 
+ARRAYS = """
+import numpy as np
+
+class Clipped:
+    takes_arrays = True
+
+    def __init__(self, layer_param): pass
+    def setup(self, bottom, top): pass
+    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
+
+    def forward(self, bottom, top):
+        assert type(bottom[0].data) is type(top[0].data) is np.ndarray
+        self.passed = np.abs(bottom[0].data) < 0.2
+        top[0].data[...] = bottom[0].data.clip(-0.2, 0.2)
+
+    def backward(self, top, propagate_down, bottom):
+        bottom[0].diff[...] = top[0].diff * self.passed
+
+class FactorOfArrays(Factor):
+    takes_arrays = True
+
+    def forward(self, bottom, top):
+        self.kept = bottom[0].data.copy()
+        top[0].data[...] = bottom[0].data * self.blobs[0].data.astype("f4")
+"""
+
 TWO_LINEAR = with_inputs(
     """
     layer { name: "a" type: "InnerProduct" bottom: "x" top: "a"
@@ -250,9 +276,17 @@ ALIKE = {
         built_in("Power", "power_param { scale: 4 }") + loss("y"),
     ),
     **{
-        f"with learnt blobs, {top}": (
-            python_layer("Factor", wiring=FACTORS(top)) + loss(top),
+        f"with learnt blobs, {name}, {top}": (
+            python_layer(name, wiring=FACTORS(top)) + loss(top),
             built_in("Scale", "scale_param { filler { value: 1.5 } }", FACTORS(top)) + loss(top),
+        )
+        for name in ("Factor", "FactorOfArrays")
+        for top in "ya"
+    },
+    **{
+        f"of arrays, {top}": (
+            python_layer("Clipped", wiring=f'bottom: "a" top: "{top}"') + loss(top),
+            built_in("Clip", "clip_param { min: -0.2 max: 0.2 }", f'bottom: "a" top: "{top}"') + loss(top),
         )
         for top in "ya"
     },
@@ -261,7 +295,7 @@ ALIKE = {
 
 @pytest.mark.parametrize("name", ALIKE)
 def test_a_layer_in_python_trains_as_the_built_in_one(tmp_path: Path, name: str) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE + DOUBLE + OWN_DIFFS + FACTOR)
+    (tmp_path / "mine.py").write_text(DISTANCE + DOUBLE + OWN_DIFFS + FACTOR + ARRAYS)
     own, other = (make_net(tmp_path, TWO_LINEAR + layers) for layers in ALIKE[name])
     for _ in range(2):  # a second time: the memory is written over by then
         found, expected = gradients(own), gradients(other)
@@ -349,60 +383,6 @@ def test_backward_is_asked_for_a_bottom_that_propagate_down_names(tmp_path: Path
     )
     gradients(net)
     assert user_layer(net).propagated == [True, True]  # type: ignore[attr-defined]
-
-
-IN_PLACE_ARRAYS = """
-import numpy as np
-
-class Clipped:
-    takes_arrays = True
-
-    def __init__(self, layer_param): pass
-    def setup(self, bottom, top): pass
-    def reshape(self, bottom, top): top[0].reshape(*bottom[0].shape)
-
-    def forward(self, bottom, top):
-        assert type(bottom[0].data) is np.ndarray
-        self.passed = np.abs(bottom[0].data) < bottom[0].data.std(ddof=1)
-        top[0].data[...] = bottom[0].data.clip(-1, 1)
-
-    def backward(self, top, propagate_down, bottom):
-        bottom[0].diff[...] = top[0].diff * self.passed
-"""
-
-
-def test_a_layer_that_asks_for_arrays_gets_its_weights_as_arrays_too(tmp_path: Path) -> None:
-    arrays = FACTOR.replace("class Factor:", "class Factor:\n    takes_arrays = True\n")
-    arrays = arrays.replace(".clone()", ".copy()").replace("self.blobs[0].data\n", "self.blobs[0].data.astype('f4')\n")
-    (tmp_path / "mine.py").write_text(arrays)
-    tail = 'layer { name: "loss" type: "EuclideanLoss" bottom: "y" bottom: "b" top: "loss" }'
-    net = make_net(tmp_path, TWO_LINEAR + python_layer("Factor", wiring='bottom: "a" top: "y"') + tail)
-    gradients(net)
-    (weights,) = net.layers["p"].blobs
-    (shown,) = user_layer(net).blobs  # type: ignore[attr-defined]
-    assert weights.grad is not None
-    assert weights.grad.any()
-    np.testing.assert_array_equal(shown.data, weights.detach())
-    shown.data[...] = 2
-    assert (weights == 2).all()
-
-
-@pytest.mark.parametrize("top", ["x", "y"], ids=["in place", "to another top"])
-def test_a_layer_may_ask_for_arrays(tmp_path: Path, top: str) -> None:
-    (tmp_path / "mine.py").write_text(IN_PLACE_ARRAYS)
-    text = f"""force_backward: true
-layer {{ name: "i" type: "Input" top: "x" input_param {{ shape {{ dim: 3 dim: 4 }} }} }}
-layer {{ name: "mine" type: "Python" bottom: "x" top: "{top}" python_param {{ module: "mine" layer: "Clipped" }} }}
-"""
-    net = make_net(tmp_path, text)
-    data = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
-    net.blobs["x"].data[...] = data
-    net.forward()
-    given = net.values["x"] if top == "y" else None
-    np.testing.assert_array_equal(net.blobs[top].data, data.clip(-1, 1))
-    if given is not None:
-        (gradient,) = torch.autograd.grad(net.values["y"].sum(), given)
-        np.testing.assert_array_equal(gradient, np.abs(data) < data.std(ddof=1))
 
 
 def test_a_layer_of_ours_may_ask_for_arrays_too(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -113,29 +114,41 @@ def test_the_test_net_uses_the_weights_that_are_being_trained(tmp_path: Path) ->
     assert after["accuracy"] > 0.8
 
 
-def test_tests_happen_at_their_interval_and_a_snapshot_at_the_end(tmp_path: Path) -> None:
-    path = write_project(tmp_path, solver=TESTED + "snapshot: 20 display: 15")
+RUNS = {
+    "tests and snapshots at their intervals, and both once at the end": (
+        "test_iter: 3 test_interval: 10 snapshot: 15 display: 20",
+        BATCHES,
+        ["at 0", "at 10", "saved", "at 20/30", "at 20", "saved", "at 30"],
+    ),
+    "what the solver declines does not happen": (
+        "test_iter: 3 test_interval: 10 test_initialization: false snapshot_after_train: false",
+        BATCHES,
+        ["at 10", "at 20", "at 30"],
+    ),
+    "training ends where the data ends, with a snapshot": (
+        "test_iter: 1 test_interval: 2",
+        ENDING,
+        ["at 0", "at 2", "at 4", "the data ended after at 4", "saved"],
+    ),
+    "no test net": ("test_interval: 4", BATCHES, ["saved"]),
+    "no test": ("test_interval: 4 test_iter: 0", BATCHES, ["at 0", *(f"at {nth}" for nth in range(4, 30, 4)), "saved"]),
+}
+"""What the solver says, the data layer, and the lines of the run up to their colons."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_tests_saves_and_ends(tmp_path: Path, name: str) -> None:
+    more, batches, expected = RUNS[name]
+    path = write_project(tmp_path, solver=SMALL_SOLVER + more)
+    (tmp_path / "batches.py").write_text(batches)
     with Solver.from_file(path) as solver:
-        said = run(solver)
-    assert [line.split(":")[0] for line in said] == [
-        "iteration 0",
-        "iteration 10",
-        "iteration 15/30",
-        "snapshot",
-        "iteration 20",
-        "iteration 30/30",
-        "snapshot",
-        "iteration 30",
-    ]
-    assert sorted(path.name for path in tmp_path.glob("*.pt")) == ["solver_iter_20.pt", "solver_iter_30.pt"]
-
-
-def test_what_the_solver_declines_does_not_happen(tmp_path: Path) -> None:
-    solver_text = TESTED + "test_initialization: false snapshot_after_train: false"
-    with Solver.from_file(write_project(tmp_path, solver=solver_text)) as solver:
-        said = run(solver)
-    assert [line.split(":")[0] for line in said] == ["iteration 10", "iteration 20", "iteration 30"]
-    assert not list(tmp_path.glob("*.pt"))
+        lines = [line.split(":") for line in run(solver)]
+        last = solver.iteration
+    found = [head.replace("iteration", "at").replace("snapshot", "saved") for head, *_ in lines]
+    assert found == expected
+    saved = [Path(rest[0].strip()).name for head, *rest in lines if head == "snapshot"]
+    assert sorted(path.name for path in tmp_path.glob("*.pt")) == saved
+    assert saved[-1:] in ([], [f"solver_iter_{last}.pt"])
 
 
 def test_the_displayed_loss_is_the_mean_of_the_last_ones(tmp_path: Path) -> None:
@@ -163,7 +176,7 @@ def test_nets_are_closed_if_the_weights_to_begin_with_are_missing(tmp_path: Path
     (tmp_path / "batches.py").write_text(
         "CLOSED = []\n" + BATCHES + "\n    def close(self):\n        CLOSED.append(1)\n"
     )
-    with pytest.raises(SnapshotError, match="cannot be read"):
+    with pytest.raises(SnapshotError):
         Solver.from_file(path)
     assert sys.modules["batches"].CLOSED == [1, 1]
 
@@ -184,30 +197,18 @@ def test_all_nets_are_closed_though_each_fails_and_the_first_error_is_raised(tmp
     assert all(layer.closed for layer in layers)
 
 
-def test_nothing_is_saved_that_a_label_had_a_part_in_that_is_no_class(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("use", [Solver.save, Solver.loss, Solver.test], ids=lambda use: use.__name__)
+def test_nothing_comes_of_a_label_that_is_no_class_though_only_the_device_has_seen_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[[Solver], object]
 ) -> None:
-    path = write_project(tmp_path)
-    (tmp_path / "batches.py").write_text(BATCHES.replace("self.label[rows]", "self.label[rows] + 7"))
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 100 test_interval: 10")
+    (tmp_path / "batches.py").write_text(ENDING.replace("self.label[rows]", "self.label[rows] + 7"))
+    monkeypatch.setattr(Layer, "is_on_host", lambda self, tensor: False)  # as if the device were far behind
     with Solver.from_file(path) as solver:
-        monkeypatch.setattr(Layer, "is_on_host", lambda self, tensor: False)  # as if the device were far behind
         solver.step()
-        with pytest.raises(NetError, match="names no class"):
-            solver.save()
-        solver.step()
-        with pytest.raises(NetError, match="names no class"):
-            solver.loss()
+        with pytest.raises(NetError):
+            use(solver)
     assert not list(tmp_path.glob("*.pt"))
-
-
-def test_training_ends_where_the_data_ends(tmp_path: Path) -> None:
-    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 1 test_interval: 2")
-    (tmp_path / "batches.py").write_text(ENDING)
-    with Solver.from_file(path) as solver:
-        *tests, ended, saved = run(solver)
-    assert [line.partition(":")[0] for line in tests] == ["iteration 0", "iteration 2", "iteration 4"]
-    assert ended == "the data ended after iteration 4: all was given"
-    assert saved == f"snapshot: {tmp_path / 'solver_iter_4.pt'}"
 
 
 def test_a_test_is_the_mean_over_as_many_batches_as_there_are(tmp_path: Path) -> None:
@@ -239,23 +240,31 @@ def test_each_number_of_an_output_is_scored_if_their_count_stays_and_is_modest(t
     assert [name for name in scores if name.startswith("many")] == []
 
 
-def test_a_wrong_label_is_named_though_the_data_end_before_the_device_has_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_project(tmp_path, solver=SMALL_SOLVER + "test_iter: 100 test_interval: 10")
-    (tmp_path / "batches.py").write_text(ENDING.replace("self.label[rows]", "self.label[rows] + 7"))
-    monkeypatch.setattr(Layer, "is_on_host", lambda self, tensor: False)
-    with Solver.from_file(path) as solver, pytest.raises(NetError, match="names no class"):
-        solver.test()
+NETS = {
+    "in one file": 'net: "net.prototxt"',
+    "in two files": 'train_net: "net.prototxt" test_net: "test.prototxt"',
+    "in the solver": f"net_param {{ {SMALL_NET} }}",
+    "in two messages": f"train_net_param {{ {SMALL_NET} }} test_net_param {{ {SMALL_NET} }}",
+}
 
 
-def test_nets_can_stand_in_files_of_their_own(tmp_path: Path) -> None:
-    solver = SMALL_SOLVER.replace('net: "net.prototxt"', 'train_net: "net.prototxt" test_net: "test.prototxt"')
-    path = write_project(tmp_path, solver=solver + "test_iter: 2 test_interval: 5")
+def test_nets_stand_in_files_or_in_the_solver(tmp_path: Path) -> None:
+    path, found = write_project(tmp_path), []
     (tmp_path / "test.prototxt").write_text(SMALL_NET)
-    with Solver.from_file(path) as made:
-        assert [net.document.path.name for net in made.test_nets] == ["test.prototxt"]
-        assert "accuracy" in made.test_nets[0].layers
+    for nets in NETS.values():
+        path.write_text(SMALL_SOLVER.replace('net: "net.prototxt"', nets) + "test_iter: 2 test_interval: 5")
+        with Solver.from_file(path) as solver:
+            found.append((losses(solver, 3), solver.test()))
+            assert "accuracy" in found[-1][1][0]
+    assert found == [found[0]] * len(NETS)
+
+
+def test_a_net_is_found_in_the_working_directory_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_project(tmp_path)
+    (tmp_path / "solvers").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with Solver.from_file(path.rename("solvers/solver.prototxt")) as solver:
+        assert solver.train_net.document.path == Path("net.prototxt")
 
 
 def test_several_test_nets_differ_by_their_stages(tmp_path: Path) -> None:
@@ -269,27 +278,9 @@ def test_several_test_nets_differ_by_their_stages(tmp_path: Path) -> None:
         assert [scores.keys() for scores in solver.test()] == [{"loss", "accuracy"}, {"loss"}]
 
 
-def test_a_net_is_found_beside_the_solver_and_in_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write_project(tmp_path)
-    (tmp_path / "solvers").mkdir()
-    moved = path.rename(tmp_path / "solvers" / "solver.prototxt")
-    monkeypatch.chdir(tmp_path)
-    with Solver.from_file(moved) as solver:
-        assert solver.train_net.document.path == Path("net.prototxt")
-
-
-@pytest.mark.parametrize("tests", ["test_interval: 4", "test_interval: 4 test_iter: 0"])
-def test_a_solver_that_tests_nothing_trains(tmp_path: Path, tests: str) -> None:
-    with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER + tests)) as solver:
-        run(solver)
-        assert solver.iteration == 30
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_asking_for_cuda_where_there_is_none_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(SolverError, match="finds no CUDA device"):
+    with pytest.raises(SolverError):
         Solver.from_file(write_project(tmp_path), device="cuda")
 
 
@@ -305,16 +296,6 @@ def test_on_cuda_the_whole_net_lives_there_and_learns_as_on_the_cpu(tmp_path: Pa
         assert {blob.data.device.type for blob in on_cuda.train_net.blobs.values()} == {"cuda"}
         assert {each.weights.device.type for each in on_cuda.train_net.learnt()} == {"cuda"}
     assert found == pytest.approx(expected, rel=0.05)
-
-
-def test_nets_may_stand_in_the_solver_itself(tmp_path: Path) -> None:
-    inline = SMALL_SOLVER.replace('net: "net.prototxt"', f"net_param {{ {SMALL_NET} }}")
-    path = write_project(tmp_path, solver=f"{inline} test_interval: 10 test_iter: 2")
-    with Solver.from_file(path) as solver:
-        found = losses(solver, 3)
-        assert "accuracy" in solver.test()[0]
-    with Solver.from_file(write_project(tmp_path)) as solver:
-        assert found == losses(solver, 3)
 
 
 def test_the_old_numbers_of_solvers_are_known(tmp_path: Path) -> None:
