@@ -203,16 +203,18 @@ def test_gradients_of_weights_add_up_until_they_are_cleared(tmp_path: Path) -> N
     assert not np.any(net.params["left"][0].diff)
 
 
-def test_a_loss_begins_with_its_weight(tmp_path: Path) -> None:
+def test_a_loss_begins_with_its_weight_also_if_a_layer_takes_it(tmp_path: Path) -> None:
     text = (
         BRANCHES
         + 'layer { name: "loss" type: "EuclideanLoss" bottom: "sum" bottom: "left" top: "loss" loss_weight: 3 }'
+        + 'layer { name: "twice" type: "Power" bottom: "loss" top: "twice" power_param { scale: 2 } loss_weight: 1 }'
     )
     net = Net(write(tmp_path, text), TRAIN)
     net.forward(data=drawn(2, 1, 6, 6))
     assert net.blobs["loss"].diff == 3
     net.backward()
-    close(net.blobs["right"].diff, 3 * (net.blobs["sum"].data - net.blobs["left"].data) / 2)
+    assert net.blobs["loss"].diff == 3 + 2
+    close(net.blobs["right"].diff, 5 * (net.blobs["sum"].data - net.blobs["left"].data) / 2)
 
 
 def test_pooling_of_the_whole_follows_every_reshape(tmp_path: Path) -> None:
