@@ -351,5 +351,5 @@ def split_by_part(starts: IndexArray, indices: IndexArray) -> Iterator[tuple[int
 
 def locate_part(starts: IndexArray, index: int) -> tuple[int, int]:
     """The number of the part that holds `index`, and the index counted from that part's start."""
-    number = int(np.searchsorted(starts, index, side="right")) - 1
+    number = int(starts.searchsorted(index, "right")) - 1
     return number, index - int(starts[number])

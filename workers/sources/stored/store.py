@@ -22,11 +22,10 @@ import numpy as np
 from ...base.errors import SourceError
 from ...base.specs import IndexArray
 from ...transport.shared_map import HUGE_PAGE, AddressRange
-from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, split_by_part
+from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, locate_part, split_by_part
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile, RemoteStamp, Stamp
 from ..files.store import Store
-from ..table.read_ahead import Announcements
 from .layout import Chunked, ChunkObjects, StoredArray
 from .rows import ChunkedRows, StoredRows
 
@@ -85,7 +84,6 @@ class FileStore(Store[tuple[int, int]]):
             return
         self._process = os.getpid()
         self._locking, most_files, chunk_cache_bytes = self._options
-        self.announcements = Announcements()
         self._chunks = ChunkCache(chunk_cache_bytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
         self._most = most_files or max(_FEW_FILES, allowed)
@@ -217,18 +215,18 @@ class FileStore(Store[tuple[int, int]]):
 
     def read(self, place: tuple[int, int]) -> bytes:
         address, size = place
-        number = int(self.starts.searchsorted(address, "right")) - 1
+        number, offset = locate_part(self.starts, address)
         if number not in self._used:
             self.use((number,))
-        return self.open(number).raw.read(address - int(self.starts[number]), size).tobytes()
+        return self.open(number).raw.read(offset, size).tobytes()
 
     def copy_into(self, address: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `address` on; the file must be in use."""
         if (memory := self.memory(len(buffer))) is not None:
             buffer[:] = memory.data[address : address + len(buffer)]
         else:
-            number = int(np.searchsorted(self.starts, address, side="right")) - 1
-            self.open(number).raw.read_into(address - int(self.starts[number]), buffer)
+            number, offset = locate_part(self.starts, address)
+            self.open(number).raw.read_into(offset, buffer)
 
     def will_need_at(self, addresses: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
         """Have these bytes read ahead, as Column.will_need; returns true if all of them were in memory already."""
