@@ -23,7 +23,7 @@ from ...base.errors import SourceError
 from ...base.files import check_replaceable, in_folder, read_whole, write_whole, writing
 from ...base.keys import blake2b, text_digest
 
-_VERSION = 7
+_VERSION = 8
 _CHECKSUM_BYTES = 16
 _FOLDER_BYTES = 1 << 30
 _OURS = re.compile(r"[0-9a-f]{64}\.index|\.[0-9a-f]{64}\.index\.[0-9a-f]{16}")

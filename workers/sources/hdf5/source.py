@@ -89,21 +89,15 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     )
 
 
-class _Arrays(msgspec.Struct):
-    """The arrays of one object: StoredArray without its file."""
-
-    arrays: dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
-
-
-class _Names(msgspec.Struct):
-    names: tuple[str, ...]
+_Layouts = dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
+"""The arrays of one object by top: StoredArray without its file."""
 
 
 def _default_tops(stamp: Stamp, find: Callable[[Stamp], tuple[str, ...]]) -> tuple[str, ...]:
     """The tops that `find` gives for the file; kept for an object."""
     if not isinstance(stamp, RemoteStamp):
         return find(stamp)
-    return kept("hdf5 tops", stamp, _Names, lambda: _Names(find(stamp))).names
+    return kept("hdf5 tops", stamp, tuple[str, ...], partial(find, stamp))
 
 
 def _examined(
@@ -114,19 +108,19 @@ def _examined(
         return examine(stamp)
     found: dict[str, StoredArray] = {}
 
-    def make() -> _Arrays | None:
+    def make() -> _Layouts | None:
         found.update(examine(stamp))
         plain = {
             top: (array.name, array.shape, array.dtype, array.arrangement, array.layout)
             for top, array in found.items()
             if isinstance(array.layout, Chunked)
         }
-        return _Arrays(plain) if len(plain) == len(found) else None
+        return plain if len(plain) == len(found) else None
 
-    index = kept("hdf5", (stamp, options), _Arrays, make)
+    index = kept("hdf5", (stamp, options), _Layouts, make)
     if found or index is None:
         return found
     return {
         top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement)
-        for top, (name, shape, dtype, arrangement, layout) in index.arrays.items()
+        for top, (name, shape, dtype, arrangement, layout) in index.items()
     }

@@ -87,7 +87,7 @@ def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "a.index").write_bytes(b"blobfeed hdf5_samples index 1, and what only that version knows")
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
-    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 7 ")
+    assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 8 ")
 
 
 def test_a_damaged_index_is_not_written_over(tmp_path: Path) -> None:
