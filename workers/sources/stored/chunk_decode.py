@@ -95,7 +95,7 @@ def _decoded_by(configuration: str, data: Bytes) -> Bytes:
             return np.append(_decoded_by(configuration, data[:-rest]), data[-rest:])
         decoded = codec.decode(np.ascontiguousarray(data))
     except Exception as error:  # each codec has errors of its own
-        said = str(error).partition("\n")[0]
+        said = str(error).partition("\n")[0].rstrip(".")
         raise ChunkError(f"the chunk cannot be decoded by {configuration}: {said}") from error
     return np.frombuffer(np.ascontiguousarray(decoded).data.cast("B"), np.uint8)
 

@@ -6,7 +6,6 @@ import itertools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile
 from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
-
-if TYPE_CHECKING:
-    from .hdf5_library import h5py
 
 _BLOCK_ITEMS = 1 << 16
 _FANCY_BELOW_BYTES = 2048
@@ -99,8 +95,7 @@ def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: Any
 class StoredRows(ChunkedRows):
     """An array whose chunks lie in one file, or which is one piece: gathered if nothing is filtered, else decoded.
 
-    `layout` is the array's; decoded chunks are kept in `cache`. `mapped` gives all bytes of the file, `library` opens
-    it through the HDF5 library.
+    `layout` is the array's; decoded chunks are kept in `cache`. `mapped` gives all bytes of the file.
     """
 
     def __init__(
@@ -110,12 +105,10 @@ class StoredRows(ChunkedRows):
         layout: Chunked,
         cache: ChunkCache,
         mapped: Callable[[], Bytes],
-        library: Callable[[], h5py.File],
     ) -> None:
         super().__init__(array, layout.chunk, cache)
         self._file = file
         self._whole_file = mapped
-        self._library = library
         self._layout = layout
         self._in_one_piece = not layout.filters and layout.chunk == array.shape and int(layout.offsets[0]) >= 0
         self._lies_in_rows = array.lies_in_rows
@@ -176,31 +169,12 @@ class StoredRows(ChunkedRows):
         try:
             values = chunk_values(self._stored(number), layout, self._dtype, skipped)
         except ChunkError as error:
-            doubt = f"the chunk at byte {layout.offsets[number]} of the file: {error}"
-            if not any("fletcher32" in applied.codec for applied in layout.filters):
-                raise SourceError(f"{self._array}: {doubt}") from error
-            return self._by_library(number, doubt)
+            raise SourceError(
+                f"{self._array}: the chunk at byte {layout.offsets[number]} of the file: {error}; copy the file again, "
+                "or have h5repack write it anew"
+            ) from error
         # Its filters were not applied, or only checked it.
         return values.copy() if np.may_share_memory(values, self._cache.scratch.memory) else values
-
-    def _by_library(self, number: int, doubt: str) -> AnyArray:
-        """The chunk as the HDF5 library reads it, which accepts a second form of Fletcher's sum, of old versions.
-
-        Raises SourceError, which says `doubt`, if the library finds it damaged too.
-        """
-        from .hdf5_library import find_dataset
-
-        at = np.unravel_index(number, self._grid)
-        region = tuple(
-            slice(int(place) * size, (int(place) + 1) * size) for place, size in zip(at, self._chunk, strict=True)
-        )
-        try:
-            part = np.asarray(find_dataset(self._library(), self._array.name)[region])
-        except Exception as error:
-            raise SourceError(f"{self._array}: {doubt}") from error
-        values = np.zeros(self._chunk, self._dtype)
-        values[tuple(slice(0, extent) for extent in part.shape)] = part
-        return values
 
     def _stored(self, number: int) -> Bytes | None:
         """The bytes of the chunk in the file, None if it was never written."""

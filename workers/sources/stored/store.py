@@ -286,7 +286,7 @@ class OpenFile:
 
     def _make_reader(self, array: StoredArray) -> ChunkedRows:
         if isinstance(array.layout, Chunked):
-            return StoredRows(self.raw, array, array.layout, self._chunks, self.mapped, lambda: self.library)
+            return StoredRows(self.raw, array, array.layout, self._chunks, self.mapped)
         if isinstance(array.layout, ChunkObjects):
             from .object_rows import ObjectRows
 

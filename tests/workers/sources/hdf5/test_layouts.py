@@ -68,28 +68,6 @@ def test_without_numcodecs_the_library_undoes_what_is_more_than_gzip(
     assert_delivers(source, arrays, patterns(SAMPLES))
 
 
-def test_a_sum_with_swapped_bytes_is_judged_by_the_library(tmp_path: Path) -> None:
-    values = some_array((20, 3), "i4")
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        dataset = file.create_dataset("data", data=values, chunks=(8, 3), fletcher32=True)
-        chunks = [dataset.id.get_chunk_info(number) for number in range(3)]
-    with (tmp_path / "a.h5").open("r+b") as stream:
-        for chunk in chunks[1:]:
-            stream.seek(chunk.byte_offset + chunk.size - 4)
-            swapped = np.frombuffer(stream.read(4), ">u2").astype("<u2").tobytes()
-            stream.seek(-4, 1)
-            stream.write(swapped)
-    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
-    assert LIBRARY_MODULE not in source.modules
-    assert_delivers(source, {"data": values}, patterns(20))
-    with (tmp_path / "a.h5").open("r+b") as stream:
-        stream.seek(chunks[1].byte_offset)
-        stream.write(b"\xa5")
-    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
-    with pytest.raises(SourceError, match=rf"a\.h5:data: the chunk at byte {chunks[1].byte_offset} .* did not match"):
-        rows_of(source, [8])
-
-
 @pytest.mark.parametrize("kind", ["hdf5", "hdf5_samples"])
 def test_a_loader_undoes_the_filters_of_a_virtual_data_sets_parts(kind: str, tmp_path: Path) -> None:
     hdf5plugin = pytest.importorskip("hdf5plugin")
