@@ -22,6 +22,7 @@ from urllib.parse import unquote, urlsplit
 
 from ...base.errors import BlobfeedError, SourceError
 from ...base.extras import need
+from ...base.files import is_url, read_whole
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
@@ -62,7 +63,7 @@ class _Final(BlobfeedError):
 
 
 class ObjectStore(ABC):
-    """One bucket or one host. `root`: its URL; keys are counted from there."""
+    """One bucket, one host, or the files of this one. `root`: its URL; keys are counted from there."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -138,7 +139,7 @@ class ObjectStore(ABC):
 
     def _persist(self, key: str, attempt: Callable[[], _Answer], *, may_lack: bool = False) -> _Answer:
         begun, attempts, pause, renewed = time.monotonic(), 0, _FIRST_PAUSE_S, False
-        limit = 0.0 if begun - self._gave_up < _GAVE_UP_FOR_S else deadline_s()
+        is_down = begun - self._gave_up < _GAVE_UP_FOR_S
         url = f"{self._root}/{key}"
         while True:
             attempts += 1
@@ -164,7 +165,7 @@ class ObjectStore(ABC):
                 renewed = True
                 continue
             waited = time.monotonic() - begun
-            if waited + pause > limit:
+            if is_down or waited + pause > deadline_s():
                 self._gave_up = time.monotonic()
                 raise SourceError(
                     f"{url}: {trouble}; given up after {attempts} attempts in {waited:.1f} s (the deadline is "
@@ -351,6 +352,35 @@ class _Fsspec(ObjectStore):
         return ConnectionError(f"reading it through fsspec failed ({type(error).__name__})")
 
 
+class _Disk(ObjectStore):
+    """The files of this host. A key is an absolute path without its first slash; nothing is tried again."""
+
+    def _renew(self) -> None:
+        """Does nothing: files need no credentials."""
+
+    def _look(self, key: str) -> tuple[int, str]:
+        status = os.stat(f"/{key}")  # noqa: PTH116 - for each chunk: a Path costs more
+        return status.st_size, f"{status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
+
+    def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
+        with open(f"/{key}", "rb") as file:  # noqa: PTH123
+            file.seek(start)
+            return memoryview(file.read(stop - start)), self._look(key)[1]
+
+    def _get_whole(self, key: str) -> memoryview:
+        return memoryview(read_whole(os.fsencode(f"/{key}")))
+
+    def _list(self, prefix: str) -> dict[str, str]:
+        paths = (f"{place}/{name}" for place, _, names in os.walk(f"/{prefix}", followlinks=True) for name in names)
+        looks = ((path, os.stat(path)) for path in paths)  # noqa: PTH116 - there may be a million
+        return {path[1:]: f"{status.st_size} {status.st_mtime_ns}" for path, status in looks}
+
+    def _named(self, error: Exception) -> Exception:
+        if isinstance(error, FileNotFoundError):
+            return Gone("there is no such file")
+        return _Final(f"it cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
 def _version(meta: Any) -> str:
     return str(meta["e_tag"] or f"modified {meta['last_modified'].isoformat()}, {meta['size']} bytes")
 
@@ -363,7 +393,12 @@ def _version_of(info: Mapping[str, Any]) -> str:
 
 
 def locate(url: str) -> tuple[ObjectStore, str]:
-    """The store of `url` and the key in there; raises SourceError for a URL that cannot be read, ExtraMissing."""
+    """The store of a URL, or of a path, and the key in there.
+
+    Raises SourceError for a URL that cannot be read, ExtraMissing.
+    """
+    if not is_url(url):
+        return _store(_Disk, "", os.getpid()), os.path.abspath(url).lstrip("/")  # noqa: PTH100 - links are not followed
     parts = urlsplit(url)
     if parts.scheme not in _OBSTORE_SCHEMES or "::" in url:
         need("fsspec", f"{parts.scheme}://")
@@ -383,11 +418,11 @@ def locate(url: str) -> tuple[ObjectStore, str]:
 
 
 def objects_below(url: str, what: str, or_else: str = "") -> list[tuple[str, str]]:
-    """URL and version of each object below the folder `url`, for a cache to go by; raises SourceError.
+    """URL, or path, and version of each object below the folder `url`, for a cache to go by; raises SourceError.
 
     `what` begins its message, `or_else` ends it.
     """
-    if url.startswith("http") or "::" in url.partition("://")[2]:
+    if is_url(url) and (url.startswith("http") or "::" in url.partition("://")[2]):
         raise SourceError(
             f"{what}: {url} cannot be cached: https lists no folder, nor does a chain of URLs, so a change "
             "in it would not be noticed; leave out 'cache', or read from a store that lists its objects, such as "

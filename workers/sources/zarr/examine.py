@@ -14,9 +14,9 @@ import numpy as np
 
 from ...base.errors import SourceError
 from ...base.files import is_url
+from ..files.object_stores import locate
 from ..files.remote import stamp_of
 from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray
-from ..stored.object_rows import folder_at
 
 _WHAT = "source zarr"
 _BYTES_CODECS = ("gzip", "zstd", "blosc")
@@ -26,11 +26,12 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
     """The array in `folder`, None if there is none; raises SourceError for one that cannot be read."""
     for document, examine in (("zarr.json", _examine_v3), (".zarray", _examine_v2)):
         is_there = is_url(folder) or Path(folder, document).is_file()
-        text = folder_at(folder).whole(document) if is_there else None
+        store, key = locate(f"{folder}/{document}")
+        text = store.get_whole(key) if is_there else None
         if text is None:
             continue
         try:
-            found = json.loads(text.tobytes())
+            found = json.loads(bytes(text))
             if found.get("node_type") == "group":
                 return None
             shape, dtype, layout = examine(folder, found)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -103,11 +102,7 @@ class _Chunks(Store[str]):
         digest = blake2b(digest_size=16)
         for layout in (array.layout for array in self._arrays):
             if isinstance(layout, ChunkObjects):
-                folder = layout.folder
-                found: Iterable[tuple[str, ...]]
-                found = objects_below(folder, _WHAT) if is_url(folder) else _files_in(folder)
-                for stored in found:
-                    digest.update(repr(stored).encode())
+                digest.update(repr(objects_below(layout.folder, _WHAT)).encode())
         return digest.hexdigest()
 
 
@@ -129,15 +124,6 @@ def _some_chunks(array: StoredArray) -> Iterator[Path]:
     grid = [-(-extent // (chunk * count)) for extent, chunk, count in extents]
     for number in spread(math.prod(grid)):
         yield Path(layout.folder, layout.key([int(at) for at in np.unravel_index(number, grid)]))
-
-
-def _files_in(folder: str) -> Iterator[tuple[str, ...]]:
-    """Each file below `folder`: its path, and what changes with its content."""
-    for place, folders, names in os.walk(folder, followlinks=True):
-        folders.sort()
-        for path in (os.path.join(place, name) for name in sorted(names)):  # noqa: PTH118 - there may be a million
-            status = os.stat(path)  # noqa: PTH116
-            yield path, str(status.st_size), str(status.st_mtime_ns)
 
 
 def _arrays(path: str, tops: Sequence[str]) -> dict[str, StoredArray]:
