@@ -93,7 +93,7 @@ class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, 
     check_files: bool = True
 
 
-def check_sizes(options: PictureOptions, what: str = "source image_list") -> None:
+def check_sizes(options: PictureOptions, what: str) -> None:
     """Raises ParameterError, begun by `what`, if the options of sizes contradict each other or say too little."""
     height, width, shorter = options.new_height, options.new_width, options.shorter_side
     if bool(height) != bool(width):

@@ -21,10 +21,10 @@ from ...transport.memory import give_back_freed_memory
 from ..files.identity import without_paths
 from ..files.remote import WholeObjects
 from ..table import Column, Memory, Records, Resident, Table, naming_first
-from .decode import ImageDecoder
+from .field import picture_field
 from .file import WholeFiles, look_at
 from .list_file import Labels, ListedImages, parse_image_list
-from .options import ImageListOptions, check_sizes
+from .options import ImageListOptions
 
 _KIND = "image_list"
 _CHECKED_AT_ONCE = 100
@@ -40,7 +40,6 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     checked = check_options(options, ImageListOptions, f"source {_KIND}")
     path = checked.path if is_url(checked.path) else str(in_folder(base_dir, checked.path))
     arrays, label_words, label_type = _parsed(path, checked)
-    check_sizes(checked)  # behind it: to an empty list no size can be given
     # 1,000,000 lines of 30 bytes take 36 MB, once for all processes.
     memory = Memory(_KIND, arrays, partial(_arrays_again, path, checked), f"image list {path}")
     listed = ListedImages(path, memory, label_words)
@@ -56,18 +55,10 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     give_back_freed_memory()
     if checked.check_files:
         _check_files(listed, files, checked)
-    decoder = ImageDecoder(checked)
     place = _Place(listed, files)
     with naming_first(_KIND, path, place.where(0), place.path(0)):
-        spec = checked.spec(lambda: decoder.decode(files.read(0))[1])
-    pictures = Records(
-        files,
-        len(listed),
-        {"data": decoder.field(spec)},
-        path=place.path,
-        others=[memory],
-    )
-    columns: list[Column] = [pictures]
+        pictures = picture_field(checked, f"source {_KIND}", lambda: files.read(0))
+    columns: list[Column] = [Records(files, len(listed), {"data": pictures}, path=place.path, others=[memory])]
     if memory["labels"].size:
         columns.append(Resident("label", memory, "labels", label_type))
     return Table(
