@@ -32,7 +32,7 @@ _NUMBERS = 6
 """On each line of a window: class, overlap, x1, y1, x2, y2."""
 
 
-class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WindowListOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {windows: …}`, named as in Caffe.
 
     path: the list of pictures and windows, as Caffe's WindowData takes it.
@@ -69,7 +69,7 @@ def open_windows(options: Mapping[str, object], *, tops: Tops = None, base_dir: 
     picture's border, is 0. The background windows, of label 0, come before the foreground ones. Raises ParameterError,
     SourceError for a file that is no list of windows.
     """
-    checked = check_options(options, WindowOptions, "source windows")
+    checked = check_options(options, WindowListOptions, "source windows")
     if 2 * checked.context_pad >= checked.crop_size:
         raise ParameterError(
             f"source windows: context_pad is {checked.context_pad} and crop_size {checked.crop_size}: the pad on "
@@ -145,7 +145,7 @@ def _put_area(cut: _Cut, row: int, rows: Any) -> None:
 class _Windows:
     """The windows of the list, which lie in `memory`; mirrored ones come once more behind all others."""
 
-    def __init__(self, memory: Memory, files: WholeFiles, options: WindowOptions, list_path: str) -> None:
+    def __init__(self, memory: Memory, files: WholeFiles, options: WindowListOptions, list_path: str) -> None:
         self._memory = memory
         self._files = files
         self._options = options
@@ -180,7 +180,7 @@ class _Windows:
 
 
 def expanded(
-    box: tuple[int, ...], image: tuple[int, int], options: WindowOptions, *, mirrored: bool
+    box: tuple[int, ...], image: tuple[int, int], options: WindowListOptions, *, mirrored: bool
 ) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:
     """The part (x1, y1, x2, y2) of the picture that `box` grows to with its context, and its area in the sample.
 
