@@ -45,7 +45,6 @@ def make_index(stamp: Stamp) -> TarIndex:
     """Look through the tar file once; raises SourceError."""
     keys: list[bytes] = []
     samples: list[dict[str, tuple[int, int]]] = []
-    hard: list[tuple[dict[str, tuple[int, int]], str, tarfile.TarInfo]] = []
     symbolic: list[str] = []
     try:
         # Of an object all is looked through: so it is read in large pieces.
@@ -69,12 +68,15 @@ def make_index(stamp: Stamp) -> TarIndex:
                 if extension in samples[-1]:
                     raise SourceError(f"source tar: {stamp.path}: sample {key!r} has two members {extension!r}")
                 if member.islnk():  # tar stores a file of several names once
-                    hard.append((samples[-1], extension, member))
-                elif member.issparse() or member.offset_data + member.size > stamp.size:
+                    raise SourceError(
+                        f"source tar: {stamp.path}: {member.name!r} is a hard link to {member.linkname!r}: write it "
+                        "again with tar --hard-dereference"
+                    )
+                if member.issparse() or member.offset_data + member.size > stamp.size:
                     raise SourceError(
                         f"source tar: {stamp.path}: {member.name!r} is sparse or cut short; write it again"
                     )
-                samples[-1][extension] = (0, 0) if member.islnk() else (member.offset_data, member.size)
+                samples[-1][extension] = member.offset_data, member.size
             _require_end(tar, stamp)
     except SourceError:
         raise
@@ -90,16 +92,6 @@ def make_index(stamp: Stamp) -> TarIndex:
             len(symbolic),
             symbolic[0],
         )
-    members = zip(keys, samples, strict=True) if hard else ()
-    places = {(key, extension): place for key, sample in members for extension, place in sample.items()}
-    for sample, extension, member in hard:
-        place = places.get(_split(member.linkname), (0, 0))
-        if not place[0]:
-            raise SourceError(
-                f"source tar: {stamp.path}: {member.name!r} is a hard link to {member.linkname!r}, which is no file in "
-                "it; write it again with tar --hard-dereference"
-            )
-        sample[extension] = place
     return _packed(keys, samples)
 
 

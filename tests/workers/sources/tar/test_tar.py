@@ -166,17 +166,6 @@ def test_a_cache_goes_by_the_decoder_of_its_pictures(tmp_path: Path, monkeypatch
     assert opened("tar", tmp_path, path="a.tar", equal_sizes=True).fingerprint() != before
 
 
-def test_hard_links_are_the_files_that_they_name(tmp_path: Path) -> None:
-    for number in range(3):
-        (tmp_path / f"{number}.CLS").write_bytes(b"%d" % number)
-    (tmp_path / "3.CLS").hardlink_to(tmp_path / "1.CLS")
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(4):
-            tar.add(tmp_path / f"{number}.CLS", f"./some.dir/{number}.CLS")
-    source = opened("tar", tmp_path, path="a.tar")
-    assert rows_of(source, range(4))["cls"].tolist() == [0, 1, 2, 1]
-
-
 def test_symbolic_links_are_said_to_be_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_tar(tmp_path / "a.tar", [("0.cls", b"0")])
     with tarfile.open(tmp_path / "a.tar", "a") as tar:

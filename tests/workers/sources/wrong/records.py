@@ -62,7 +62,7 @@ def arrays(*values: Any) -> Scenario:
 def _linked(folder: Path) -> Any:
     with tarfile.open(folder / "a.tar", "w") as file:
         add(file, "0.cls", b"0")
-        add(file, "4.cls", kind=tarfile.LNKTYPE, link="5.cls")
+        add(file, "4.cls", kind=tarfile.LNKTYPE, link="0.cls")
     return opened("tar", folder, path="a.tar")
 
 
@@ -102,7 +102,7 @@ TAR = {
     "tar, no tar file": tar([], lambda _: b"x" * 600),
     "tar, damaged": tar(_THREE, lambda whole: whole[:1024] + b"\xff" * 512 + whole[1536:]),
     "tar, a second file behind the first": tar(_THREE, lambda whole: whole * 2),
-    "tar, a hard link to nothing": _linked,
+    "tar, a hard link": _linked,
     "tar, a negative size": _pax(b"14 size=-1536\n"),  # the next member is the one before
     "tar, a huge size": _pax(b"99999999999999999999 a=b\n"),
     "tar, braces within braces": _braces("a-{011,0{09..10}}.tar"),
