@@ -47,12 +47,15 @@ def test_the_loaders_share_one_copy_which_is_given_back(tmp_path: Path) -> None:
 
     large = np.zeros((64, 1 << 20), np.uint8)
     source = open_source({"arrays": {"data": large}}, tops=None, base_dir=tmp_path)
-    assert len(pickle.dumps(source)) < 100_000
+    sent = pickle.dumps(source)
+    assert len(sent) < 100_000
     with BatchReader(source, batch_size=8, num_loaders=2, epochs=1) as reader:
         assert len(memory_files()) == 1
         assert sum(len(batch["data"]) for batch in reader) == 64
     del reader, source
     assert not memory_files()
+    with pytest.raises(SourceError, match="not inherited"):
+        pickle.loads(sent)
 
 
 def _link(entry: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,17 +38,22 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     """
     checked = check_options(options, ImageListOptions, f"source {_KIND}")
     path = checked.path if is_url(checked.path) else str(in_folder(base_dir, checked.path))
-    arrays, label_words, label_type = _parsed(path, checked)
-    # 1,000,000 lines of 30 bytes take 36 MB, once for all processes.
-    memory = Memory(_KIND, arrays, partial(_arrays_again, path, checked), f"image list {path}")
-    listed = ListedImages(path, memory, label_words)
+    try:
+        text = WholeObjects().content(path) if is_url(path) else read_whole(os.fsencode(path))
+    except OSError as error:
+        raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; check path") from error
+    parsed, written = parse_image_list(text, path, checked.labels)
+    labels = _labels(written, parsed, checked.label_dtype)
+    # 1,000,000 lines of 30 bytes take 42 MB, once for all processes.
+    memory = Memory(_KIND, {"text": parsed.arrays["text"], "starts": parsed.arrays["starts"], "labels": labels})
+    listed = ListedImages(path, memory, parsed.label_words)
     root = checked.root_folder
     files = WholeFiles(
         _KIND,
         listed,
         os.fsencode(root if is_url(root) else in_folder(base_dir, root)),
         prefixed=bool(root),
-        any_remote=is_url(root) or b"://" in arrays["text"].tobytes(),
+        any_remote=is_url(root) or b"://" in text,
         are_looked_at=checked.check_files,
     )
     give_back_freed_memory()
@@ -60,7 +64,7 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         pictures = picture_field(checked, f"source {_KIND}", lambda: files.read(0))
     columns: list[Column] = [Records(files, len(listed), {"data": pictures}, path=place.path, others=[memory])]
     if memory["labels"].size:
-        columns.append(Resident("label", memory, "labels", label_type))
+        columns.append(Resident("label", memory, "labels"))
     return Table(
         _KIND,
         columns,
@@ -83,22 +87,6 @@ class _Place(msgspec.Struct, frozen=True):
 
     def path(self, index: int) -> str:
         return os.fsdecode(self.files.path(index))
-
-
-def _parsed(path: str, options: ImageListOptions) -> tuple[Mapping[str, AnyArray], int, np.dtype[Any]]:
-    """The arrays of the list, the words of each line that are its labels, and the type of the labels as a top."""
-    try:
-        text = WholeObjects().content(path) if is_url(path) else read_whole(os.fsencode(path))
-    except OSError as error:
-        raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; check path") from error
-    listed, written = parse_image_list(text, path, options.labels)
-    labels = _labels(written, listed, options.label_dtype)
-    arrays = {"text": listed.arrays["text"], "starts": listed.arrays["starts"], "labels": _compact(labels)}
-    return arrays, listed.label_words, labels.dtype
-
-
-def _arrays_again(path: str, options: ImageListOptions) -> Mapping[str, AnyArray]:
-    return _parsed(path, options)[0]
 
 
 def _check_files(listed: ListedImages, files: WholeFiles, options: ImageListOptions) -> None:
@@ -143,12 +131,3 @@ def _labels(written: Labels, listed: ListedImages, dtype: str) -> AnyArray:
             "choose another label_dtype: float64 holds whole numbers below 2**53, int64 those below 2**63"
         )
     return cast[:, 0] if cast.shape[1:] == (1,) else cast
-
-
-def _compact(labels: AnyArray) -> AnyArray:
-    """Whole numbers in the smallest type that holds all of them; others as they are."""
-    if labels.dtype.kind != "i" or not labels.size:
-        return labels
-    low, high = int(labels.min()), int(labels.max())
-    # A type that holds ~high, which is negative, holds high. NumPy's common type of uint64 and int64 is float64.
-    return labels.astype(np.min_scalar_type(high if low >= 0 else min(low, ~high)))

@@ -111,28 +111,23 @@ class Column(ABC):
 class Resident(Column):
     """One top, whose values are the array `name` of `memory`, shape (samples, …).
 
-    `dtype`: the type delivered, if the values are kept in a smaller one. `span`: the number of values in a sample, if
-    they are windows, each of which begins one value behind the one before.
+    `span`: the number of values in a sample, if they are windows, each of which begins one value behind the one before.
     """
 
     stores_rows = True
     reads_ahead = False
 
-    def __init__(
-        self, top: str, memory: Memory, name: str = "", dtype: np.dtype[Any] | None = None, span: int = 0
-    ) -> None:
-        self._top, self._memory, self._name, self._dtype, self._span = top, memory, name or top, dtype, span
+    def __init__(self, top: str, memory: Memory, name: str = "", span: int = 0) -> None:
+        self._top, self._memory, self._name, self._span = top, memory, name or top, span
         values = memory[self._name]
         self.samples = len(values)
-        self._is_widened = dtype is not None and dtype != values.dtype
         self.stores = (memory,)
         self._items = math.prod(values.shape[1:])
-        self.specs = {top: ArraySpec((span, *values.shape[1:])[not span :], dtype or values.dtype)}
-        self._is_gathered = values.dtype == np.uint8 and not self._is_widened
+        self.specs = {top: ArraySpec((span, *values.shape[1:])[not span :], values.dtype)}
 
     @property
     def gathered(self) -> Collection[str]:
-        return (self._top,) if self._is_gathered else ()
+        return (self._top,) if self.specs[self._top].dtype == np.uint8 else ()
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         values, rows = self._memory[self._name], out[self._top]
@@ -143,20 +138,17 @@ class Resident(Column):
             gather_rows(memory, indices * (self._items * values.itemsize), positions, as_bytes(rows))
         elif not len(positions) or int(positions[-1]) - int(positions[0]) >= len(positions):
             rows[positions] = values[indices]
-        elif self._is_widened:
-            first = int(positions[0])
-            rows[first : first + len(positions)] = values[indices]
         else:
             first = int(positions[0])
             # "raise" would go through a buffer.
             values.take(indices, axis=0, out=rows[first : first + len(positions)], mode="clip")
 
     def spanned(self, length: int) -> Column | None:
-        return None if self._is_widened else Resident(self._top, self._memory, self._name, self._dtype, length)
+        return Resident(self._top, self._memory, self._name, length)
 
     def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
-        values, spec = self._memory[self._name], self.specs[self._top]
-        return [{self._top: values[index].astype(spec.dtype, copy=False)} for index in indices.tolist()]
+        values = self._memory[self._name]
+        return [{self._top: values[index, ...]} for index in indices.tolist()]
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,12 @@ source = pickle.load(sys.stdin.buffer)
 
 def child(code: str, source: Source) -> subprocess.Popen[bytes]:
     """A process that has `source`, and runs `code` when its standard input has ended."""
-    process = subprocess.Popen([sys.executable, "-c", _CHILD + code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", _CHILD + code],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        pass_fds=source.descriptors,
+    )
     assert process.stdin is not None
     process.stdin.write(pickle.dumps(source))
     return process

@@ -12,7 +12,6 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.files import read_whole
 from blobfeed.workers.transport.memory import keep_freed_memory
 
@@ -90,15 +89,3 @@ def test_another_c_library_is_told_of_in_the_log(
     caplog.set_level("INFO")
     assert not keep_freed_memory()
     assert "not glibc" in caplog.text
-
-
-def test_a_list_that_was_changed_is_no_longer_read_by_a_process_that_has_not_inherited_it(
-    two_photographs: Path,
-) -> None:
-    source = opened(two_photographs, **SIZE)
-    sent = pickle.dumps(source)
-    del source
-    pickle.loads(sent)
-    two_photographs.write_text("flower.jpg 7\n")
-    with pytest.raises(SourceError, match=r"list\.txt: it was changed"):
-        pickle.loads(sent)
