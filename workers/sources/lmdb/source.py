@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -19,13 +19,11 @@ from ...base.source import Tops
 from ...base.specs import ArraySpec, RaggedRows, Rows
 from ..files.identity import without_paths
 from ..files.paths import PackedNames
+from ..images.field import picture_field
 from ..images.options import PictureOptions, require_like_first
 from ..table import Field, Records, Table, naming_first
 from .database import Database, list_keys
 from .datum import parsed
-
-if TYPE_CHECKING:
-    from ..images.decode import ImageDecoder
 
 
 class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -114,37 +112,28 @@ class _Data:
             max_width=options.max_width,
             equal_sizes=not (options.max_height or options.max_width),
         )
-        self._pictures = pictures
-        self._decoder: ImageDecoder | None = None
-        self.modules: tuple[str, ...] = ()
-        shape = first.channels, first.height, first.width
-        if first.encoded:
-            self.modules = (f"{__package__.rpartition('.')[0]}.images.decode",)
-            shape = pictures.channels, *self._opened_decoder().decode(first.data)[1]
-        varies = not pictures.equal_sizes
         dtype = np.dtype(np.float32 if self._is_float else np.uint8)
-        self.spec = ArraySpec((shape[0], *pictures.largest_size) if varies else shape, dtype, varies)
-
-    def _opened_decoder(self) -> ImageDecoder:
-        """The decoder, made for the first encoded record: it needs cv2."""
-        if self._decoder is None:
-            from ..images.decode import ImageDecoder
-
-            self._decoder = ImageDecoder(self._pictures)
-        return self._decoder
+        size = (first.height, first.width) if pictures.equal_sizes else pictures.largest_size
+        self._encoded = picture_field(pictures, "source lmdb", lambda: first.data) if first.encoded else None
+        self.spec = (
+            self._encoded.spec
+            if self._encoded
+            else ArraySpec((first.channels, *size), dtype, varies=not pictures.equal_sizes)
+        )
+        self.modules = self._encoded.modules if self._encoded else ()
 
     def put(self, datum: Any, row: int, rows: Rows) -> None:
-        if datum.encoded and not self._is_float:
-            self._opened_decoder().read(self.spec, datum.data, row, rows)
+        if self._encoded and datum.encoded:
+            self._encoded.put(datum.data, row, rows)
             return
         shape = datum.channels, datum.height, datum.width
         values = np.array(datum.float_data, np.float32) if self._is_float else np.frombuffer(datum.data, np.uint8)
         if values.size != math.prod(shape) or datum.encoded or min(shape) < 1:
             held = f"{len(datum.data)} bytes of data and {len(datum.float_data)} float_data"
-            expected = "float_data" if self._is_float else "bytes of data, or an encoded picture"
+            expected = "float_data" if self._is_float else "bytes of data"
             raise ValueError(
-                f"it says (channels, height, width) {shape} and holds {held}; expected one number for each in "
-                f"{expected}, like the first record"
+                f"it says (channels, height, width) {shape}, encoded {bool(datum.encoded)}, and holds {held}; expected "
+                f"one number for each in {expected}, like the first record"
             )
         require_like_first(shape, self.spec)
         target = rows.reserve(row, shape) if isinstance(rows, RaggedRows) else rows[row]

@@ -162,6 +162,7 @@ def _cut(path: Path) -> None:
 
 
 _GRAY = raw_datum(np.ones((1, 2, 2), np.uint8))
+_PICTURE = encoded_datum(encoded(noise(5, 4), ".png"))
 _LARGE = [encoded_datum(encoded(noise(6, 5), ".png")), raw_datum(noise(8, 3).transpose(2, 0, 1).copy())]
 LMDB = {
     "lmdb, absent": _beside(lambda _: None),
@@ -174,8 +175,9 @@ LMDB = {
     "lmdb, no protobuf": bad_record(b"no protobuf"),
     "lmdb, half a record": bad_record(raw_datum(RAW[0])[:30]),
     "lmdb, an empty record": bad_record(b""),
-    "lmdb, no picture": bad_record(encoded_datum(b"no picture")),
-    "lmdb, half a picture": bad_record(encoded_datum(encoded(noise(5, 4), ".png")[:60])),
+    "lmdb, no picture": records(_PICTURE, encoded_datum(b"no picture")),
+    "lmdb, half a picture": records(_PICTURE, encoded_datum(encoded(noise(5, 4), ".png")[:60])),
+    "lmdb, an encoded one behind a raw one": bad_record(_PICTURE),
     "lmdb, one channel": bad_record(raw_datum(RAW[0][:1].copy())),
     "lmdb, five channels": bad_record(raw_datum(np.ones((5, 2, 2), np.uint8))),
     "lmdb, floats among bytes": bad_record(float_datum(RAW[0])),
