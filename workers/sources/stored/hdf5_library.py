@@ -34,7 +34,7 @@ try:
 finally:
     sys.setdlopenflags(_before)
 
-__all__ = ["errors_named", "find_dataset", "h5py", "open_file", "open_with", "read_whole", "require_filters"]
+__all__ = ["errors_named", "find_dataset", "h5py", "open_dataset", "open_file", "read_whole", "require_filters"]
 
 _NAMES_IN_A_MESSAGE = 20
 
@@ -92,7 +92,7 @@ def find_dataset(file: h5py.File, name: str) -> h5py.Dataset:
         raise SourceError(f"source hdf5: {file.filename!r}:{name} is a {type(entry).__name__.lower()}, not a data set")
     if entry.external:
         del entry  # else it stays open with another prefix
-        return open_with(file, name, h5py.h5p.create(h5py.h5p.DATASET_ACCESS))
+        return open_dataset(file, name)
     return entry
 
 
@@ -162,13 +162,14 @@ def register_plugins() -> None:
         import hdf5plugin  # noqa: F401 - the import itself registers them
 
 
-def open_with(file: h5py.File, name: str, access: h5py.h5p.PropDAID) -> h5py.Dataset:
-    """The data set; relative names of external storage mean the file's own folder, as those of external links do.
+def open_dataset(file: h5py.File, name: str) -> h5py.Dataset:
+    """The data set, whose external storage is looked for from the file's own folder, as external links are.
 
-    By default the library takes them from the working directory, which is another one for each user. Only data sets
-    with external storage get this prefix: the library refuses to open a data set twice in a process with two prefixes,
-    and the user's own program may have it open.
+    Raises KeyError. By default the library looks from the working directory, which is another one for each user. Only
+    data sets with external storage get this prefix: the library refuses to open a data set twice in a process with two
+    prefixes, and the user's own program may have it open.
     """
+    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     with suppress(KeyError):  # another reader may have it open with the prefix
         dataset = h5py.Dataset(h5py.h5d.open(file.id, _encoded(name), access))
         if not dataset.external:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
-from ...base.errors import SampleTooLargeError, SourceError
+from ...base.errors import SampleTooLargeError
 from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
 from ..files.file import copy_runs, stretches
 from ..files.lru import ChunkCache
-from .hdf5_library import h5py, open_with, require_filters
-from .layout import StoredArray, ThroughLibrary
+from .hdf5_library import h5py, open_dataset, require_filters
+from .layout import StoredArray
 from .rows import ChunkedRows
 
-_CACHE_SLOTS = 521
 _BLOCK_BYTES = 1 << 14
 
 
@@ -25,8 +22,9 @@ class LibraryRows(ChunkedRows):
     or a thousand, and a stored chunk is decoded as a whole. Only arrays of varying length are read one by one.
     """
 
-    def __init__(self, file: h5py.File, array: StoredArray, layout: ThroughLibrary, cache: ChunkCache) -> None:
-        self._dataset = _open_dataset(file, array, layout)
+    def __init__(self, file: h5py.File, array: StoredArray, cache: ChunkCache) -> None:
+        self._dataset = open_dataset(file, array.name)
+        require_filters(self._dataset, str(array))
         axis = array.arrangement.sample_axis
         block = array.chunk_samples or max(1, _BLOCK_BYTES // array.sample_bytes)
         # A block that the cache cannot hold would be read again for each sample: then each sample by itself is better.
@@ -65,18 +63,6 @@ class LibraryRows(ChunkedRows):
     def _read_run(self, start: int, count: int) -> AnyArray:
         run: AnyArray = self._dataset[(*(slice(None),) * self._axis, slice(start, start + count))]
         return _fixed(run, self._dtype) if run.dtype.kind == "O" else run
-
-
-def _open_dataset(file: h5py.File, array: StoredArray, layout: ThroughLibrary) -> h5py.Dataset:
-    """The data set, with a library cache for one chunk: else the library would decode it again for each sample."""
-    access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
-    access.set_chunk_cache(_CACHE_SLOTS, math.prod(layout.chunk or ()) * array.dtype.itemsize, 1.0)
-    try:
-        dataset = open_with(file, array.name, access)
-    except KeyError as error:
-        raise SourceError(f"{array}: the data set was there when it was examined: {error.args[0]}") from error
-    require_filters(dataset, str(array))
-    return dataset
 
 
 def _fixed(strings: AnyArray, dtype: np.dtype[np.generic]) -> AnyArray:

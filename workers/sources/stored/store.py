@@ -293,7 +293,7 @@ class OpenFile:
             return ObjectRows(array, array.layout, self._chunks)
         from .library_rows import LibraryRows
 
-        return LibraryRows(self.library, array, array.layout, self._chunks)
+        return LibraryRows(self.library, array, self._chunks)
 
     def close(self) -> None:
         self._readers.clear()
