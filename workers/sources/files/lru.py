@@ -22,15 +22,15 @@ _Value = TypeVar("_Value")
 
 
 class RecentlyUsed(Generic[_Key, _Value]):
-    """Values whose weights add up to at most `limit`.
+    """Values whose weights add up to at most `limit`; the `least` that were used last are kept in any case.
 
-    A value heavier than the whole limit is not kept. (cachetools.LRUCache refuses such a value by an exception.)
+    Else a value heavier than the whole limit is not kept. (cachetools.LRUCache refuses it by an exception.)
     """
 
-    def __init__(self, limit: int, weigh: Callable[[_Value], int]) -> None:
+    def __init__(self, limit: int, weigh: Callable[[_Value], int], least: int = 0) -> None:
         self.limit = limit
         self.weight = 0
-        self._weigh = weigh
+        self._weigh, self._least = weigh, least
         self._values: OrderedDict[_Key, _Value] = OrderedDict()
 
     def get(self, key: _Key) -> _Value | None:
@@ -53,7 +53,7 @@ class RecentlyUsed(Generic[_Key, _Value]):
             self._let_go(key)
         self._values[key] = value
         self.weight += self._weigh(value)
-        while self.weight > self.limit:
+        while self.weight > self.limit and len(self._values) > self._least:
             self._let_go(next(iter(self._values)))
 
     def clear(self) -> None:

@@ -75,7 +75,6 @@ class RowGroups(Column):
     """The wanted columns of all files. A row group is decoded as a whole, and kept for the next rows."""
 
     _decoded: RecentlyUsed[int, Mapping[str, Values]]
-    _last: tuple[int, Mapping[str, Values]]
 
     def __init__(self, options: ParquetOptions, tops: Tops, files: GroupFiles) -> None:
         self._options, self._files = options, files
@@ -127,8 +126,7 @@ class RowGroups(Column):
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         groups = (group for group, *_ in split_by_part(self._starts, indices))
-        missing = [group for group in groups if group != self._last[0] and self._decoded.get(group) is None]
-        return self._files.will_need(missing, now=now)
+        return self._files.will_need([group for group in groups if self._decoded.get(group) is None], now=now)
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         for group, local, wanted in split_by_part(self._starts, indices):
@@ -156,15 +154,12 @@ class RowGroups(Column):
             rows.put(position, value)
 
     def _group(self, group: int) -> Mapping[str, Values]:
-        """Return the decoded columns of a row group. The last one is kept however large it is."""
+        """Return the decoded columns of a row group."""
         self._files.file_of(group)  # looked at, also where nothing is read of it
-        if self._last[0] != group:
-            self._last = group, self._decoded.get_or_make(group, self._files.decoded, group)
-        return self._last[1]
+        return self._decoded.get_or_make(group, self._files.decoded, group)
 
     def close(self) -> None:
-        self._decoded = RecentlyUsed(self._options.chunk_cache_bytes, _nbytes)
-        self._last = (-1, {})
+        self._decoded = RecentlyUsed(self._options.chunk_cache_bytes, _nbytes, least=1)
 
     def __getstate__(self) -> dict[str, Any]:
         self.close()
