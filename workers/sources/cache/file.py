@@ -208,9 +208,14 @@ class CacheFile:
         return samples
 
     def _damaged(self, indices: IndexArray, copies: Mapping[str, AnyArray], varying: Sequence[Varying]) -> list[int]:
-        """Return the rows that have another checksum than their samples were stored with.
+        """Return the rows that have another checksum than their samples were stored with."""
+        sums, wanted = self._checksums(indices, copies, varying), self._sums[indices].tolist()
+        return [] if sums == wanted else [row for row, checksum in enumerate(sums) if checksum != wanted[row]]
 
-        `copies` are looked at in place of what they were copied from: they are in the processor's cache.
+    def _checksums(self, indices: IndexArray, copies: Mapping[str, AnyArray], varying: Sequence[Varying]) -> list[int]:
+        """Return the checksums of samples `indices`, of which `varying` holds the arrays that vary in size.
+
+        Rows in `copies` are looked at in place of those in the map: they are in the processor's cache, or not stored.
         """
         small: list[AnyArray] = []
         large: list[list[memoryview]] = []
@@ -223,8 +228,7 @@ class CacheFile:
                 large.append(_cut(_bytes_of(copies[name]), region.stride, range(len(indices))))
             else:
                 large.append(_cut(memoryview(self._map)[region.at :], region.stride, indices.tolist()))
-        sums, wanted = checksums(indices, small, large, varying), self._sums[indices].tolist()
-        return [] if sums == wanted else [row for row, checksum in enumerate(sums) if checksum != wanted[row]]
+        return checksums(indices, small, large, varying)
 
     def _varying(self, indices: IndexArray) -> list[Varying]:
         """Return the arrays of each sample that vary in size; an empty list if none does."""
@@ -242,7 +246,10 @@ class CacheFile:
         return views
 
     def store(self, index: int, sample: Mapping[str, AnyArray]) -> None:
-        """Write `sample`, an array of its own shape for each name, and publish it; raises OSError if it cannot."""
+        """Write `sample`, and publish it; raises OSError if it cannot.
+
+        `sample`: for each name a row, shape (1, …), or if it varies an array of its own shape.
+        """
         if self._layout.varies:
             used = os.fstat(self.descriptor).st_blocks * 512
             if used + sum(array.nbytes for array in sample.values()) > self._size_limit:
@@ -252,19 +259,12 @@ class CacheFile:
             _write(self.descriptor, _bytes_of(array), region.row_at(index))
             if region.spec.varies:
                 _write(self.descriptor, _bytes_of(np.array(array.shape, np.int32)), region.shape_at(index))
-        checksum = self._checksum(index, sample)
+        varying = {name: sample[name] for name in self._shapes}
+        (checksum,) = self._checksums(np.array([index]), sample, [varying] if varying else [])
         _write(self.descriptor, checksum.to_bytes(SUM_BYTES, sys.byteorder), self._layout.sums_at + index * SUM_BYTES)
         # A process dying above leaves the sample unpublished. The kernel's lock of the file keeps the writes in order;
         # a reader takes no lock, and if an Arm processor reads the bytes before the state, the checksum tells.
         os.pwrite(self.descriptor, bytes([_PUBLISHED]), STATES_AT + index)
-
-    def _checksum(self, index: int, sample: Mapping[str, AnyArray]) -> int:
-        regions = self._layout.regions
-        fixed = {name: _bytes_of(sample[name]) for name, region in regions.items() if not region.spec.varies}
-        varying = {name: sample[name] for name, region in regions.items() if region.spec.varies}
-        small = [np.frombuffer(data, np.uint8)[np.newaxis] for data in fixed.values() if is_small(len(data))]
-        large = [[data] for data in fixed.values() if not is_small(len(data))]
-        return checksums(np.array([index]), small, large, [varying] if varying else [])[0]
 
     def will_need(self, indices: IndexArray) -> None:
         """Have the kernel read the rows of published samples, unless they are in memory already."""
