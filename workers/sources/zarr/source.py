@@ -14,7 +14,7 @@ import numpy as np
 from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.files import is_url
-from ...base.keys import blake2b
+from ...base.keys import text_digest
 from ...base.parameters import NotNegative, Positive
 from ...base.source import Tops
 from ..files.identity import digest, spread
@@ -99,11 +99,8 @@ class _Chunks(Store[str]):
 
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""
-        digest = blake2b(digest_size=16)
-        for layout in (array.layout for array in self._arrays):
-            if isinstance(layout, ChunkObjects):
-                digest.update(repr(objects_below(layout.folder, _WHAT)).encode())
-        return digest.hexdigest()
+        folders = [array.layout.folder for array in self._arrays if isinstance(array.layout, ChunkObjects)]
+        return text_digest(repr([objects_below(folder, _WHAT) for folder in folders]))
 
 
 def _expanded(path: str, base_dir: Path) -> list[str]:
