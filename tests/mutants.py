@@ -56,7 +56,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/scheduling/test_interleavings.py",
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
-    "workers/order/batches.py": ("workers/order/test_batches.py",),
+    "workers/order/batches.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
     "workers/order/rounds.py": ("workers/plan/test_ordered_schedule.py",),
     "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
     "workers/plan/schedule.py": (
@@ -68,13 +68,19 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/order/test_chunk_order.py",
         "workers/order/test_epoch_order.py",
         "workers/order/test_published_orders.py",
+        "workers/plan/test_errors.py",
     ),
     "workers/order/epoch_order.py": (
         "workers/order/test_epoch_order.py",
         "workers/order/test_permutation.py",
         "workers/order/test_published_orders.py",
+        "workers/plan/test_errors.py",
     ),
-    "workers/order/mixed_order.py": ("workers/order/test_mixed_order.py", "workers/order/test_published_orders.py"),
+    "workers/order/mixed_order.py": (
+        "workers/order/test_mixed_order.py",
+        "workers/order/test_published_orders.py",
+        "workers/plan/test_errors.py",
+    ),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_rounds.py": (
         "workers/plan/test_stream_schedule.py",
@@ -83,6 +89,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/plan/plan.py": (
         "workers/plan/test_plan.py",
         "workers/plan/test_sampled_plan.py",
+        "workers/plan/test_errors.py",
         "workers/scheduling/test_assembly.py",
         "workers/plan/test_ordered_schedule.py",
         "workers/scheduling/test_interleavings.py",

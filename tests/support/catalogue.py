@@ -25,11 +25,15 @@ _LONGEST = 1200
 
 @dataclass(frozen=True)
 class Catalogue:
-    """`path`: the text file. `use`: what is done with the value that a scenario returns instead of raising."""
+    """`path`: the text file. `use`: what is done with the value that a scenario returns instead of raising.
+
+    `errors`: the classes that count. User code raises others, and so do functions that know no sample yet.
+    """
 
     path: Path
     scenarios: Mapping[str, Scenario]
     use: Callable[[Any], object] = lambda made: None
+    errors: tuple[type[Exception], ...] = (BlobfeedError,)
 
     def check(self, name: str, folder: Path, *, update: bool) -> None:
         """The scenario `name` raises the error that the file says, or with `update`, the file says what it raises."""
@@ -57,18 +61,18 @@ class Catalogue:
             made = scenario(folder)
             stage = "use"
             self.use(made)
-        except BlobfeedError as error:
+        except self.errors as error:
             return f"{stage}: {_class_and_facts(error, folder)} | {_words(error, folder)}"
         raise AssertionError("no error was raised")
 
 
-def _class_and_facts(error: BlobfeedError, folder: Path) -> str:
+def _class_and_facts(error: Exception, folder: Path) -> str:
     facts = {name: value for name, value in vars(error).items() if value not in ("", -1, ())}
     said = ", ".join(f"{name}={value}" for name, value in facts.items() if not name.startswith("_"))
     return f"{type(error).__name__}({said.replace(str(folder), '…')})"
 
 
-def _words(error: BlobfeedError, folder: Path) -> str:
+def _words(error: Exception, folder: Path) -> str:
     """The message in one line. What a library says, in words of its version, stands as the class of its exception."""
     message = str(error)
     assert len(message) < _LONGEST, f"more than one screen: {message}"

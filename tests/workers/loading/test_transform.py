@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SampleShapeError, SampleTooLargeError
+from blobfeed.workers.base.errors import SampleShapeError, SampleTooLargeError
 from blobfeed.workers.base.parameters import Transform
 from blobfeed.workers.base.specs import ArraySpec, RaggedRows
 from blobfeed.workers.loading import transform
@@ -187,35 +187,9 @@ def test_a_crop_makes_images_of_varying_size_equal() -> None:
     sample = image(3, 50, 77)
     crop_mirror.put(sample, rows, 0, np.random.default_rng(3))
     np.testing.assert_array_equal(rows[0], transformed(crop_mirror, sample, 3))
-    with pytest.raises(SampleShapeError, match="smaller than crop_size 50: give the source shorter_side: 50, which"):
+    with pytest.raises(SampleShapeError):
         crop_mirror.put(image(3, 49, 77), rows, 0, np.random.default_rng(3))
     assert CropMirror(Transform(mirror=True), train=True).output_spec(spec) == spec
-
-
-@pytest.mark.parametrize(
-    ("options", "shape", "message"),
-    [
-        (
-            Transform(crop_size=33),
-            (3, 32, 64),
-            r"crop_size is 33: expected at most the size of the image, \(3, 32, 64\) uint8",
-        ),
-        (Transform(crop_size=8), (32, 64), r"need images of shape \(channels, height, width\), .* \(32, 64\) uint8"),
-        (Transform(force_gray=True), (4, 8, 8), r"force_gray needs images of 1 or 3 channels, .* \(4, 8, 8\) uint8"),
-        (Transform(force_color=True), (2, 8, 8), "force_color needs images of 1 or 3 channels"),
-        (
-            Transform(mirror=True),
-            (40, 48, 3),
-            r"seem to come last: bring them to the front, to \(3, 40, 48\), in decode",
-        ),
-        (Transform(crop_size=32), (40, 48, 1), r"seem to come last"),
-    ],
-)
-def test_images_that_do_not_suit_the_options_are_an_error(
-    options: Transform, shape: tuple[int, ...], message: str
-) -> None:
-    with pytest.raises(ParameterError, match=message):
-        CropMirror(options, train=True).output_spec(ArraySpec(shape, np.dtype("uint8")))
 
 
 @pytest.mark.parametrize(

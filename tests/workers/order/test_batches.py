@@ -152,15 +152,6 @@ def test_a_start_behind_the_last_epoch_leaves_nothing() -> None:
         assert batches(10, 5, mode, epochs=2, start=20).total == 0
 
 
-def test_too_few_samples_for_a_full_round_are_named() -> None:
-    with pytest.raises(ParameterError, match=r"'drop'.*samples=30, batch_size=16, world_size=2.*32 samples.*'wrap'"):
-        batches(30, 16, "drop", world_size=2)
-    with pytest.raises(ParameterError, match=r"'partial'.*an epoch has 1 samples for 2 ranks.*samples=33.*'drop'"):
-        batches(33, 16, "partial", world_size=2)
-    with pytest.raises(ParameterError, match=r"'partial'.*from position 31 on has 1 samples for 2 ranks"):
-        batches(32, 16, "partial", world_size=2, start=31)
-
-
 @given(st.integers(0, 2**70), st.integers(0, 10**12))
 def test_rand_skip_is_below_its_bound(seed: int, rand_skip: int) -> None:
     skipped = rand_skip_of(seed, rand_skip)

@@ -7,7 +7,6 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.order import epoch_order
 from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder, Permutation, keyed_permutation
 from blobfeed.workers.order.make_order import Shuffle, make_order
@@ -112,12 +111,3 @@ def test_a_source_without_chunks_can_be_shuffled_by_chunk_too() -> None:
 
 def test_only_chunked_orders_have_windows() -> None:
     assert [_order(100, shuffle).window_at(99) for shuffle in (False, True, "chunk")] == [None, None, 4]
-
-
-def test_impossible_sizes_are_named() -> None:
-    with pytest.raises(ParameterError, match="the number of samples is 0"):
-        make_order(0, shuffle=True, seed=0)
-    with pytest.raises(ParameterError, match="chunk_samples is -2: expected at least 1"):
-        make_order(10, shuffle="chunk", seed=0, chunk_samples=-2)
-    with pytest.raises(ParameterError, match="window_chunks is 0: expected at least 1"):
-        make_order(10, shuffle="chunk", seed=0, chunk_samples=2, window_chunks=0)
