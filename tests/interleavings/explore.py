@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from .small_feed import Wrong
 from .variants import Variant
-from .world import Event, World, Wrong, is_fault
+from .world import Event, World, is_fault
 
 
 @dataclass(frozen=True)

@@ -10,22 +10,15 @@ A slot's row is None while somebody writes it, else (group, row, times postproce
 from __future__ import annotations
 
 import pickle
-import sys
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
-from blobfeed.workers.base.specs import IndexArray
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.scheduling.assembly import Assembly, Death, Reception
+from blobfeed.workers.scheduling.assembly import Assembly, Death
 from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Evidence, Task
 from blobfeed.workers.transport.messages import (
     Announce,
@@ -35,7 +28,6 @@ from blobfeed.workers.transport.messages import (
     Draw,
     Drawn,
     End,
-    Failure,
     Fill,
     GoOn,
     Postprocess,
@@ -44,156 +36,15 @@ from blobfeed.workers.transport.messages import (
     Run,
     Stop,
 )
-from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
+from blobfeed.workers.transport.status_board import Activity, LoaderState
 
-import blobfeed
-
+from .small_feed import DrawsFile, Link, NothingYet, SmallFeed, Wrong, require
+from .tracer import Tracer, quietly
 from .variants import SHARD_ROWS, SLOTS, Variant
 
 LOADERS = 2
 Event = tuple[Any, ...]
 Cell = tuple[int, int, int] | None
-
-
-class Wrong(AssertionError):
-    """Something that must never be."""
-
-
-def _require(holds: object, what: str) -> None:
-    if not holds:
-        raise Wrong(what)
-
-
-class Link:
-    """A ZeroMQ socket pair and the memory that its receiver keeps a frame in, as the feed uses them."""
-
-    def __init__(self) -> None:
-        self.frames: list[Any] = []
-        self.kept: Any = None
-
-    def send(self, frame: object) -> None:
-        self.frames.append(frame)
-
-    def frame(self) -> Any:
-        """Take the next frame, in one step: `links.Receiver` does it within C."""
-        if self.kept is None and self.frames:
-            self.kept = self.frames.pop(0)
-        return self.kept
-
-    def discard(self) -> None:
-        self.kept = None
-
-
-class _Plain:
-    """A seal that is none: hostile frames are dropped before anything here could see them."""
-
-    dropped = 0
-
-    def seal(self, message: object) -> object:
-        return message
-
-    def open(self, frame: object) -> object:
-        return frame
-
-
-class _NoTime:
-    def poll(self, _timeout: int) -> list[tuple[int, int]]:
-        return []
-
-
-class _NoLogs:
-    def receive(self) -> None:
-        return
-
-    def take(self, number: int, text: str) -> BaseException:
-        raise AssertionError(f"no loader of the model has sent exception {number}: {text}")
-
-
-class _Assembler:
-    handle = -1
-
-
-@dataclass
-class _Ring:
-    slots: int = SLOTS
-
-
-class _Board:
-    """Keeps nothing: what the feed writes there are times, and no state may differ by these."""
-
-    def count(self, _which: Count) -> int:
-        return 0
-
-    def set_count(self, _which: Count, _value: int) -> None:
-        return
-
-    def add(self, _which: Count, _value: int = 1) -> None:
-        return
-
-
-@dataclass
-class _Shared:
-    ring: _Ring = field(default_factory=_Ring)
-    board: _Board = field(default_factory=_Board)
-    errors: int = -2
-
-
-class DrawsFile:
-    """The shared file of drawn epochs, by the offset of each number; what was given back is gone."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[int, int] = {}
-
-    def read(self, offset: int, count: int, _kind: type[np.int64] = np.int64) -> IndexArray:
-        places = range(offset, offset + 8 * count, 8)
-        _require(all(place in self.numbers for place in places), f"draws at {offset} are read, and are not there")
-        return np.array([self.numbers[place] for place in places], np.int64)
-
-    def write(self, offset: int, numbers: Sequence[int]) -> None:
-        places = range(offset, offset + 8 * len(numbers), 8)
-        written = dict(zip(places, numbers, strict=True))
-        same = all(self.numbers.get(place, number) == number for place, number in written.items())
-        _require(same, f"draws at {offset} are written over")
-        self.numbers |= written
-
-    def free(self, offset: int, size: int) -> None:
-        for place in range(offset, offset + size, 8):
-            del self.numbers[place]
-
-
-class SmallFeed(ProcessFeed):
-    """The real one without processes: every wait ends at once."""
-
-    def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
-        fields: dict[str, Any] = {
-            "_plan": plan,
-            "_reception": Reception(),
-            "_releasing": deque(),
-            "_waiting": nullcontext(),
-            "_failure": None,
-            "_sealer": _Plain(),
-            "_opener": _Plain(),
-            "_receiver": batches,
-            "_release_link": releases,
-            "_poller": _NoTime(),
-            "_inbox": _NoLogs(),
-            "_next_look_at_logs": float("inf"),
-            "_has_begun": True,
-            "_reported_ns": 0,
-            "_assembler": _Assembler(),
-            "shared": _Shared(),
-        }
-        self.__dict__.update(fields)
-
-    def _explain(self, failure: Failure | End) -> BlobfeedError:
-        return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)
-
-    def _stalled(self, _timeout_s: float) -> BlobfeedError:
-        return _NothingYet()
-
-
-class _NothingYet(PipelineStalled):
-    """Nothing has come: asked again later."""
 
 
 @dataclass
@@ -336,7 +187,7 @@ class World:
     def _assign(self) -> None:
         for order in self.assembly.assignments(0.0):
             loader = self.loaders[order.loader]
-            _require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
+            require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
             loader.inbox.append(order)
 
     def _start_missing(self) -> None:
@@ -397,25 +248,25 @@ class World:
         if order.loader != number or order.number <= loader.last:
             return
         loader.last, loader.current = order.number, order
-        _require(
+        require(
             any(order.task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
             f"loader {number} works on task {order.task.task}, which is not assigned to it",
         )
         if isinstance(task := order.task, Draw):
             return
-        _require(task.slot not in self.assembly.ledger._announced.values(), "a slot that the trainer has is written to")
+        require(task.slot not in self.assembly.ledger._announced.values(), "a slot that the trainer has is written to")
         if not isinstance(task, Fill):
             group = next(held.group for held in self.assembly.ledger.assigned(number) if held.id == task.task)
             cells = self.slots[task.slot][: sum(task.batches)]
             whole = [(group, row, 0) for row in range(len(cells))]
-            _require(cells == whole, f"postprocessing of group {group}: {cells}")
+            require(cells == whole, f"postprocessing of group {group}: {cells}")
         for row in _rows(order):
             self.slots[task.slot][row] = None
         writers = [(other.current.task.slot, _rows(other.current)) for other in self.loaders.values()
                    if other.current and not other.death and not isinstance(other.current.task, Draw)]  # fmt: skip
         for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
             both = slot == other_slot and set(rows) & set(other_rows)
-            _require(not both, f"two loaders write the same rows of slot {slot}")
+            require(not both, f"two loaders write the same rows of slot {slot}")
 
     def _finish(self, number: int) -> None:
         loader = self.loaders[number]
@@ -445,7 +296,7 @@ class World:
             if self.variant.drawn:
                 for run in task.runs:  # none for rows behind a short batch
                     read = tuple(self.file.read(run.offset, run.rows).tolist())
-                    _require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
+                    require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
         self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
 
     def _samples_of(self, run: Run) -> tuple[int, ...]:
@@ -492,7 +343,7 @@ class World:
     def _receive(self) -> None:
         try:
             self.opened = self.feed.next_announce()
-        except _NothingYet:
+        except NothingYet:
             return
         except PipelineStalled as problem:
             raise Wrong(f"the trainer holds {list(self.held)} and is told: {problem}") from problem
@@ -500,7 +351,7 @@ class World:
             ended = type(problem).__name__ == "EndOfData"
             if ended:
                 in_loop = _drawn_batches(self.variant) if self.variant.drawn else _STREAM_BATCHES
-                _require(len(self.delivered) == self.loops * len(in_loop), f"the end came behind {self.delivered}")
+                require(len(self.delivered) == self.loops * len(in_loop), f"the end came behind {self.delivered}")
             if ended and self.loops < self.variant.loops:
                 self.is_between_loops = True
                 return
@@ -510,14 +361,14 @@ class World:
         self._look(self.opened)
 
     def _go_on(self) -> None:
-        _require(self.feed.goes_on(), "the stream does not go on behind its end")
+        require(self.feed.goes_on(), "the stream does not go on behind its end")
         self.loops, self.is_between_loops = self.loops + 1, False
 
     def _check_failure(self, problem: BlobfeedError) -> None:
-        _require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
+        require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
         if self.variant.bad_group >= 0:
             before = [(group,) for group in range(self.variant.bad_group)]
-            _require(self.delivered == before, f"a bad batch ended the run after {self.delivered}")
+            require(self.delivered == before, f"a bad batch ended the run after {self.delivered}")
 
     def _accept(self) -> None:
         announce, self.opened = self.opened, None
@@ -527,20 +378,20 @@ class World:
         (run,) = announce.runs
         known = not (self.variant.stream or self.variant.drawn)
         what = (announce.group,) if known else (run.epoch, run.shard, run.position, run.rows)
-        _require(what not in self.delivered, f"{what} is delivered twice")
+        require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.drawn:
-            _require(
+            require(
                 self.delivered == _drawn_batches(self.variant)[: len(self.delivered)],
                 f"the sampler gave {self.delivered}",
             )
             samples = np.array(self._samples_of(run), np.int64)
-            _require(announce.indices == samples.tobytes(), f"other samples lie in {announce}")
+            require(announce.indices == samples.tobytes(), f"other samples lie in {announce}")
         elif self.variant.stream:
             everything = [(epoch, *batch) for epoch in range(self.loops) for batch in _STREAM_BATCHES]
-            _require(self.delivered == everything[: len(self.delivered)], f"the stream gave {self.delivered}")
+            require(self.delivered == everything[: len(self.delivered)], f"the stream gave {self.delivered}")
         else:
-            _require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
+            require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
 
     def _release(self, group: int) -> None:
         announce = self.held.pop(group)
@@ -559,16 +410,16 @@ class World:
         rows = announce.runs[0].rows
         cells = self.slots[announce.slot][:rows]
         wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
-        _require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
+        require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
 
     # ---- Ctrl-C
 
     def _interruptible(self, call: Event) -> list[int]:
         """Lines of the call before which something has changed, and -1 for its end, whose result is lost."""
         trial: World = pickle.loads(pickle.dumps(self))
-        tracer = _Tracer(trial.fingerprint)
+        tracer = Tracer(trial.fingerprint)
         with tracer:
-            _quietly(trial._call(call))
+            quietly(trial._call(call))
         return [*tracer.points, -1]
 
     def fingerprint(self) -> object:
@@ -578,8 +429,8 @@ class World:
         return counts, tuple(feed._releasing), repr(vars(feed._reception))
 
     def _call_interrupted(self, call: Event, point: int) -> None:
-        with _Tracer(lambda: None, point):
-            _quietly(self._call(call))
+        with Tracer(lambda: None, point):
+            quietly(self._call(call))
         if call[0] == "release" and call[1] in self.feed._releasing:
             del self.held[call[1]]  # the feed knows of it: nobody has to say it again
 
@@ -621,20 +472,20 @@ class World:
         working = [group.slot for group in ledger._working.values()]
         complete = [group.slot for _, group in ledger._complete]
         slots = sorted([*ledger._free, *working, *complete, *ledger._announced.values()])
-        _require(slots == list(range(SLOTS)), f"slots: {slots}")
+        require(slots == list(range(SLOTS)), f"slots: {slots}")
         tasks: dict[int, list[Task]] = {group: [] for group in ledger._working}
         draws = [task for task in _all_tasks(ledger) if task.draw is not None]
-        _require(len(draws) < 2, f"{len(draws)} epochs are being drawn")
+        require(len(draws) < 2, f"{len(draws)} epochs are being drawn")
         for task in _all_tasks(ledger):
             if task.draw is not None:
                 continue
-            _require(task.group in tasks, f"a task is open for group {task.group}, which is not being made")
+            require(task.group in tasks, f"a task is open for group {task.group}, which is not being made")
             tasks[task.group].append(task)
         for number, group in ledger._working.items():
             _check_group(number, group.open_rows, tasks[number])
         struck = sum(getattr(self.variant.faults, what) - self.left[what] for what in ("deaths", "hangs"))
         blamed = sum(task.deaths for of_group in (*tasks.values(), draws) for task in of_group)
-        _require(blamed <= struck, f"{struck} loaders have died, and tasks are blamed for {blamed} deaths")
+        require(blamed <= struck, f"{struck} loaders have died, and tasks are blamed for {blamed} deaths")
         for number, loader in self.loaders.items():
             if loader.ready and number in ledger.loaders:
                 self._check_loader(number, loader)
@@ -646,7 +497,7 @@ class World:
         have += [message.task for message in self.results.get(number, []) if isinstance(message, Done)]
         assigned = [task.id for task in self.assembly.ledger.assigned(number)]
         if loader.death is None:
-            _require(set(assigned) <= set(have), f"loader {number} should do {assigned}, and knows of {have}")
+            require(set(assigned) <= set(have), f"loader {number} should do {assigned}, and knows of {have}")
 
     # ---- to recognise a state
 
@@ -764,10 +615,10 @@ def _all_tasks(ledger: Any) -> Iterator[Task]:
 
 def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     rows = [row for task in tasks for row in range(task.first_row, task.first_row + task.rows)]
-    _require(len(set(rows)) == len(rows), f"rows of group {number} are in two tasks: {sorted(rows)}")
-    _require(len(rows) == open_rows, f"group {number} lacks {open_rows} rows, and the tasks have {sorted(rows)}")
+    require(len(set(rows)) == len(rows), f"rows of group {number} are in two tasks: {sorted(rows)}")
+    require(len(rows) == open_rows, f"group {number} lacks {open_rows} rows, and the tasks have {sorted(rows)}")
     hooks = sum(task.is_postprocess for task in tasks)
-    _require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
+    require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
 _STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 2), (1, 0, 1), (0, 2, 1)]
@@ -779,54 +630,3 @@ def _drawn_batches(variant: Variant) -> list[tuple[int, ...]]:
     lengths = [(epoch, len(samples)) for epoch, samples in enumerate(variant.drawn)]
     size = variant.rows
     return [(epoch, 0, first, min(size, rows - first)) for epoch, rows in lengths for first in range(0, rows, size)]
-
-
-def _quietly(call: Callable[[], None]) -> None:
-    try:
-        call()
-    except (KeyboardInterrupt, BlobfeedError):
-        return
-
-
-class _Tracer:
-    """Counts the lines that are run, but those of this file that stand for C; interrupts before line `stop_at`.
-
-    `points`: the first line with each new `fingerprint`: what an interrupt before any other would leave is the same.
-    """
-
-    _OURS = ("send",)
-    _TRACED = (str(Path(blobfeed.__file__).parent), str(Path(__file__).parent.parent))
-    """And no other code: the garbage collector may call some at any moment."""
-
-    def __init__(self, fingerprint: Callable[[], object], stop_at: int = -1) -> None:
-        self.points: list[int] = []
-        self._fingerprint = fingerprint
-        self._stop_at = stop_at
-        self._lines = 0
-        self._last = fingerprint()
-
-    def __enter__(self) -> _Tracer:
-        self._before = sys.gettrace()
-        sys.settrace(self._enter_frame)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
-
-    def _enter_frame(self, frame: FrameType, _event: str, _argument: object) -> Any:
-        code = frame.f_code
-        if not code.co_filename.startswith(self._TRACED) or (
-            code.co_filename == __file__ and code.co_name not in self._OURS
-        ):
-            return None
-        return self._line
-
-    def _line(self, _frame: FrameType, event: str, _argument: object) -> Any:
-        if event == "line":
-            self._lines += 1
-            if self._lines == self._stop_at:
-                raise KeyboardInterrupt
-            if self._stop_at < 0 and (now := self._fingerprint()) != self._last:
-                self._last = now
-                self.points.append(self._lines)
-        return self._line

@@ -1,0 +1,161 @@
+"""The real feed over links that are queues: every wait ends at once."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
+from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
+from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.scheduling.assembly import Reception
+from blobfeed.workers.transport.messages import End, Failure
+from blobfeed.workers.transport.status_board import Count
+
+from .variants import SLOTS
+
+
+class Wrong(AssertionError):
+    """Something that must never be."""
+
+
+def require(holds: object, what: str) -> None:
+    if not holds:
+        raise Wrong(what)
+
+
+class Link:
+    """A ZeroMQ socket pair and the memory that its receiver keeps a frame in, as the feed uses them."""
+
+    def __init__(self) -> None:
+        self.frames: list[Any] = []
+        self.kept: Any = None
+
+    def send(self, frame: object) -> None:
+        self.frames.append(frame)
+
+    def frame(self) -> Any:
+        """Take the next frame, in one step: `links.Receiver` does it within C."""
+        if self.kept is None and self.frames:
+            self.kept = self.frames.pop(0)
+        return self.kept
+
+    def discard(self) -> None:
+        self.kept = None
+
+
+class _Plain:
+    """A seal that is none: hostile frames are dropped before anything here could see them."""
+
+    dropped = 0
+
+    def seal(self, message: object) -> object:
+        return message
+
+    def open(self, frame: object) -> object:
+        return frame
+
+
+class _NoTime:
+    def poll(self, _timeout: int) -> list[tuple[int, int]]:
+        return []
+
+
+class _NoLogs:
+    def receive(self) -> None:
+        return
+
+    def take(self, number: int, text: str) -> BaseException:
+        raise AssertionError(f"no loader of the model has sent exception {number}: {text}")
+
+
+class _Assembler:
+    handle = -1
+
+
+@dataclass
+class _Ring:
+    slots: int = SLOTS
+
+
+class _Board:
+    """Keeps nothing: what the feed writes there are times, and no state may differ by these."""
+
+    def count(self, _which: Count) -> int:
+        return 0
+
+    def set_count(self, _which: Count, _value: int) -> None:
+        return
+
+    def add(self, _which: Count, _value: int = 1) -> None:
+        return
+
+
+@dataclass
+class _Shared:
+    ring: _Ring = field(default_factory=_Ring)
+    board: _Board = field(default_factory=_Board)
+    errors: int = -2
+
+
+class DrawsFile:
+    """The shared file of drawn epochs, by the offset of each number; what was given back is gone."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[int, int] = {}
+
+    def read(self, offset: int, count: int, _kind: type[np.int64] = np.int64) -> IndexArray:
+        places = range(offset, offset + 8 * count, 8)
+        require(all(place in self.numbers for place in places), f"draws at {offset} are read, and are not there")
+        return np.array([self.numbers[place] for place in places], np.int64)
+
+    def write(self, offset: int, numbers: Sequence[int]) -> None:
+        places = range(offset, offset + 8 * len(numbers), 8)
+        written = dict(zip(places, numbers, strict=True))
+        same = all(self.numbers.get(place, number) == number for place, number in written.items())
+        require(same, f"draws at {offset} are written over")
+        self.numbers |= written
+
+    def free(self, offset: int, size: int) -> None:
+        for place in range(offset, offset + size, 8):
+            del self.numbers[place]
+
+
+class SmallFeed(ProcessFeed):
+    """The real one without processes: every wait ends at once."""
+
+    def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
+        fields: dict[str, Any] = {
+            "_plan": plan,
+            "_reception": Reception(),
+            "_releasing": deque(),
+            "_waiting": nullcontext(),
+            "_failure": None,
+            "_sealer": _Plain(),
+            "_opener": _Plain(),
+            "_receiver": batches,
+            "_release_link": releases,
+            "_poller": _NoTime(),
+            "_inbox": _NoLogs(),
+            "_next_look_at_logs": float("inf"),
+            "_has_begun": True,
+            "_reported_ns": 0,
+            "_assembler": _Assembler(),
+            "shared": _Shared(),
+        }
+        self.__dict__.update(fields)
+
+    def _explain(self, failure: Failure | End) -> BlobfeedError:
+        return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)
+
+    def _stalled(self, _timeout_s: float) -> BlobfeedError:
+        return NothingYet()
+
+
+class NothingYet(PipelineStalled):
+    """Nothing has come: asked again later."""
