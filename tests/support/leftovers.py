@@ -70,11 +70,13 @@ def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[st
     terminal, come and go all the time, each under a new name.
     """
     end = time.monotonic() + deadline_s
+    begun = time.monotonic()
     found = left()
     is_late = False
     while found and not is_late:
         is_late = time.monotonic() >= end  # a last look follows, however late it is: one alone cannot tell
-        time.sleep(_POLL_S)
+        time.sleep(max(_POLL_S, min(time.monotonic() - begun, 10 * _POLL_S)))  # no longer at work than at rest
+        begun = time.monotonic()
         found = [each for each in left() if each in found or not each.startswith(f"{_SHARED_MEMORY}/")]
     return found
 
