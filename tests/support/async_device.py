@@ -303,7 +303,7 @@ class _NeverWaitedFor(_Event):
     def synchronize(self) -> None: ...
 
 
-if __name__ == "__main__":
+def main() -> None:
     mistake, page_lock = sys.argv[1:]
     # A stream that is used too early has to be the slower one.
     delays, work = ([_LASTING_S], [0.0]) if mistake in ("use_after", "synchronize") else ([0.0], [3 * _LASTING_S])

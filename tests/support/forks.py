@@ -49,6 +49,8 @@ for line in sys.stdin:
             ended = 0
         except SystemExit as error:
             ended = error.code if isinstance(error.code, int) else int(error.code is not None)
+            if isinstance(error.code, str):
+                print(error.code, file=sys.stderr)
         except BaseException as error:
             sys.excepthook(type(error), error.with_traceback(frames := traceback_of(error, program)), frames)
         finally:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from hypothesis import strategies as st
 pytest.importorskip("torch")
 
 from tests.support.async_device import deliver_batches
+from tests.support.forks import Forks, forks_with
 
 _DELAYS = st.lists(st.sampled_from([0.0, 0.0001, 0.001, 0.003]), min_size=1, max_size=6)
 _WAYS = st.sampled_from(["staging", "ring"])
@@ -34,9 +34,15 @@ def test_no_byte_is_wrong_in_25_000_batches(page_lock: str, buffers: int) -> Non
     assert deliver_batches(25_000, delays, delays, 0, buffers, page_lock) == []
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with forks_with("tests.support.async_device") as forks:
+        yield forks
+
+
 @pytest.mark.parametrize("page_lock", ["staging", "ring"])
 @pytest.mark.parametrize("mistake", ["send_after", "use_after", "synchronize", "close"])
-def test_a_step_that_is_left_out_is_found(mistake: str, page_lock: str) -> None:
-    command = [sys.executable, "-P", "-m", "tests.support.async_device", mistake, page_lock]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == -signal.SIGSEGV or "a batch of" in done.stderr, done.stderr
+def test_a_step_that_is_left_out_is_found(forks: Forks, tmp_path: Path, mistake: str, page_lock: str) -> None:
+    (tmp_path / "device.py").write_text("from tests.support.async_device import main; main()")
+    ended, _, errors = forks.run(tmp_path, tmp_path / "device.py", mistake, page_lock)
+    assert ended == -signal.SIGSEGV or "a batch of" in errors, errors

@@ -12,7 +12,7 @@ from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
 from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.errors import InexactValueError, ParameterError
+from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
@@ -168,40 +168,6 @@ def test_a_view_of_the_last_batch_is_given_back_at_close(feeding: Any) -> None:
     feed.delivery.close()
     feed.delivery.close()
     assert feed.pipeline.take().rows == 4
-
-
-@pytest.mark.parametrize("delivery", ["copy", "view"])
-def test_ctrl_c_within_a_delivery_leaves_the_batch_for_the_next_one(
-    feeding: Any, delivery: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed, blobs = feeding(dtype="float32", delivery=delivery), [_TorchBlob(), _TorchBlob()]
-    np.testing.assert_array_equal(feed.next(blobs)[1], np.arange(4))
-
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(feed.tops[1], "put", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            feed.next(blobs)
-    np.testing.assert_array_equal(feed.next(blobs)[1], np.arange(4, 8))
-
-
-@pytest.mark.parametrize("delivery", ["copy", "view"])
-def test_a_batch_that_can_never_be_delivered_is_told_of_once(
-    feeding: Any, delivery: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    feed, blobs = feeding(dtype="float32", delivery=delivery), [_TorchBlob(), _TorchBlob()]
-    feed.next(blobs)
-
-    def refused(*_: object) -> None:
-        raise InexactValueError("too large")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(feed.tops[1], "put", refused)
-        with pytest.raises(InexactValueError):
-            feed.next(blobs)
-    np.testing.assert_array_equal(feed.next(blobs)[1], np.arange(8, 12))
 
 
 # ---- shapes that change, through the whole pipeline

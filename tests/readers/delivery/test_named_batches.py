@@ -92,15 +92,6 @@ def test_a_loop_that_keeps_nothing_uses_the_same_device_memory_again(source: dic
     assert len(set(full)) < len(full) / 2
 
 
-def test_scale_and_mean_are_applied_there(source: dict[str, Any], device: str) -> None:
-    transform = {"scale": 0.5, "mean_value": [3]}
-    with BatchReader(source, **SETTINGS, device=device, transform=transform) as reader:
-        batch = next(iter(reader))
-    np.testing.assert_allclose(
-        batch["data"].cpu().numpy(), np.subtract(images(SAMPLES)[batch.indices], 3, dtype=np.float32) / 2
-    )
-
-
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
 def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -> None:
     def numbers(shard: int, shards: int) -> Iterator[tuple[AnyArray, int]]:

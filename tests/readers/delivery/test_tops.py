@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -170,22 +169,7 @@ def test_mean_and_scale_leave_the_padding_as_it_is() -> None:
     assert data.dtype == np.float32
 
 
-def test_integers_of_varying_samples_are_checked_too() -> None:
-    batch = _batch([np.full((3, 2, 2), 2**24 + 1)])
-    with pytest.raises(InexactValueError, match="top 'data'"):
-        _put(_tops(dtype="int64")[0], batch)
-
-
-def test_floats_of_varying_samples_are_checked_too() -> None:
-    batch = _batch([np.full((3, 2, 2), -1e300)])
-    with pytest.raises(InexactValueError, match=r"top 'data' got the float64 value -1e\+300"):
-        _put(_tops(dtype="float64")[0], batch)
-
-
-def test_a_mean_file_is_read_from_the_base_directory(tmp_path: Path) -> None:
-    mean = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
-    np.save(tmp_path / "mean.npy", mean)
-    specs = {"data": ArraySpec((3, 2, 2), np.dtype("uint8"))}
-    (top,) = make_tops(specs, _parameters(transform={"mean_file": "mean.npy"}), tmp_path)
-    rows: Any = np.full((2, 3, 2, 2), 50, np.uint8)
-    np.testing.assert_array_equal(_put(top, _made({"data": rows}, 2)), 50 - np.array([mean] * 2))
+@pytest.mark.parametrize("value", [np.int64(2**24 + 1), np.float64(-1e300)])
+def test_values_of_varying_samples_are_checked_too(value: np.generic) -> None:
+    with pytest.raises(InexactValueError):
+        _put(_tops(dtype=str(value.dtype))[0], _batch([np.full((3, 2, 2), value)]))
