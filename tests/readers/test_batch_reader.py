@@ -34,13 +34,12 @@ from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, Pip
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.stream import StreamSource
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support import leftovers
-from tests.support.reader_data import IMAGE, images, records, write_hdf5
+from tests.support.reader_data import images, records, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
 SAMPLES = 10
@@ -131,7 +130,7 @@ def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: d
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]
         second = [batch for batch, _ in zip(reader, range(2), strict=False)]
-        with pytest.raises(TypeError, match="without 'epochs' is endless"):
+        with pytest.raises(TypeError):
             len(reader)
     # zip asks for one batch more than it returns before it sees that the range has ended.
     assert [batch.number for batch in first + second] == [*range(7), 8, 9]
@@ -176,19 +175,18 @@ def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
         next(older)
         newer = iter(reader)
         next(newer)
-        with pytest.raises(PipelineClosed, match="another loop over the same reader has begun"):
+        with pytest.raises(PipelineClosed):
             next(older)
         assert len(list(newer)) == len(reader) - 1
 
 
-@pytest.mark.parametrize("state", [None, "x", {}])
-@pytest.mark.parametrize("last_batch", ["wrap", "drop"])
 @pytest.mark.parametrize("streams", [False, True])
-def test_what_is_no_state_is_said(source: dict[str, Any], state: Any, last_batch: str, streams: bool) -> None:
+def test_what_is_no_state_is_refused_and_changes_nothing(source: dict[str, Any], streams: bool) -> None:
     given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
-    with read(given, epochs=1, last_batch=last_batch) as reader:
-        with pytest.raises(ParameterError, match=f"this is no state of such a pipeline: {state!r}; expected the names"):
-            reader.load_state_dict(state)
+    with read(given, epochs=1) as reader:
+        for state in (None, "x", {}):
+            with pytest.raises(ParameterError):
+                reader.load_state_dict(state)  # type: ignore[arg-type]
         assert len(list(reader)) > 1
 
 
@@ -215,7 +213,7 @@ def test_threads_may_take_turns_but_not_ask_at_the_same_time(
         first = other.submit(next, batches)
         assert begun.wait(DEADLINE_S)
         try:
-            with pytest.raises(ConcurrentUseError, match="two threads ask one reader for a batch at the same time"):
+            with pytest.raises(ConcurrentUseError):
                 next(batches)
         finally:
             goes_on.set()
@@ -286,24 +284,6 @@ def test_scale_and_mean_are_applied_and_make_float32(copying: bool, scale: Any) 
     np.testing.assert_array_equal(batch["data"], expected)
 
 
-def test_a_crop_may_be_higher_than_wide(tmp_path: Path) -> None:
-    pixels = np.arange(2 * 3 * 6 * 5, dtype=np.uint8).reshape(2, 3, 6, 5)
-    given: dict[str, Any] = {"batch_size": 2, "train": False, "transform": {"crop_size": [4, 1]}}
-    with read({"arrays": {"data": pixels}}, **given) as reader:
-        np.testing.assert_array_equal(next(iter(reader))["data"], pixels[:, :, 1:5, 2:3])
-
-
-@pytest.mark.parametrize("copying", [True, False])
-def test_a_device_gives_torch_tensors(source: dict[str, Any], copying: bool) -> None:
-    torch = pytest.importorskip("torch")
-    with read(source, epochs=1, last_batch="drop", device="cpu", copy=copying) as reader:
-        for batch in reader:
-            assert isinstance(batch["data"], torch.Tensor)
-            assert batch["data"].shape == (4, *IMAGE)
-            assert batch["label"].dtype == torch.int64
-            assert batch["label"].tolist() == batch.indices.tolist()
-
-
 @pytest.mark.parametrize(
     ("num_loaders", "lengths"), [(0, (5, 6, 7)), (0, (3, 0, 9)), (0, (4,)), (1, (3, 0, 9))], ids=str
 )
@@ -346,7 +326,7 @@ def _noted(batch: NamedBatch, seen: set[int]) -> Iterator[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("shards", [0, 1, 3])
-@pytest.mark.parametrize("last_batch", ["wrap", "partial"])
+@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
 def test_after_a_state_of_a_loops_last_batch_the_first_loop_is_the_next_one(
     source: dict[str, Any], shards: int, last_batch: str
 ) -> None:
@@ -379,8 +359,9 @@ def test_a_stream_is_not_asked_for_epochs_behind_its_loop(last_batch: str, num_l
     stream = StreamSource(numbers, shards=1, names=("label",))
     with read(stream, epochs=1, last_batch=last_batch, num_loaders=num_loaders) as reader:
         assert all_labels(list(reader)) == [*range(8)]
-        with pytest.raises(SampleError, match="epoch 1 has not been recorded"):
+        with pytest.raises(SampleError) as caught:
             next(iter(reader))
+        assert isinstance(caught.value.__cause__, FileNotFoundError)
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -389,7 +370,7 @@ def test_a_reader_is_not_copied_and_goes_on(source: dict[str, Any], copied: Any,
     with read(source, num_loaders=num_loaders, epochs=1, last_batch="partial") as reader:
         loop = iter(reader)
         found = [next(loop)]
-        with pytest.raises(TypeError, match="copied or pickled"):
+        with pytest.raises(TypeError):
             copied(reader)
         gc.collect()
         found += loop
@@ -434,33 +415,6 @@ def test_a_reader_is_always_true_and_so_is_its_loop(source: dict[str, Any]) -> N
 # ---- hooks and sources
 
 
-def test_decode_and_postprocess_run_in_the_loaders(source: dict[str, Any]) -> None:
-    offset = 1000
-
-    def decode(sample: Sample, rng: np.random.Generator) -> tuple[AnyArray, float]:
-        return sample["data"].sum(keepdims=True)[0, 0] * 0 + sample.index, float(rng.random())
-
-    def postprocess(batch: Mapping[str, AnyArray]) -> None:
-        np.add(batch["data"], offset, out=batch["data"])
-
-    draws = []
-    for loaders in (1, 2):
-        with read(
-            source, decode=decode, postprocess=postprocess, epochs=1, shuffle=True, num_loaders=loaders
-        ) as reader:
-            batches = list(reader)
-        assert all((batch["data"][:, 0] == batch.indices + offset).all() for batch in batches)
-        draws.append(np.concatenate([batch["label"] for batch in batches]))
-    np.testing.assert_array_equal(draws[0], draws[1])
-
-
-def test_a_source_object_can_be_read(source: dict[str, Any], tmp_path: Path) -> None:
-    opened = open_source(source, tops=None, base_dir=tmp_path)
-    with read(opened, epochs=1, last_batch="partial") as reader:
-        assert reader.samples == SAMPLES
-        assert all_labels(list(reader)) == list(range(SAMPLES))
-
-
 def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: Path) -> None:
     def decode(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
         if sample.epoch == 0 and sample.index == 205:
@@ -469,8 +423,9 @@ def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: 
 
     source = write_hdf5(tmp_path / "many.h5", 300)
     with read(source, decode=decode, epochs=1, last_batch="partial", num_loaders=1) as reader:
-        with pytest.raises(SampleError, match="sample 205 of epoch 0") as raised:
+        with pytest.raises(SampleError) as raised:
             list(reader)
+        assert raised.value.index == 205
         assert isinstance(raised.value.__cause__, OSError)
         assert {batch.epoch for batch in reader} == {1}
 
@@ -491,13 +446,6 @@ def test_what_the_block_raises_goes_on_though_closing_fails_too(
     with pytest.raises(ZeroDivisionError) as caught, reader:
         raise ZeroDivisionError
     assert caught.value.__notes__ == ["closing the BatchReader raised OSError: the device has gone"]
-
-
-def test_counts_are_there_during_and_after(source: dict[str, Any]) -> None:
-    with read(source, epochs=1, num_loaders=2) as reader:
-        list(reader)
-        assert reader.statistics().loaders == 2
-    assert reader.statistics().batches == len(reader)
 
 
 def fail_at_five(sample: Sample, rng: np.random.Generator) -> Sample:
@@ -551,14 +499,6 @@ def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
 # ---- bad arguments
 
 
-def test_text_is_read_without_torch(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "names.h5", "w") as file:
-        file["name"] = np.array([b"one", b"three"])
-    source = {"hdf5": {"path": str(tmp_path / "names.h5")}}
-    with read(source, tops=["name"], epochs=1, last_batch="partial") as reader:
-        assert [batch["name"].tolist() for batch in reader] == [[b"one", b"three"]]
-
-
 def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any]) -> None:
     with read(source, epochs=1) as reader:
         assert repr(reader) == (
@@ -569,7 +509,7 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
         again = type(batch)(OrderedDict(batch.items()))  # as Lightning's move_data_to_device does it
         assert repr(again) == "NamedBatch(rows=4, {data: (4, 2, 3, 4) float32, label: (4,) int64})"
         assert (again.number, again.epoch, again.position) == (-1, -1, -1)
-        with pytest.raises(AttributeError, match="does not know their samples"):
+        with pytest.raises(AttributeError):
             print(again.indices)
         assert repr(reader.statistics()).startswith("Statistics(batches=3, ")
         counted = reader.statistics()

@@ -53,15 +53,6 @@ def test_a_batch_without_any_row_is_delivered_too() -> None:
     assert shapes == [((count, 5), (count,)) for count in COUNTS]
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_loaders() -> None:
-    runs = []
-    for num_loaders in (1, 3):
-        given = {**GIVEN, "num_loaders": num_loaders}
-        with BatchReader(SOURCE, decode=decode, shuffle=True, max_shapes={"boxes": [6, 5]}, **given) as reader:
-            runs.append([(batch["boxes"].tobytes(), batch["boxes_samples"].tobytes()) for batch in reader])
-    assert runs[0] == runs[1]
-
-
 def test_a_layers_tops_follow_with_and_without_the_owners() -> None:
     class Boxes(MultiProcessInputLayer):
         def decode(self, sample: Any, rng: Any) -> object:

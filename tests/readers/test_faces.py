@@ -37,6 +37,11 @@ class Tensors(Face):
         pytest.importorskip("torch")
         return BatchReader(source, device="cpu", **settings)
 
+    def loop(self) -> Iterator[tuple[Any, Any]]:
+        for data, label in super().loop():
+            assert {str(type(each)) for each in (data, label)} == {"<class 'torch.Tensor'>"}
+            yield data, label
+
 
 class Fetched(Face):
     def make(self, source: dict[str, Any], **settings: Any) -> Any:

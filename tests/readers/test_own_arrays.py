@@ -56,13 +56,6 @@ def test_rows_are_read_straight_into_an_array_of_their_type(tmp_path: Path, monk
     assert [np.shares_memory(rows, own["data"]) for rows in read_into[-3:]] == [True] * 3
 
 
-def test_mean_and_scale_are_applied_on_the_way(source: dict[str, Any]) -> None:
-    own = arrays()
-    with read(source, transform={"scale": 0.5, "mean_value": [2]}) as reader:
-        batch = next(iter(reader.into(own)))
-    np.testing.assert_array_equal(own["data"], (images(SAMPLES)[batch.indices] - 2) / 2)
-
-
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_tensors_are_filled_too(source: dict[str, Any], device: str) -> None:
     torch = pytest.importorskip("torch")

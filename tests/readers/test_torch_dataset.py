@@ -10,17 +10,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
-from blobfeed.workers.base.errors import ParameterError, PipelineClosed  # noqa: E402
+from blobfeed.workers.base.errors import PipelineClosed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}
-
-
-@pytest.mark.parametrize("batch_size", [1, 2])
-def test_a_dataloader_that_would_stack_whole_batches_is_refused(source: dict[str, Any], batch_size: int) -> None:
-    with TorchDataset(source, **SETTINGS) as feed, pytest.raises(ParameterError, match="batch_size=None"):
-        next(iter(DataLoader(feed, batch_size=batch_size)))
 
 
 class Asking(IterableDataset[str]):

@@ -1,0 +1,221 @@
+"""Parameters and sources that readers refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import h5py  # type: ignore[import-untyped]
+import numpy as np
+import pytest
+from blobfeed.workers.base.hooks import Sample
+
+from blobfeed import BatchReader, StreamSource
+from tests.support.catalogue import Scenario
+from tests.support.pictures import encoded, picture
+from tests.support.reader_data import write_hdf5
+
+SAMPLES = 10
+ARRAYS = {"arrays": {"data": np.zeros((8, 3, 4), np.uint8), "label": np.arange(8)}}
+IMAGES = {"arrays": {"data": np.zeros((2, 3, 6, 5))}}
+TRAIN = {"hdf5": {"path": "train.h5"}}
+
+
+def _files(folder: Path) -> None:
+    write_hdf5(folder / "train.h5", SAMPLES)
+    with h5py.File(folder / "unequal.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((8, 3)), np.arange(7)
+    with h5py.File(folder / "names.h5", "w") as file:
+        file["name"] = np.array([b"one", b"three"])
+    (folder / "pictures").mkdir(exist_ok=True)
+    (folder / "pictures" / "a.png").write_bytes(encoded(picture(6, 8), ".png"))
+    (folder / "pictures.txt").write_text("pictures/a.png 1\n")
+    (folder / "empty").mkdir(exist_ok=True)
+    (folder / "empty.npy").touch()
+
+
+def read(source: Any = TRAIN, **parameters: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        _files(folder)
+        return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, "epochs": 1, "base_dir": folder, **parameters})
+
+    return scenario
+
+
+def asked(ask: Callable[[BatchReader], object], source: Any = TRAIN, **parameters: Any) -> Scenario:
+    """A question that an open reader refuses."""
+
+    def scenario(folder: Path) -> None:
+        with read(source, **parameters)(folder) as reader:
+            ask(reader)
+
+    return scenario
+
+
+def fetch(**parameters: Any) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        pytest.importorskip("torch")
+        from blobfeed.readers.async_reader import AsyncReader
+
+        with h5py.File(folder / "train.h5", "w") as file:
+            file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
+        return AsyncReader({"hdf5_path": str(folder / "train.h5"), **parameters})
+
+    return scenario
+
+
+def h5(**parameters: Any) -> Scenario:
+    """An archive of three samples with a number and a name."""
+
+    def scenario(folder: Path) -> Any:
+        pytest.importorskip("torch")
+        from blobfeed.readers.h5_dataset import H5Dataset
+
+        with h5py.File(folder / "archive.h5", "w") as file:
+            for number in range(3):
+                file[f"run_{number}"] = np.zeros((2, 3), np.float32)
+                file[f"run_{number}"].attrs.update({"number": number, "name": f"run {number}"})
+            file["run_2"].attrs["name"] = np.bytes_("ü".encode("latin1"))
+        return H5Dataset(**{"h5_paths": "archive.h5", "base_dir": folder, **parameters})
+
+    return scenario
+
+
+class Locked:
+    """A hook with something that no process can be sent."""
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+
+    def __call__(self, data: Any) -> None: ...
+
+
+def needs_no_generator(sample: Sample) -> Sample:
+    return sample
+
+
+def in_order(epoch: int, samples: int, rng: np.random.Generator) -> range:
+    return range(samples)
+
+
+def grows(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
+    return {**sample, "data": np.zeros((1 + int(sample["label"]), 4), np.uint8)}
+
+
+READERS = {
+    "no batch": read(batch_size=0),
+    "a misspelt parameter": read(batch_sise=2),
+    "a longer name": read(decoder=max),
+    "an unknown parameter": read(xyz=1),
+    "a singular": read(epoch=1),
+    "an unknown way to end": read(last_batch="keep"),
+    "a batch larger than an epoch": read(last_batch="drop", batch_size=11),
+    "no epoch": read(epochs=0),
+    "a rank beyond its world": read(rank=2, world_size=2),
+    "an unknown device": read(device="gpu"),
+    "a number for a hook": read(decode=3),
+    "a word for a hook": read(postprocess="f"),
+    "a hook without a generator": read(ARRAYS, decode=needs_no_generator),
+    "an unknown top": read(tops=["data", "labels"]),
+    "a source and a mix": read(mix=[{}]),
+    "a start of layers": read(start="at_setup"),
+    "copy and no copy": read(delivery="copy", copy=False),
+    "view and copy": read(delivery="view", copy=True),
+    "no source": read(None),
+    "a number for a source": read(3),
+    "a list of pictures for a source": read(["cats/0.jpg", "cats/1.jpg"]),
+    "a source of no kind": read({}),
+    "a source of an unknown kind": read({"hdf6": {}}),
+    "a source without its options": read({"hdf5": {}}),
+    "an option beside its kind": read({"hdf5": "x.h5", "limit": 5}),
+    "options beside their kind": read({"hdf5": Path("x.h5"), "tops": 1, "limit": 2}),
+    "a folder of pictures": read("pictures"),
+    "a list of pictures": read("pictures.txt"),
+    "a glob without a match": read("*.hdf"),
+    "a glob in an empty folder": read("empty/*.h5"),
+    "unequal lengths": read("unequal.h5"),
+    "a type that torch has not": read("names.h5", tops=["name"], device="cpu"),
+    "a fraction": read(ARRAYS, transform={"scale": "1/255"}),
+    "a fraction of nothing": read(ARRAYS, transform={"scale": "1/0"}),
+    "two scales for three channels": read(IMAGES, transform={"scale": [1, 2]}),
+    "no scales": read(IMAGES, transform={"scale": []}),
+    "a crop wider than a picture": read(IMAGES, transform={"crop_size": [2, 9]}),
+    "half a crop": read(IMAGES, transform={"crop_size": [2]}),
+    "a crop larger than a picture": read(IMAGES, transform={"crop_size": 7}),
+    "a crop larger than the first file": read(
+        {"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"crop_size": 7}
+    ),
+    "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
+    "a misspelt balance of a file": read(sampler={"balance": "lable"}),
+    "concatenate, a misspelt top": read(ARRAYS, concatenate="dat", max_rows=3),
+    "concatenate, a number for each sample": read(ARRAYS, concatenate="label", max_rows=3),
+    "concatenate, nothing": read(ARRAYS, concatenate=[], max_rows=3),
+    "concatenate, no rows": read(ARRAYS, concatenate="data", max_rows=0),
+    "a sampler over a mix": read(
+        None, mix=[{"arrays": {"data": np.zeros((n, 2))}, "weight": 0.5} for n in (2, 98)], sampler={"draws": 100}
+    ),
+    "a sampler over a stream": read(StreamSource([1] * 9), sampler=in_order),
+    "more rows than max_rows": read(ARRAYS, batch_size=1, decode=grows, max_rows=3, concatenate=["data"]),
+    "larger than max_shapes": read(ARRAYS, batch_size=1, decode=grows, max_shapes={"data": (3, 4)}),
+}
+ARCHIVES: dict[str, dict[str, Any]] = {
+    "absent": {"h5_paths": "none.h5"},
+    "a glob without a match": {"h5_paths": "*.hdf"},
+    "a misspelt label": {"labels": ["nmae"]},
+    "an unknown group": {"groups": "tests"},
+    "no samples": {"limit": 0},
+    "a number for a hook": {"transform": 3},
+    "a label called data": {"labels": ["data"]},
+    "a data set called labels": {"datasets": ["labels"], "labels": []},
+    "a misspelt parameter": {"index_cash": "x"},
+    "a label in latin1": {},
+}
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "and shuffle": {"sampler": in_order, "shuffle": True},
+    "and rand_skip": {"sampler": in_order, "rand_skip": 3},
+    "and batch_sampler": {"sampler": in_order, "batch_sampler": in_order},
+    "a number": {"sampler": 3},
+    "an iterator": {"sampler": iter([3])},
+    "a mapping for batches": {"batch_sampler": {"draws": 3}},
+    "no batches": {"batch_sampler": []},
+    "no samples": {"sampler": frozenset()},
+    "a misspelt way": {"sampler": {"weight": [1]}},
+    "no way": {"sampler": {}},
+    "two ways": {"sampler": {"weights": [1] * 8, "balance": "label"}},
+    "two weights": {"sampler": {"weights": [1, 2]}},
+    "weights in no file": {"sampler": {"weights": "none.npy"}},
+    "weights of an unknown user": {"sampler": {"weights": "~nobody-here/w.npy"}},
+    "weights in an empty file": {"sampler": {"weights": "empty.npy"}},
+    "indices in an empty file": {"sampler": {"indices": "empty.npy"}},
+    "an index beyond the samples": {"sampler": {"indices": [1, 8]}},
+    "fractions": {"sampler": [0.5]},
+    "an unknown field": {"sampler": {"balance": "class"}},
+    "a field of pictures": {"sampler": {"balance": "data"}},
+}
+FETCHED: dict[str, dict[str, Any]] = {
+    "absent": {"hdf5_path": "/none.h5"},
+    "no batch": {"batch_size": 0},
+    "two names for the batch size": {"batch_size": 2, "batchSize": 3},
+    "no jobs": {"njob": 0},
+    "a word for threads": {"nthread": "two"},
+    "dimensions at one place": {"num_dim": 4},
+    "a fifth dimension": {"h_dim": 5},
+    "a misspelt field": {"data_field": "date"},
+    "an unknown field": {"labels_field": "lab"},
+    "one field for both": {"data_field": "labels"},
+    "fields exchanged": {"data_field": "labels", "labels_field": "data"},
+    "a number for a hook": {"postprocess": 7},
+    "a hook that cannot be sent": {"postprocess": Locked()},
+    "a misspelt parameter": {"suffle": True},
+    "no path": {"hdf5_path": None},
+}
+
+
+SCENARIOS: dict[str, Scenario] = {
+    **READERS,
+    **{f"sampler, {name}": read(ARRAYS, **given) for name, given in SAMPLERS.items()},
+    **{f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()},
+    **{f"H5Dataset, {name}": h5(**given) for name, given in ARCHIVES.items()},
+}
