@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.source import Source
@@ -280,6 +281,12 @@ def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
         delivered = Delivered.copy_of(batch)
         pipeline.release(batch)
         yield delivered
+
+
+def the_assembler() -> psutil.Process:
+    """The only assembler that this process has started."""
+    (found,) = (child for child in psutil.Process().children() if "assembler_main" in " ".join(child.cmdline()))
+    return found
 
 
 def take_for_ever(pipeline: Pipeline) -> NoReturn:

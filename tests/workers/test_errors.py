@@ -34,7 +34,7 @@ from blobfeed.workers.transport.status_board import About, Activity, LoaderState
 from blobfeed.workers.watching import trace
 
 from tests.support.catalogue import Catalogue, Scenario
-from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever
+from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever, the_assembler
 from tests.support.reader_data import write_hdf5
 from tests.workers.pipeline.test_changed_data import NOW_NS, load, saved
 
@@ -101,8 +101,7 @@ def _kill_nursery(pipeline: Pipeline) -> None:
 
 
 def _kill_assembler(pipeline: Pipeline) -> None:
-    feed: Any = pipeline._feed
-    os.kill(feed._assembler.pid, signal.SIGKILL)
+    the_assembler().kill()
     take_for_ever(pipeline)
 
 

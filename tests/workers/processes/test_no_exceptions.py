@@ -49,9 +49,10 @@ def _assert_named(caught: pytest.ExceptionInfo[BaseException], error: type[BaseE
 def test_a_decode_hook(error: type[BaseException]) -> None:
     with (
         BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, decode=_decode(error)) as reader,
-        pytest.raises(SampleError, match="sample 5") as caught,
+        pytest.raises(SampleError) as caught,
     ):
         list(reader)
+    assert caught.value.index == 5
     _assert_named(caught, error)
 
 
@@ -63,14 +64,13 @@ def test_a_sample_that_does_so_is_replaced_if_bad_ones_are() -> None:
     assert changed == 5
 
 
-@pytest.mark.parametrize("error", RAISED)
-def test_a_postprocess_hook(error: type[BaseException]) -> None:
+def test_a_postprocess_hook() -> None:
     with (
-        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, postprocess=lambda _: _strike(error)) as reader,
+        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, postprocess=lambda _: _strike(Enough)) as reader,
         pytest.raises(SampleError) as caught,
     ):
         list(reader)
-    _assert_named(caught, error)
+    _assert_named(caught, Enough)
 
 
 def test_a_sampler() -> None:
