@@ -184,9 +184,10 @@ def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
 def test_what_is_no_state_is_refused_and_changes_nothing(source: dict[str, Any], streams: bool) -> None:
     given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
     with read(given, epochs=1) as reader:
-        for state in (None, "x", {}):
+        states: list[Any] = [None, "x", {}]
+        for state in states:
             with pytest.raises(ParameterError):
-                reader.load_state_dict(state)  # type: ignore[arg-type]
+                reader.load_state_dict(state)
         assert len(list(reader)) > 1
 
 
