@@ -285,7 +285,7 @@ def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
 
 def the_assembler() -> psutil.Process:
     """The only assembler that this process has started."""
-    (found,) = (child for child in psutil.Process().children() if "assembler_main" in " ".join(child.cmdline()))
+    (found,) = (child for child in psutil.Process().children() if "multiprocessing" not in " ".join(child.cmdline()))
     return found
 
 
