@@ -14,9 +14,9 @@ from tests.faults.scale import QUICK
 
 
 def test_interrupts_inside_deliveries_lose_no_batch_and_repeat_none(tmp_path: Path) -> None:
-    *figures, total = interrupts.study(replace(QUICK, interrupts=140), tmp_path)
+    *figures, total = interrupts.study(replace(QUICK, interrupts=100), tmp_path)
     assert [figure for figure in figures if not figure.holds] == []
-    assert int(total.value) >= 140
+    assert int(total.value) >= 100
 
 
 def test_no_place_of_get_next_batch_loses_a_batch_to_an_interrupt(tmp_path: Path) -> None:

@@ -197,9 +197,9 @@ BATCHES: dict[str, Scenario] = {
     "an older loop": asked(an_older_loop),
     "a DataLoader that would stack batches": stacked,
     "no state": asked(lambda reader: reader.load_state_dict("x")),  # type: ignore[arg-type]
-    # So large that a batch has a slot to itself, however quickly it is read.
+    # So large that a batch has a group to itself, however quickly it is read.
     "more slots than there are addresses": read(
-        {"arrays": {"data": np.zeros((4, 1 << 22), np.uint8)}}, prefetch_batches=10**18
+        {"arrays": {"data": np.zeros((4, 1 << 24), np.uint8)}}, prefetch_batches=10**18
     ),
     "a sample that no memory holds": all_the_data_as_one_sample,
     "up to more than any memory": read(IMAGES, max_shapes={"data": (3, 10**7, 10**7)}),
