@@ -174,6 +174,19 @@ def test_a_bad_row_ends_the_run_in_its_batchs_turn_and_names_the_sample() -> Non
     assert (made.last, made.outbox) == (failure, [])
 
 
+def test_a_bad_row_that_is_met_after_its_batch_was_announced_ends_the_run() -> None:
+    made = assembly(rows=2, batches=4)
+    for order in orders(made):
+        assert report(made, order)
+    assert [type(message) for message in told(made)] == [Announce]
+    made.note_bad_later(0, [bad_row(0, 0, replacement=3)])
+    assert (made.replaced, told(made)) == (1, [])
+    made.note_bad_later(0, [bad_row(1, 1)])
+    (failure,) = told(made)
+    assert isinstance(failure, Failure)
+    assert (failure.error, failure.index, made.last) == ("SampleError", 1, failure)
+
+
 def test_the_first_sample_of_a_source_is_named_like_any_other() -> None:
     made = assembly(rows=2, rows_per_task=2, batches=1)
     (order,) = orders(made)
