@@ -137,8 +137,10 @@ class Pipeline(Closing):
         self.check_usable()
         if self._feed is None:
             self._feed = self._started(ahead)
-            if self._trace is not None and isinstance(self._feed, ProcessFeed):
-                self._trace.file = self._feed.shared.trace
+            if isinstance(self._feed, ProcessFeed):
+                self._feed.map_slots()
+                if self._trace is not None:
+                    self._trace.file = self._feed.shared.trace
             if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
                 self.close()
 

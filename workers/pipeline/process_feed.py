@@ -106,7 +106,6 @@ class ProcessFeed:
                 self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
                 stack.callback(self.close)
                 self._start()
-            self.shared.ring.populate()  # while the assembler's interpreter starts
             stack.pop_all()
 
     def _start(self) -> None:
@@ -188,6 +187,10 @@ class ProcessFeed:
         self._reception.ends += 1
         self._receiver.discard()
         return True
+
+    def map_slots(self) -> None:
+        """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
+        self.shared.ring.populate()
 
     def use_huge_pages(self) -> None:
         for _ in self.shared.ring.use_huge_pages():

@@ -60,14 +60,14 @@ def test_loaders_go_on_for_good_where_the_trainer_has_ended(stored: dict[str, An
     assert ways.endswith("L")
 
 
-def test_large_rows_are_read_by_the_trainer_for_four_batches_at_most(large: Path) -> None:
+def test_large_rows_are_read_by_the_trainer_for_sixteen_batches_at_most(large: Path) -> None:
     with BatchReader({"npy": {"data": str(large)}}, **LARGE) as reader:
         ways = []
         for batch in islice(reader, 40):
             np.testing.assert_array_equal(batch["data"], LARGE_ROWS[batch.indices])
             ways.append(reader.statistics().loaders > 0)
     assert not ways[0]
-    assert all(ways[4:])
+    assert all(ways[16:])
 
 
 def test_loaders_end_with_a_head_start_that_fails(large: Path) -> None:
@@ -116,7 +116,7 @@ def test_arrays_in_memory_are_read_by_the_trainer_for_good() -> None:
 @pytest.mark.parametrize("hook", [{"decode": lambda sample, rng: dict(sample)}, {"transform": {"crop_size": 192}}])
 def test_arrays_that_are_changed_are_read_by_loaders(hook: dict[str, Any]) -> None:
     with BatchReader({"arrays": {"data": LARGE_ROWS}}, **LARGE, **hook) as reader:
-        for _ in islice(reader, 10):
+        for _ in islice(reader, 20):
             pass
         assert reader.statistics().loaders > 0
 
@@ -125,7 +125,7 @@ def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch,
     def refuse(*_: object) -> None:
         raise RingAllocationError("no memory is left")
 
-    monkeypatch.setattr(pipelines, "ProcessFeed", refuse)
+    monkeypatch.setattr(pipelines.ProcessFeed, "__init__", refuse)
     with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError):
         for _ in islice(reader, 300):
             pass
@@ -134,7 +134,7 @@ def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch,
 def test_a_file_that_is_cut_is_an_error_by_default(large: Path) -> None:
     with BatchReader({"npy": {"data": str(large)}}, **LARGE) as reader:
         batches = iter(reader)
-        for _ in islice(batches, 6):
+        for _ in islice(batches, 20):
             pass
         assert reader.statistics().loaders
         os.truncate(large, 4096)
@@ -148,7 +148,7 @@ def test_a_file_that_is_cut_is_an_error_by_default(large: Path) -> None:
 def test_a_read_that_hangs_is_an_error_by_default(large: Path) -> None:
     with BatchReader({"npy": {"data": str(large)}}, **LARGE, timeout_s=2) as reader:
         batches = iter(reader)
-        for _ in islice(batches, 6):
+        for _ in islice(batches, 20):
             pass
         loaders = [state.pid for state in reader._pipeline.activities()]
         assert loaders
