@@ -14,8 +14,8 @@ import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, SourceError
 from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.pipeline import pipeline as pipelines
 from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline.process_feed import ProcessFeed
 
 SAMPLES = 90
 ARRAYS = {"data": np.arange(SAMPLES * 10).reshape(SAMPLES, 10), "label": np.arange(SAMPLES)}
@@ -125,7 +125,7 @@ def test_loaders_that_cannot_start_are_an_error(monkeypatch: pytest.MonkeyPatch,
     def refuse(*_: object) -> None:
         raise RingAllocationError("no memory is left")
 
-    monkeypatch.setattr(pipelines.ProcessFeed, "__init__", refuse)
+    monkeypatch.setattr(ProcessFeed, "__init__", refuse)
     with BatchReader(stored, **SETTINGS) as reader, pytest.raises(RingAllocationError):
         for _ in islice(reader, 300):
             pass

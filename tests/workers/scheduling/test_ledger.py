@@ -318,6 +318,18 @@ def test_the_first_loader_to_become_overdue_is_waited_for() -> None:
     assert make_ledger().next_deadline(10.0) is None
 
 
+def test_a_task_that_comes_behind_another_leaves_the_deadline_as_it_is() -> None:
+    ledger = Ledger(schedule_of(2, groups=1), slots=1)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    ledger.open_groups()
+    assert [loader for loader, _ in ledger.assign(5.0)] == [1, 2]
+    ledger.remove_loader(2)
+    assert [loader for loader, _ in ledger.assign(9.0)] == [1]
+    assert ledger.next_deadline(10.0) == 15.0
+
+
 def test_a_loader_that_is_being_killed_has_no_deadline_and_gets_no_task() -> None:
     ledger = Ledger(schedule_of(8, groups=1, affinity=lambda _group, row: row // 6), slots=1)
     ledger.rows_per_task = 1
