@@ -52,10 +52,11 @@ class Stepwise:
     def _begin_from_blobs(self, first: int, last: int) -> None:
         """Take what layers before `first` have made from their blobs: a script may have written there."""
         made: set[str] = set()
-        for step in self._net.steps[first : last + 1]:
+        for nth in range(first, last + 1):
+            step = self._net.steps[nth]
             for name in {*step.bottoms} - made:
                 tensor = self._net.blobs[name].tensor.detach()
-                self._net.values[name] = tensor.requires_grad_(name in self._in_need)
+                self._net.values[name] = tensor.requires_grad_(name in self._in_need[nth])
             made.update(name for name, _, _ in step.tops)
 
     def _keep(self, nth: int, after: After, _: nn.Module, bottoms: Tensors, tops: Tensors) -> None:
@@ -123,12 +124,16 @@ def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
     return first + second
 
 
-def _in_need(steps: Sequence[Step]) -> set[str]:
-    """The blobs that get a gradient. A forward finds them too, but one may begin below the layers that make them."""
+def _in_need(steps: Sequence[Step]) -> list[set[str]]:
+    """For each layer, the bottoms that get a gradient. A forward finds them too, but one may begin at any layer."""
     found: set[str] = set()
+    in_need: list[set[str]] = []
     for step in steps:
+        in_need.append(found & {*step.bottoms})
         passed_on = {name for nth, name in enumerate(step.bottoms) if nth not in step.stopped}
         learns = any(weights.requires_grad for weights in step.layer.blobs)
-        if learns or step.begins_graph or step.forced or found & passed_on:
-            found.update(name for name, _, _ in step.tops)
-    return found
+        tops = {name for name, _, _ in step.tops}
+        found -= tops  # in place, what it was before
+        if learns or step.begins_graph or step.forced or in_need[-1] & passed_on:
+            found |= tops
+    return in_need

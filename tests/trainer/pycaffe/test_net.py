@@ -141,19 +141,34 @@ def test_what_is_written_to_an_input_counts_also_if_a_layer_works_in_place_there
         assert net.forward()["y"].tolist() == [10 * number, 10 * number]
 
 
-def test_a_net_goes_back_from_a_first_forward_that_began_in_the_middle(tmp_path: Path) -> None:
-    path = write(tmp_path)
-    whole = Net(path, TEST)
-    whole.save(tmp_path / "w.caffemodel")
-    part = Net(path, str(tmp_path / "w.caffemodel"), TEST)
-    whole.blobs["data"].data[...] = part.blobs["data"].data[...] = drawn(2, 1, 6, 6)
-    for net, start in ((whole, None), (part, "conv")):
-        net.forward(start=start)
+STOPPED = BRANCHES.replace('name: "relu"', 'name: "relu" propagate_down: false')
+PARTS = {
+    "with force_backward": ("force_backward: true\n" + BRANCHES, "conv"),
+    "without": (BRANCHES, "conv"),
+    "before a layer that passes no gradient": (STOPPED, "relu"),
+    "behind it": (STOPPED, "left"),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_a_part_of_a_net_goes_back_as_the_whole_does(tmp_path: Path, name: str) -> None:
+    text, start = PARTS[name]
+    (tmp_path / "net.prototxt").write_text(text)
+    whole, part = nets = [Net(tmp_path / "net.prototxt", TEST) for _ in range(2)]
+    part.share_with(whole)
+    whole.forward(data=drawn(2, 1, 6, 6))
+    for blob, array in part.blobs.items():
+        array.data[...] = whole.blobs[blob].data
+    part.forward(start=start)
+    for net in nets:
+        net.clear_param_diffs()
         net.blobs["prob"].diff[...] = drawn(2, 3)
-        net.backward()
-    assert whole.blobs["data"].diff.any()
-    np.testing.assert_array_equal(part.blobs["data"].diff, whole.blobs["data"].diff)
-    np.testing.assert_array_equal(part.params["conv"][0].diff, whole.params["conv"][0].diff)
+        net.backward(end=start)
+    assert whole.blobs["left"].diff.any()
+    for blob, array in part.blobs.items():
+        np.testing.assert_array_equal(array.diff, whole.blobs[blob].diff, err_msg=blob)
+    for layer, weights in part.params.items():
+        np.testing.assert_array_equal(weights[0].diff, whole.params[layer][0].diff)
 
 
 def test_weights_are_written_through_a_flat_view_of_them(tmp_path: Path) -> None:
