@@ -70,7 +70,7 @@ class Net:
     def _wrap(self, net: graph.Net) -> None:
         self._net = net
         self._sharing = WeakSet([self])
-        self._stepwise = Stepwise(net)
+        self.stepwise = Stepwise(net)
         self.name = net.document.message.name
         self.blobs = {name: ArrayBlob(blob) for name, blob in net.blobs.items()}
         self.top_names = {name: list(layer.param.top) for name, layer in net.layers.items()}
@@ -81,7 +81,6 @@ class Net:
         self.outputs = list(net.output_names)
         self._layer_names = list(net.layers)  # pycaffe has no other name for them
         self.blob_loss_weights = net.loss_weights
-        self._positions = {name: nth for nth, name in enumerate(net.layers)}
         layers = net.layers.items()
         self.params = {
             name: [ArrayBlob(partial(_weights, layer, nth)) for nth in range(len(layer.blobs))]
@@ -113,7 +112,7 @@ class Net:
         if inputs:
             self._fill("data", inputs, self.inputs)
         self.upload()
-        self._stepwise.forward(self._position(start, 0), self._position(end, len(self._positions) - 1))
+        self.stepwise.forward(self._position(start, 0), self._position(end, len(self._layer_names) - 1))
         names = self.outputs if end is None else self.top_names[end]
         return {name: self.blobs[name].data for name in (*names, *(blobs or ()))}
 
@@ -132,7 +131,7 @@ class Net:
         if tops:
             self._fill("diff", tops, self.outputs)
         self.upload()
-        self._stepwise.backward(self._position(end, 0), self._position(start, len(self._positions) - 1))
+        self.stepwise.backward(self._position(end, 0), self._position(start, len(self._layer_names) - 1))
         names = self.inputs if end is None else self.bottom_names[end]
         return {name: self.blobs[name].diff for name in (*names, *(diffs or ()))}
 
@@ -228,10 +227,6 @@ class Net:
                 if blob.shape != tuple(shape):
                     blob.reshape(*shape)
 
-    def forget_forward(self) -> None:
-        """Have `backward` ask for a new forward."""
-        self._stepwise.forget()
-
     def close(self) -> None:
         """Close the Python layers, and the processes of those that have some."""
         self._net.close()
@@ -246,9 +241,11 @@ class Net:
         return (blob for blobs in self.params.values() for blob in blobs)
 
     def _position(self, name: str | None, default: int) -> int:
-        if name is not None and name not in self._positions:
-            raise NetError(f"the net has no layer {name!r}; its layers are {', '.join(self._positions)}")
-        return default if name is None else self._positions[name]
+        if name is None:
+            return default
+        if name not in self._layer_names:
+            raise NetError(f"the net has no layer {name!r}; its layers are {', '.join(self._layer_names)}")
+        return self._layer_names.index(name)
 
     def _fill(self, which: str, arrays: dict[str, ArrayLike], names: Sequence[str]) -> None:
         self._check_names(arrays, names)

@@ -59,7 +59,7 @@ class Solver:
     def _begin(self) -> None:
         self.net.upload()
         for net in (self.net, *self.test_nets):
-            net.forget_forward()
+            net.stepwise.forget()
 
     def add_callback(self, on_start: Callable[[], object], on_gradients_ready: Callable[[], object]) -> None:
         """Have them called in each step, before the forward and before the update; they may write to blobs."""

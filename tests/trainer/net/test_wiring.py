@@ -121,17 +121,10 @@ def test_no_gradient_goes_where_propagate_down_is_false(tmp_path: Path) -> None:
     assert [each.weights.grad is None for each in net.learnt()] == [True, True, False, False]
 
 
-def test_with_force_backward_the_inputs_have_gradients_too(tmp_path: Path) -> None:
-    text = with_inputs('layer { name: "l" type: "EuclideanLoss" bottom: "x" bottom: "z" top: "l" }', x=(2, 1), z=(2, 1))
-    net = make_net(tmp_path, "force_backward: true " + text)
-    net.blobs["x"].data[...] = 3
-    (gradient,) = torch.autograd.grad(net.objective(), [net.values["x"]])
-    assert gradient.tolist() == [[1.5], [1.5]]
-
-
 @pytest.mark.parametrize(
     "maker",
     [
+        'type: "Input" input_param { shape { dim: [2, 1] } }',
         'type: "DummyData" dummy_data_param { shape { dim: [2, 1] } data_filler { value: 3 } }',
         'type: "Python" python_param { module: "threes" layer: "Threes" }',
     ],
@@ -146,6 +139,7 @@ def test_with_force_backward_the_tops_of_any_layer_without_bottoms_have_gradient
     )
     text = f'layer {{ name: "d" top: "d" {maker} }} layer {{ name: "l" type: "EuclideanLoss" bottom: "d" bottom: "z" }}'
     net = make_net(tmp_path, "force_backward: true " + with_inputs(text, z=(2, 1)))
+    net.blobs["d"].data[...] = 3
     for _ in range(2):
         (gradient,) = torch.autograd.grad(net.objective(), [net.values["d"]])
         assert gradient.tolist() == [[1.5], [1.5]]
