@@ -17,74 +17,14 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SampleError, SourceError
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.store import FileStore
 
 from blobfeed import BatchReader
 from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
-from tests.workers.sources.contract.test_contract import CHANGES, overwrite
+from tests.workers.sources.contract.test_contract import overwrite
 
 SAMPLES = 32
 VALUES = np.arange(SAMPLES * 60, dtype=np.float32).reshape(SAMPLES, 60)
-
-
-def _npy(path: Path) -> Source:
-    with path.open("wb") as file:
-        np.save(file, VALUES)
-    return opened("npy", path.parent, data=path.name)
-
-
-def _linked_samples(path: Path) -> Source:
-    with h5py.File(path, "w") as file, h5py.File(path.with_name("links.h5"), "w") as links:
-        for number, row in enumerate(VALUES):
-            file[f"sample_{number}"] = row
-            links[f"sample_{number}"] = h5py.ExternalLink(path.name, f"sample_{number}")
-    return opened("hdf5_samples", path.parent, path="links.h5")
-
-
-def _stored_outside(path: Path) -> Source:
-    path.write_bytes(VALUES.tobytes())
-    with h5py.File(path.with_name("outside.h5"), "w") as file:
-        for number in range(SAMPLES):
-            file.create_dataset(f"{number}", (60,), "f4", external=[(path.name, number * 240, 240)])
-    return opened("hdf5_samples", path.parent, path="outside.h5")
-
-
-MAKERS = [_linked_samples, _stored_outside]
-"""Layouts that tests/workers/sources/contract does not write; it holds all kinds to the same."""
-
-
-@pytest.mark.parametrize("was_open", [False, True])
-@pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("make", MAKERS)
-def test_a_file_that_is_changed_is_an_error_that_names_it(
-    make: Callable[[Path], Source], change: Callable[[Path], None], was_open: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "a.data"
-    loader = in_loader(make(path))
-    if was_open:
-        np.testing.assert_array_equal(rows_of(loader, [5, 3])["data"], VALUES[[5, 3]])
-    change(path)
-    if was_open and change is Path.unlink:
-        return  # a file that is open is read to its end though it has no name any more
-    with pytest.raises(SourceError, match=r"a\.data"):
-        rows_of(loader, [5, 3])
-
-
-def test_a_change_while_samples_are_read_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.data"
-    loader = in_loader(_npy(path))
-    rows_of(loader, [0])
-    take = FileStore.take
-
-    def overwritten_then_taken(*given: Any) -> None:
-        overwrite(path)
-        take(*given)
-
-    monkeypatch.setattr(FileStore, "take", overwritten_then_taken)
-    with pytest.raises(SourceError, match=r"a\.data: it was changed"):
-        rows_of(loader, [5, 3])
 
 
 def test_a_file_is_looked_at_once_before_and_once_after_whatever_is_read_from_it(

@@ -166,8 +166,8 @@ def write_npy(folder: Path, parts: Sequence[Part]) -> dict[str, Any]:
     return {"npy": {top: f"{top}_*.npy" for top in parts[0]}}
 
 
-def _npy(folder: Path, content: Content) -> Written:
-    spec = write_npy(folder, [content.rows(part) for part in content.parts])
+def _npy(folder: Path, content: Content, **options: Any) -> Written:
+    spec = {"npy": {**write_npy(folder, [content.rows(part) for part in content.parts])["npy"], **options}}
     files = [folder / f"data_{number}.npy" for number, _ in enumerate(content.parts, FIRST)]
     places = [f"{file}[{index}]" for file, part in zip(files, content.parts, strict=True) for index in range(len(part))]
     return Written(folder, spec, _samples(content), places, [*files, *sorted(folder.glob("label_*.npy"))])
@@ -260,6 +260,34 @@ def _hdf5_samples(folder: Path, content: Content, **how: Any) -> Written:
         checked += [*_chunks_of(files[-1])] if how else []
     options = {"path": "part_*.h5", "labels": ["label"]}
     return Written(folder, {"hdf5_samples": options}, _samples(content), places, files, checked)
+
+
+def _hdf5_samples_by_links(folder: Path, content: Content) -> Written:
+    """One file, whose external links lead to the data sets of the others."""
+    made = _hdf5_samples(folder, content)
+    with h5py.File(folder / "links.h5", "w") as links:
+        for place in made.places:
+            file, _, name = place.rpartition(":")
+            links[name] = h5py.ExternalLink(Path(file).name, name)
+    places = [f"{folder}/links.h5:{place.rpartition(':')[2]}" for place in made.places]
+    spec = {"hdf5_samples": {"path": "links.h5", "labels": ["label"]}}
+    return Written(folder, spec, made.samples, places, made.files)
+
+
+def _hdf5_samples_outside(folder: Path, content: Content) -> Written:
+    """The values lie in files of bytes, as external storage."""
+    files = [folder / f"part_{number}.bin" for number, _ in enumerate(content.parts, FIRST)]
+    with h5py.File(folder / "outside.h5", "w") as outside:
+        for file, part in zip(files, content.parts, strict=True):
+            file.write_bytes(b"".join(content.data[index].tobytes() for index in part))
+            for row, index in enumerate(part):
+                data = content.data[index]
+                storage = [(file.name, row * data.nbytes, data.nbytes)]
+                made = outside.create_dataset(f"sample_{index}", data.shape, "u1", external=storage)
+                made.attrs["label"] = content.labels[index]
+    places = [f"{folder}/outside.h5:sample_{index}" for index in range(len(content.data))]
+    spec = {"hdf5_samples": {"path": "outside.h5", "labels": ["label"]}}
+    return Written(folder, spec, _samples(content), places, files)
 
 
 def _hdf5_samples_windows(folder: Path, content: Content) -> Written:
@@ -430,6 +458,7 @@ def _concat(folder: Path, content: Content) -> Written:
 
 KINDS: Mapping[str, Kind] = {
     "npy": Kind(_npy, "stamped", remote=True, has_limit=True),
+    "npy, one file open": Kind(partial(_npy, open_files=1), "stamped", has_limit=True),
     "npz": Kind(_npz, "memory"),
     "arrays": Kind(_arrays, "memory"),
     "idx": Kind(_idx, "memory"),
@@ -441,6 +470,8 @@ KINDS: Mapping[str, Kind] = {
     "hdf5_samples gzip": Kind(
         partial(_hdf5_samples, chunks=True, compression="gzip", fletcher32=True), "stamped", remote=True, has_limit=True
     ),
+    "hdf5_samples by links": Kind(_hdf5_samples_by_links, "stamped", has_limit=True, named_instead="links.h5"),
+    "hdf5_samples outside": Kind(_hdf5_samples_outside, "stamped", has_limit=True),
     "zarr": Kind(_zarr, "whole", remote=True, has_limit=True),
     "zarr shards": Kind(partial(_zarr, sharded=True), "whole", remote=True, has_limit=True),
     "npy windows": Kind(partial(_in_windows, _npy), "stamped", remote=True, has_limit=True),

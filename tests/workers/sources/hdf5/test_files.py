@@ -12,7 +12,6 @@ from tests.support.stored import (
     assert_delivers,
     assert_needs_no_h5py,
     assert_rows,
-    in_loader,
     opened,
     patterns,
     some_array,
@@ -45,23 +44,6 @@ def test_a_list_is_known_by_what_it_holds_and_not_by_its_name(tmp_path: Path) ->
     (tmp_path / "part2.h5").rename(tmp_path / "part2.txt")
     (tmp_path / "list.h5").write_text("part2.txt\npart10.h5\npart11.h5")
     assert_delivers(opened("hdf5", tmp_path, path="list.h5"), whole, patterns(30))
-
-
-def test_no_more_files_than_allowed_are_open_at_a_time(tmp_path: Path) -> None:
-    whole = {"data": some_array((40, 3), "f4"), "label": np.arange(40)}
-    for number in range(40):
-        part = {name: array[number : number + 1] for name, array in whole.items()}
-        write(tmp_path / f"{number}.h5", part, compression="gzip")  # else all are mapped, and none is open
-    source = in_loader(opened("hdf5", tmp_path, path="*.h5", open_files=5))
-    before = open_descriptors()
-    assert_rows(source, list(range(40)), whole)
-    assert len(open_descriptors() - before) == 5
-    source.close()
-    assert open_descriptors() == before
-
-
-def open_descriptors() -> set[str]:
-    return {entry.name for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink() and entry.exists()}
 
 
 def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) -> None:
