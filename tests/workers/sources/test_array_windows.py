@@ -17,7 +17,6 @@ from blobfeed.workers.sources import open_source
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobfeed import BatchReader
 from tests.support.stored import assert_rows, in_loader
 from tests.workers.sources.contract.kinds import Part, write_hdf5, write_npy, write_zarr
 
@@ -107,37 +106,6 @@ def test_windows_are_slices_of_the_sequences(kind: str, data: st.DataObject) -> 
                 indices = data.draw(st.lists(st.integers(0, len(slices) - 1), max_size=12))
                 each.will_need(np.array(indices, np.int64))
                 assert_rows(each, indices, expected)
-
-
-@pytest.mark.parametrize("kind", ["hdf5", "hdf5 gzip", "arrays"])
-@pytest.mark.parametrize("loaders", [0, 2])
-def test_an_epoch_has_each_window_once_and_goes_on_where_a_state_was_taken(
-    kind: str, loaders: int, tmp_path: Path
-) -> None:
-    steps = np.arange(60)
-    parts = [{"data": steps[:35], "label": steps[:35], "ends": np.array([20, 35])}]
-    ((name, options),) = KINDS[kind](
-        tmp_path, [*parts, {"data": steps[35:], "label": steps[35:], "ends": np.array([25])}]
-    ).items()
-    window = {"length": 8, "stride": 3, "boundaries": "ends", "labels": "last"}
-    spec = {name: {**options, "window": window}}
-    given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "tops": ("data", "label"), "num_loaders": loaders}
-    with BatchReader(spec, base_dir=tmp_path, epochs=1, **given) as reader:
-        batches = iter(reader)
-        found = [np.array(next(batches)["data"])]
-        state = reader.state_dict()
-        rest = [(np.array(batch["data"]), np.array(batch["label"])) for batch in batches]
-    found += [data for data, _ in rest]
-    firsts = [*range(0, 13, 3), *range(20, 28, 3), *range(35, 53, 3)]
-    rows = np.concatenate(found)
-    assert sorted(rows[:, 0].tolist()) == firsts
-    assert rows[:, 0].tolist() != firsts
-    np.testing.assert_array_equal(rows, rows[:, :1] + np.arange(8))
-    assert all((label == data[:, -1]).all() for data, label in rest)
-    with BatchReader(spec, base_dir=tmp_path, epochs=1, **given) as reader:
-        reader.load_state_dict(state)
-        again = [np.array(batch["data"]) for batch in reader]
-    np.testing.assert_array_equal(np.concatenate(again), np.concatenate([data for data, _ in rest]))
 
 
 def test_a_hundred_million_windows_take_no_memory(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def test_a_kept_index_is_made_anew_when_a_file_behind_a_link_changes(changed: An
         again = opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
         assert again.fingerprint() == fingerprint
         (tmp_path / "e.h5").unlink()
-    with pytest.raises(SourceError, match="leads nowhere"):
+    with pytest.raises(SourceError, match=r"m\.h5:0"):
         opened(KIND, tmp_path, path="m.h5", index_cache="a.index")
 
 
@@ -88,18 +88,6 @@ def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:
     made = [opened(KIND, tmp_path, path="a.h5", index_cache="a.index") for _ in range(2)]
     assert [len(source) for source in made] == [3, 3]
     assert (tmp_path / "a.index").read_bytes().startswith(b"blobfeed hdf5_samples index 8 ")
-
-
-def test_a_damaged_index_is_not_written_over(tmp_path: Path) -> None:
-    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
-    whole = (tmp_path / "a.index").read_bytes()
-    at = whole.index(b"\n") + 1
-    for damaged in (b"", b"notes", whole[:-1], whole[:at], whole[:at] + b"?" + whole[at + 1 :], whole + b"?"):
-        (tmp_path / "a.index").write_bytes(damaged)
-        with pytest.raises(SourceError, match=r"a\.index"):
-            opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
-        assert (tmp_path / "a.index").read_bytes() == damaged
 
 
 @pytest.mark.parametrize("target", ["nothing", "old.index"])
@@ -115,13 +103,6 @@ def test_an_index_that_cannot_be_replaced_is_an_error_before_the_scan(
         opened(KIND, tmp_path, path="a.h5", index_cache="a.index")
     assert scans == []
     assert (tmp_path / "old.index").read_bytes() == before
-
-
-def test_an_index_that_cannot_be_written_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
-    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    with pytest.raises(ParameterError):
-        opened(KIND, tmp_path, path="a.h5", index_cache="absent/a.index")
-    assert [entry.name for entry in tmp_path.iterdir()] == ["a.h5"]
 
 
 def test_a_loader_of_samples_in_one_piece_imports_no_h5py(tmp_path: Path) -> None:

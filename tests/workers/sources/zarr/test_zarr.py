@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 from pathlib import Path
@@ -128,13 +127,6 @@ def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
     os.replace(copy, shard)  # noqa: PTH105
     with pytest.raises(SourceError, match=r"a\.zarr/data/c/0/0/0"):
         rows_of(source, [0])
-
-
-def test_it_is_said_if_a_chunk_is_larger_than_the_cache(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
-    with caplog.at_level(logging.WARNING, "blobfeed"):
-        opened("zarr", tmp_path, ["data"], path="a.zarr", chunk_cache_bytes=10)
-    assert "source zarr: a chunk of each top takes" in caplog.text
 
 
 def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
