@@ -109,7 +109,7 @@ def test_what_lies_outside_of_the_file_s_folder_is_read_only_if_it_is_allowed(
     make: Make, absolute: bool, tmp_path: Path
 ) -> None:
     name = str(tmp_path / "secret.bin") if absolute else "../secret.bin"
-    with pytest.raises(SourceError, match=r"a\.h5:data leads to '.*/secret\.bin', .*allow_external: true"):
+    with pytest.raises(SourceError, match=r"a\.h5:data.*secret\.bin"):
         _open(make, tmp_path / "secret.bin", name)
     if make in (_virtual_of_storage, _pattern_of_storage):
         return  # the library looks for it from the working directory
@@ -119,7 +119,7 @@ def test_what_lies_outside_of_the_file_s_folder_is_read_only_if_it_is_allowed(
 
 @pytest.mark.parametrize("make", [_storage, _link])
 def test_samples_outside_of_the_file_s_folder_are_read_only_if_it_is_allowed(make: Make, tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"a\.h5:data leads to '.*/secret\.bin', .*allow_external: true"):
+    with pytest.raises(SourceError, match=r"a\.h5:data.*secret\.bin"):
         _open(make, tmp_path / "secret.bin", "../secret.bin", "hdf5_samples")
     source = _open(make, tmp_path / "secret.bin", "../secret.bin", "hdf5_samples", allow_external=True)
     assert_rows(in_loader(source), [0], {"data": VALUES[None]})
@@ -164,5 +164,5 @@ def test_all_parts_that_a_pattern_stands_for_are_read_and_none_may_be_missing(tm
     assert_rows(in_loader(source), [5, 20, 9], {"data": np.concatenate([parts["b0"], parts["b1"], parts["b2"]])})
     with h5py.File(tmp_path / "a.h5", "w") as file:
         _pattern(file, "x", "b%b.h5", "c%b.h5")
-    with pytest.raises(SourceError, match=r"a\.h5:data is partly stored in '.*c2\.h5', which is not there"):
+    with pytest.raises(SourceError, match=r"a\.h5:data.*c2\.h5"):
         opened("hdf5", tmp_path, path="a.h5", tops=["data"])

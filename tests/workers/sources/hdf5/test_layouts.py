@@ -50,7 +50,7 @@ def test_zstd_is_undone_without_its_plugin_which_gives_whatever_lay_in_memory_fo
         stream.seek(damaged.byte_offset + damaged.size // 2)
         stream.write(bytes(damaged.size // 2))
     source = opened("hdf5", tmp_path, ["data"], path="a.h5")
-    with pytest.raises(SourceError, match=rf"a\.h5:data: the chunk at byte {damaged.byte_offset} .*zstd"):
+    with pytest.raises(SourceError, match=rf"a\.h5:data.* {damaged.byte_offset} "):
         rows_of(source, [8])
 
 

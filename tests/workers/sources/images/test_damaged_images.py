@@ -34,7 +34,7 @@ def test_a_jpeg_that_ends_early_is_an_error_that_names_it(
     with pytest.MonkeyPatch.context() as patch:
         if not turbo:
             patch.setattr(image_decode, "simplejpeg", None)
-        with pytest.raises(SampleError, match=r"source image_list: .*china\.jpg cannot be read: "):
+        with pytest.raises(SampleError, match=r"china\.jpg"):
             damaged(path, lambda content: content[: int(kept * len(content))], is_color=is_color)
 
 
@@ -51,7 +51,7 @@ def test_samples_that_are_fifos_are_not_announced(tmp_path: Path) -> None:
     (tmp_path / "list.txt").write_text("a.jpg 0\n" * 8)
     source = opened(tmp_path / "list.txt", check_files=False, **SIZE)
     source.will_need(np.arange(8))
-    with pytest.raises(SampleError, match="not a regular file"):
+    with pytest.raises(SampleError, match=r"a\.jpg"):
         samples(source)
 
 

@@ -112,7 +112,7 @@ def test_a_damaged_end_of_a_list_is_found() -> None:
         [None, pa.py_buffer(np.array([0, 3, 1], "i4"))],
         children=[pa.array([1, 2, 3], pa.int8())],
     )
-    with pytest.raises(ValueError, match="end before they begin"):
+    with pytest.raises(ValueError, match="damaged"):
         Values(lists)
 
 

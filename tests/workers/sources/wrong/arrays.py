@@ -16,6 +16,8 @@ from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.arrays import open_arrays
+from blobfeed.workers.sources.cache.source import CachedSource
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from tests.support.catalogue import Scenario
@@ -319,4 +321,22 @@ FIFOS = {
     "a file that became a FIFO": became_a_fifo,
 }
 
-SCENARIOS = WINDOWS | NPY | MEMORY | MIX | ZARR | FIFOS
+
+# ---- the cache of samples
+
+
+def cached(path: str, size_limit: int = 1 << 20) -> Scenario:
+    def scenario(folder: Path) -> Any:
+        (folder / "train.h5").write_bytes(b"precious")
+        return CachedSource(open_arrays({"data": np.zeros(60)}), folder / path, size_limit)
+
+    return scenario
+
+
+CACHE = {
+    "cache, too small a limit": cached("cache", 100),
+    "cache, in no folder": cached("none/cache"),
+    "cache, a file that is none": cached("train.h5"),
+}
+
+SCENARIOS = WINDOWS | NPY | MEMORY | MIX | ZARR | FIFOS | CACHE
