@@ -57,7 +57,7 @@ def all_labels(batches: list[NamedBatch]) -> list[int]:
 # ---- loops
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     samples=st.integers(3, 20),
     epochs=st.integers(1, 3),

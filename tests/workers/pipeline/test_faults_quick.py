@@ -22,7 +22,7 @@ _SHORT = replace(
     kills=3,
     hangs=1,
     assemblers=1,
-    hostile_frames=250,
+    hostile_frames=120,
     survival_s=DEADLINE_S,
 )
 
