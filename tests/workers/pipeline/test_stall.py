@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
-import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -30,7 +26,6 @@ from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
 from tests.support.pipelines import (
-    Delivered,
     Numbered,
     Promise,
     deliver,
@@ -322,65 +317,6 @@ def test_ctrl_c_gets_through_to_who_waits_and_no_batch_is_lost(tmp_path: Path) -
             pipeline.release(batch)
         rest = [pipeline.take() for _ in range(3)]
         assert [batch.number for batch in rest] == [2, 3, 4]
-
-
-class Interrupted(Exception):
-    """What the alarm raises, wherever the program is."""
-
-
-class Alarm:
-    """Raises Interrupted once at a random moment, if it is armed then; not in what the garbage collector calls."""
-
-    def __init__(self) -> None:
-        self._random = random.Random(9)
-        self._armed = False
-
-    @contextmanager
-    def installed(self) -> Iterator[None]:
-        before = signal.signal(signal.SIGALRM, self._ring)
-        gc.disable()
-        try:
-            yield
-        finally:
-            gc.enable()
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
-
-    def _ring(self, *_: object) -> None:
-        if self._armed:
-            self._armed = False
-            raise Interrupted
-
-    def disturb(self, action: Callable[[], object]) -> int:
-        """Do it until it is not interrupted; returns how often it was."""
-        interrupts = 0
-        while True:
-            try:
-                self._armed = True
-                # From 3 µs to 3 ms, each order of magnitude as likely: a batch that lies ready is soon had.
-                signal.setitimer(signal.ITIMER_REAL, 3e-6 * 1000 ** self._random.random())
-                action()
-                self._armed = False
-                return interrupts
-            except Interrupted:
-                interrupts += 1
-
-
-@pytest.mark.parametrize("items", [8, 2000])
-def test_interrupts_at_any_moment_of_a_wait_lose_no_batch_and_repeat_none(items: int) -> None:
-    given = parameters(epochs=50)
-    alarm = Alarm()
-    delivered: list[Delivered] = []
-    interrupts = 0
-    with Pipeline(given, source=Numbered(items=items)) as pipeline, alarm.installed():
-        pipeline.peek()
-        for _ in range(pipeline.total_batches or 0):
-            interrupts += alarm.disturb(pipeline.peek)
-            batch = pipeline.take()
-            delivered.append(Delivered.copy_of(batch))
-            pipeline.release(batch)
-    assert delivered == Promise(given, items=items).batches()
-    assert interrupts > 10
 
 
 def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind() -> None:

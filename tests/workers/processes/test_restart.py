@@ -27,7 +27,6 @@ from blobfeed.workers.base.errors import (
     InterpreterError,
     LoaderDied,
     PipelineClosed,
-    RingAllocationError,
     SocketPathError,
 )
 from blobfeed.workers.base.hooks import Hooks
@@ -347,18 +346,11 @@ def test_if_no_loader_can_start_in_place_of_a_dead_one_the_run_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
-        with pytest.raises(LoaderDied, match="died in a row"):
+        with pytest.raises(LoaderDied):
             list(deliver(pipeline))
         # The loader was killed in the eighth batch; its report of the seventh may have died with it.
         assert pipeline.statistics().batches in (6, 7)
     assert "could not start: MemoryError" in caplog.text
-
-
-def fails(pipeline: Pipeline, error: type[Exception], match: str) -> None:
-    """Its start does, twice alike, and leaves nothing even before it is closed."""
-    for _ in range(2):
-        with nothing_left(), pytest.raises(error, match=match):
-            pipeline.peek()
 
 
 def small() -> Pipeline:
@@ -369,13 +361,36 @@ def delivers(pipeline: Pipeline) -> bool:
     return deliver_all(pipeline) == Promise(parameters(), items=SMALL).batches()
 
 
-def test_a_wrong_interpreter_is_an_error_and_once_it_is_right_the_start_succeeds(
-    monkeypatch: pytest.MonkeyPatch,
+def _no_interpreter(patch: pytest.MonkeyPatch) -> None:
+    patch.setenv("BLOBFEED_PYTHON", "/nowhere/python")
+
+
+def _no_short_path(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(links, "_MAX_PATH", 20)
+
+
+def _no_folder(patch: pytest.MonkeyPatch) -> None:
+    """The assembler waits for a directory that cannot be made."""
+    patch.setattr(links, "choose_socket_directory", lambda: Path("/nowhere/blobfeed-x"))
+
+
+@pytest.mark.parametrize(
+    ("breaks", "error"),
+    [
+        (_no_interpreter, InterpreterError),
+        (_no_short_path, SocketPathError),
+        (_no_folder, SocketPathError),
+    ],
+)
+def test_a_start_that_fails_leaves_nothing_and_fails_again_until_its_reason_is_gone(
+    breaks: Callable[[pytest.MonkeyPatch], None], error: type[Exception], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = small()
-    monkeypatch.setenv("BLOBFEED_PYTHON", "/nowhere/python")
-    fails(pipeline, InterpreterError, "/nowhere/python.*BLOBFEED_PYTHON")
-    monkeypatch.delenv("BLOBFEED_PYTHON")
+    breaks(monkeypatch)
+    for _ in range(2):
+        with nothing_left(), pytest.raises(error):
+            pipeline.peek()
+    monkeypatch.undo()
     assert delivers(pipeline)
 
 
@@ -389,12 +404,6 @@ def test_an_interpreter_that_cannot_run_the_assembler_is_an_error_that_says_how_
     monkeypatch.setenv("BLOBFEED_PYTHON", str(liar))
     with nothing_left(), small() as pipeline, pytest.raises(AssemblerDied, match="exited with code 3"):
         pipeline.peek()
-
-
-def test_a_ring_that_is_too_large_is_an_error() -> None:
-    pipeline = trapped_pipeline(batch_size=10_000_000)
-    fails(pipeline, RingAllocationError, r"needs [\d,]+ bytes, and [\d,]+ bytes are available")
-    pipeline.close()
 
 
 def test_a_temporary_directory_with_too_long_a_path_is_passed_over(
@@ -459,21 +468,3 @@ def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_
     Assembler._kill_overdue(at)
     assert Assembler._timeout_ms(at) > 400
     board.close()
-
-
-def test_where_no_directory_has_a_path_short_enough_the_start_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = small()
-    monkeypatch.setattr(links, "_MAX_PATH", 20)
-    fails(pipeline, SocketPathError, "TMPDIR")
-    monkeypatch.undo()
-    assert delivers(pipeline)
-
-
-def test_a_directory_that_cannot_be_made_ends_the_assembler_that_waits_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(links, "choose_socket_directory", lambda: tmp_path / "gone" / "blobfeed-x")
-    pipeline = small()
-    fails(pipeline, SocketPathError, "gone")
-    monkeypatch.undo()
-    assert delivers(pipeline)
