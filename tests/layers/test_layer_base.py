@@ -60,9 +60,10 @@ _SCRIPT = """
 """
 
 _RUNS = """
-    with LayerHarness(Scales, values, phase=sys.argv[1]) as harness:
-        tops = harness.forward()
-        print(tops["label"].tolist(), tops["data"][0, 0, 0, :3].tolist())
+    for phase in sys.argv[1:]:
+        with LayerHarness(Scales, values, phase=phase) as harness:
+            tops = harness.forward()
+            print(tops["label"].tolist(), tops["data"][0, 0, 0, :3].tolist())
 """
 
 
@@ -93,9 +94,9 @@ def _with_caffe(folder: Path, text: str = _CAFFE) -> None:
     (folder / "caffe" / "__init__.py").write_text(textwrap.dedent(text))
 
 
-def test_a_class_of_the_main_script_reaches_the_loaders(folder: Path) -> None:
-    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS)
-    assert _python(folder, code, "TRAIN") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+def test_a_class_of_the_main_script_reaches_the_loaders_and_no_torch_is_imported(folder: Path) -> None:
+    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS) + "print('torch' in sys.modules)"
+    assert _python(folder, code, "TRAIN") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\nFalse\n"
 
 
 def test_a_class_made_in_a_notebook_cell_reaches_the_loaders(folder: Path) -> None:
@@ -105,7 +106,8 @@ def test_a_class_made_in_a_notebook_cell_reaches_the_loaders(folder: Path) -> No
     assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
 
 
-def test_with_caffe_the_base_is_caffes_own_and_other_processes_do_without_it(folder: Path) -> None:
+def test_with_caffe_the_base_is_caffes_own_and_in_train_each_of_its_solvers_gets_its_shard(folder: Path) -> None:
+    """Other processes do without Caffe."""
     _with_caffe(folder)
     more = """
         import caffe
@@ -117,11 +119,13 @@ def test_with_caffe_the_base_is_caffes_own_and_other_processes_do_without_it(fol
             def sampler(self, epoch, samples, rng):
                 return range(samples)[::-1]
 
-        with LayerHarness(Backwards, values, phase=sys.argv[1]) as harness:
+        with LayerHarness(Backwards, values, phase="TEST") as harness:
             assert harness.forward()["label"].tolist() == [19, 18, 17, 16]
     """
     code = "".join(map(textwrap.dedent, (_SCRIPT, more, _RUNS)))
-    assert _python(folder, code, "TEST") == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]\n"
+    in_test, in_train = _python(folder, code, "TEST", "TRAIN").splitlines()
+    assert in_test == "[0.0, 1.0, 2.0, 3.0] [1.0, 4.0, 7.0]"
+    assert in_train.startswith("[4.0, 5.0, 6.0, 7.0]")
 
 
 _OURS = """
@@ -192,12 +196,6 @@ def test_the_harness_takes_a_layer_over_the_real_caffe(folder: Path) -> None:
     assert _python(folder, textwrap.dedent(code)) == "[1.0, 2.0] Counts\n"
 
 
-def test_in_train_each_of_caffes_solvers_gets_its_shard(folder: Path) -> None:
-    _with_caffe(folder)
-    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS)
-    assert _python(folder, code, "TRAIN").startswith("[4.0, 5.0, 6.0, 7.0]")
-
-
 def test_a_caffe_that_cannot_be_imported_is_said_and_done_without(folder: Path) -> None:
     _with_caffe(folder, "raise AttributeError('built for another NumPy')")
     said = _python(folder, textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS), "TEST")
@@ -205,22 +203,16 @@ def test_a_caffe_that_cannot_be_imported_is_said_and_done_without(folder: Path) 
     assert "[0.0, 1.0, 2.0, 3.0]" in said
 
 
-def test_a_module_of_that_name_that_is_no_caffe_is_left_alone(folder: Path) -> None:
+def test_a_module_of_that_name_that_is_no_caffe_is_left_alone_and_so_is_an_error_outside_an_embedding_program(
+    folder: Path,
+) -> None:
     _with_caffe(folder, "")
-    code = textwrap.dedent(_SCRIPT) + "from blobfeed.layers import caffe_base; print(caffe_base.IS_STANDIN)"
-    assert _python(folder, code) == "True\n"
-
-
-def test_using_the_layer_on_numpy_blobs_imports_no_torch(folder: Path) -> None:
-    code = textwrap.dedent(_SCRIPT) + textwrap.dedent(_RUNS) + "print('torch' in sys.modules)"
-    assert _python(folder, code, "TEST").endswith("\nFalse\n")
-
-
-def test_an_error_outside_an_embedding_program_is_left_to_whoever_catches_it(folder: Path) -> None:
     more = """
+        from blobfeed.layers import caffe_base
+
         try:
             LayerHarness(Scales, {**values, "batch_size": -1})
         except ValueError:
-            print("caught")
+            print("caught", caffe_base.IS_STANDIN)
     """
-    assert _python(folder, textwrap.dedent(_SCRIPT) + textwrap.dedent(more)) == "caught\n"
+    assert _python(folder, textwrap.dedent(_SCRIPT) + textwrap.dedent(more)) == "caught True\n"

@@ -360,9 +360,7 @@ def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: P
     settings: dict[str, Any] = {"batch_size": 8, "base_dir": tmp_path, "num_loaders": num_loaders}
     with BatchReader({"npy": {"data": "a.npy"}}, **settings) as reader:
         os.utime(tmp_path / "a.npy", ns=(1, 1))
-        with pytest.raises(
-            SampleError, match=r"start the training again, on files that no program .* or removes$"
-        ) as caught:
+        with pytest.raises(SampleError) as caught:
             next(iter(reader))
     assert isinstance(caught.value.__cause__, SourceError)
 

@@ -108,7 +108,7 @@ def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[s
         assert len(own["label"]) == 4
         plain = iter(reader)
         assert next(plain)["label"].tolist() == [4, 5, 6, 7]
-        with pytest.raises(PipelineClosed, match="this loop is over"):
+        with pytest.raises(PipelineClosed):
             next(into)
         with pytest.raises(ParameterError):
             reader.into({})

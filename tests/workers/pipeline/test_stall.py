@@ -295,7 +295,7 @@ def test_the_death_of_the_assembler_while_it_starts_is_seen() -> None:
     with Pipeline(parameters(), source=Numbered()) as pipeline:
         pipeline.start()
         the_assembler().kill()
-        with pytest.raises(AssemblerDied, match="killed by SIGKILL"):
+        with pytest.raises(AssemblerDied):
             pipeline.peek()
 
 

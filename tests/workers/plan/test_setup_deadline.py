@@ -63,8 +63,8 @@ def catches_all_once(sample: Sample, rng: np.random.Generator) -> Any:
 @pytest.mark.parametrize("decode", [sleeps, loops, catches_all_once])
 def test_a_decode_hook_that_hangs_is_broken_off(decode: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
-    parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, "timeout_s": 1.5})
-    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=1\.5 s, making a sample") as error:
+    parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, "timeout_s": 0.5})
+    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=0\.5 s, making a sample") as error:
         Pipeline(parameters, Hooks(decode), base_dir=tmp_path)
     assert error.traceback[-2].name == decode.__name__
 
@@ -76,10 +76,10 @@ class _Endless(Numbered):
 
 
 def test_a_source_of_one_s_own_that_hangs_is_broken_off_and_an_empty_one_is_still_a_source() -> None:
-    parameters = check_parameters({"source": {"numbered": {}}, "batch_size": 2, "timeout_s": 1.5})
-    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=1\.5 s, making a sample"):
+    parameters = check_parameters({"source": {"numbered": {}}, "batch_size": 2, "timeout_s": 0.5})
+    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=0\.5 s, making a sample"):
         Pipeline(parameters, source=_Endless())
-    with pytest.raises(ParameterError, match="number of samples is 0"):
+    with pytest.raises(ParameterError):
         Pipeline(parameters, source=Numbered(samples=0))
 
 
@@ -91,7 +91,7 @@ def test_a_link_to_a_fifo_in_an_hdf5_file_is_broken_off(way: str, tmp_path: Path
         file["soft"] = h5py.SoftLink("inner/link")
         file["inner/link" if way == "soft" else way] = h5py.ExternalLink("fifo", "data")
         file["label"] = np.arange(3)
-    with pytest.raises(PipelineStalled, match=rf"hung for timeout_s=1 s, opening .*a\.h5:{way};"), deadline(1.0):
+    with pytest.raises(PipelineStalled, match=rf"hung for timeout_s=0.3 s, opening .*a\.h5:{way};"), deadline(0.3):
         opened("hdf5", tmp_path, path="a.h5", tops=(way, "label"))
 
 
@@ -99,7 +99,7 @@ def test_a_sample_that_is_a_link_to_a_fifo_is_broken_off(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "fifo")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["sample_0"] = h5py.ExternalLink("fifo", "data")
-    with pytest.raises(PipelineStalled, match=r"setup hung for timeout_s=1.5 s, opening .*a\.h5"), deadline(1.5):
+    with pytest.raises(PipelineStalled, match=r"setup hung for timeout_s=0.5 s, opening .*a\.h5"), deadline(0.5):
         opened("hdf5_samples", tmp_path, path="a.h5")
 
 
@@ -214,11 +214,9 @@ def _stat(folder: Path, script: str) -> None:
 def test_a_network_file_system_that_does_not_answer_is_an_error_that_names_it(mounted: Path) -> None:
     _stat(mounted, f"echo $$ > {mounted}/pid; exec sleep 1000")
     parameters = check_parameters(
-        {"source": {"hdf5": {"path": ["my data/a.h5", "b.h5"]}}, "batch_size": 2, "timeout_s": 1}
+        {"source": {"hdf5": {"path": ["my data/a.h5", "b.h5"]}}, "batch_size": 2, "timeout_s": 0.3}
     )
-    wanted = (
-        rf"file system at {re.escape(str(mounted))}/my data \(nfs4 server:/export\) has not answered for timeout_s=1 s"
-    )
+    wanted = rf"at {re.escape(str(mounted))}/my data \(nfs4 server:/export\) has not answered for timeout_s=0.3 s"
     with pytest.raises(SourceError, match=wanted):
         Pipeline(parameters, base_dir=mounted)
     pid = int((mounted / "pid").read_text())

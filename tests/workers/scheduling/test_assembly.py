@@ -72,6 +72,9 @@ def test_a_loaders_orders_are_numbered_from_one() -> None:
     assert [(order.loader, order.number) for order in given] == [(1, 1), (2, 1), (1, 2), (2, 2)]
     assert report(made, given[0])
     assert [(order.loader, order.number) for order in orders(made)] == [(1, 3)]
+    made.loader_died(death(1))
+    made.ledger.add_loader(1)
+    assert [order.number for order in orders(made)] == [1, 2], "a new loader's"
 
 
 def test_an_order_says_which_rows_of_which_slot() -> None:
@@ -187,19 +190,12 @@ def test_a_bad_row_that_is_met_after_its_batch_was_announced_ends_the_run() -> N
     assert (failure.error, failure.index, made.last) == ("SampleError", 1, failure)
 
 
-def test_the_first_sample_of_a_source_is_named_like_any_other() -> None:
-    made = assembly(rows=2, rows_per_task=2, batches=1)
-    (order,) = orders(made)
-    report(made, order, bad_row(1, 0))
-    assert [(message.index, message.path) for message in told(made)] == [(0, "a.h5")]
-
-
 def test_of_several_bad_rows_the_first_in_the_batch_is_the_error() -> None:
     made = assembly(rows=2, loaders=2, batches=1)
     given = {order.task.first_row: order for order in orders(made) if isinstance(order.task, Fill)}
     report(made, given[1], bad_row(1, 11))
-    report(made, given[0], bad_row(0, 10))
-    assert [message.index for message in told(made)] == [10]
+    report(made, given[0], bad_row(0, 0))
+    assert [(message.index, message.path) for message in told(made)] == [(0, "a.h5")]
 
 
 def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
@@ -237,15 +233,6 @@ def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocesse
         assert hook.task == Postprocess(hook.task.task, 0, 0, batches, runs=(Run(0, 4, 0, 0),))
 
 
-def test_a_hook_over_a_batch_knows_the_samples_of_all_of_its_rows() -> None:
-    made = assembly(rows=2, batches=1, postprocess=True)
-    for order in orders(made):
-        report(made, order)
-    (hook,) = orders(made)
-    assert isinstance(hook.task, Postprocess)
-    assert hook.task.runs == (Run(0, 2, 0, 0),)
-
-
 def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_shard() -> None:
     plan = Variant("test", stream=True, postprocess=True).plan()
     made = Assembly(replace(plan, position=2))
@@ -280,16 +267,22 @@ def test_an_epoch_on_whose_draw_loaders_die_ends_the_run() -> None:
         (False, False, "killed by SIGKILL", OUT_OF_MEMORY),
     ],
 )
-def test_the_advice_about_a_task_on_which_loaders_die(stream: bool, postprocess: bool, how: str, advice: str) -> None:
-    made = assembly(loaders=0, rows=1, batches=1, stream=stream, postprocess=postprocess)
+def test_what_is_told_of_a_task_on_which_loaders_die(stream: bool, postprocess: bool, how: str, advice: str) -> None:
+    """Of a stream, and of what postprocessing has seen, no other sample can be tried."""
+    on_error = "replace" if stream or postprocess else "raise"
+    made = assembly(loaders=0, rows=1, batches=1, stream=stream, postprocess=postprocess, on_error=on_error)
     for loader in range(1, 4):
         made.ledger.add_loader(loader)
         order = orders(made)[0]
         if postprocess:
             report(made, order)
             (order,) = orders(made)
-        made.loader_died(replace(death(loader, order.task.task), how=how))
-    assert told(made)[-1].advice == advice
+        made.loader_died(replace(death(loader, order.task.task, sample=4), how=how))
+    (failure,) = told(made)
+    what = "its batch's postprocessing" if postprocess else "it"
+    assert failure.text.startswith(f"3 loaders died on {what}, the last one, loader 3 (pid 9): decoding sample 4")
+    assert failure.text.endswith(how)
+    assert (failure.error, failure.epoch, failure.index, failure.advice) == ("SampleError", 0, 4 * stream, advice)
 
 
 # ---- deaths
@@ -303,41 +296,11 @@ def test_a_loader_that_had_nothing_to_do_was_idle_and_a_stranger_was_not() -> No
     assert not made.loader_died(death(order.loader, order.task.task))
 
 
-def test_a_new_loaders_orders_are_numbered_anew() -> None:
-    made = assembly(rows=1, batches=1)
-    assert [order.number for order in orders(made)] == [1]
-    made.loader_died(death(1))
-    made.ledger.add_loader(1)
-    assert [order.number for order in orders(made)] == [1]
-
-
 def _die_on_the_first_row(made: Assembly, times: int) -> None:
     for loader in range(1, times + 1):
         made.ledger.add_loader(loader)
         order = orders(made)[0]
         made.loader_died(death(loader, order.task.task, sample=4))
-
-
-def test_a_row_on_which_loaders_die_is_named_with_their_number() -> None:
-    made = assembly(loaders=0, rows=1, batches=1)
-    _die_on_the_first_row(made, 3)
-    (failure,) = told(made)
-    assert isinstance(failure, Failure)
-    assert failure.text.startswith("3 loaders died on it, the last one, loader 3 (pid 9): decoding sample 4")
-    assert failure.text.endswith("killed by SIGSEGV")
-    assert (failure.error, failure.epoch, failure.index) == ("SampleError", 0, 0)
-
-
-def test_a_hook_on_which_loaders_die_is_named_with_their_number() -> None:
-    made = assembly(loaders=0, rows=1, batches=1, postprocess=True)
-    for loader in range(1, 4):
-        made.ledger.add_loader(loader)
-        (fill,) = orders(made)
-        report(made, fill)
-        (hook,) = orders(made)
-        made.loader_died(death(loader, hook.task.task))
-    (failure,) = told(made)
-    assert failure.text.startswith("3 loaders died on its batch's postprocessing, the last one, loader 3")
 
 
 def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
@@ -347,13 +310,6 @@ def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
     (order,) = orders(made)
     assert isinstance(order.task, Fill)
     assert order.task.skip == 1
-
-
-def test_of_a_stream_no_other_sample_can_be_tried() -> None:
-    made = assembly(loaders=0, rows=1, batches=1, stream=True, on_error="replace")
-    _die_on_the_first_row(made, 3)
-    (failure,) = told(made)
-    assert failure.text.startswith("3 loaders died on it")
 
 
 # ---- towards the trainer

@@ -109,21 +109,14 @@ def test_a_folder_whose_name_is_no_utf_8_is_used(
     base.rmdir()
 
 
-def test_characters_are_counted_as_the_kernel_counts_them(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As many letters, of two bytes each.
-    folder = deep.with_name("ü" * len(deep.name))
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert links.choose_socket_directory().parent == Path("/tmp")
-
-
-@pytest.mark.parametrize("name", ["one character too long", "not there"])
+@pytest.mark.parametrize("reason", ["one character too long", "as many letters, of two bytes each", "not there"])
 def test_a_temporary_directory_that_cannot_be_used_is_passed_over(
-    deep: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    deep: Path, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = Path(f"{deep}d") if name == "one character too long" else deep.parent / "there"
-    if name == "one character too long":
-        folder.mkdir()
+    folder = deep.with_name(("ü" if "letters" in reason else "d") * (len(deep.name) + (reason[:3] == "one")))
+    folder.mkdir(exist_ok=True)
+    if reason == "not there":
+        folder.rmdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     assert links.choose_socket_directory().parent == Path("/tmp")
 
@@ -180,14 +173,6 @@ def folder() -> Iterator[Path]:
     links.make_socket_directory(folder)
     yield folder
     links.remove_socket_directory(folder)
-
-
-def test_frames_come_in_the_order_in_which_they_were_sent(folder: Path, open_link: Open) -> None:
-    receiver, sender = pair(folder, open_link)
-    sent = [b"%d" % number for number in range(3000)]
-    for frame in sent:
-        sender.send(frame)
-    assert arrivals(receiver, len(sent)) == sent
 
 
 def test_a_flood_does_not_keep_its_reader_for_ever(folder: Path, open_link: Open) -> None:

@@ -119,7 +119,9 @@ def doubled(number: int) -> int:
     return 2 * number
 
 
-def test_what_keeps_its_results_goes_by_value_if_it_is_the_scripts_and_by_name_if_not() -> None:
+def test_what_keeps_its_results_goes_by_value_if_it_is_the_scripts_and_by_name_if_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @functools.cache
     def factorial(number: int) -> int:
         return number * factorial(number - 1) if number else 1
@@ -141,35 +143,16 @@ def test_what_keeps_its_results_goes_by_value_if_it_is_the_scripts_and_by_name_i
     mine = threading.local()
     for thing in (factorial, Table, Table.row):
         thing.__module__ = "__main__"
+    factorial.__qualname__ = "factorial"
+    monkeypatch.setitem(vars(sys.modules["__main__"]), "factorial", factorial)
     assert (factorial(3), named(1), Table().row(1)) == (6, "int", 2)
     sent = cloudpickle.loads(pack((factorial, Table(), named, mine, doubled))[0])
     assert (sent[0](4), sent[1].rows, sent[1].row(2), sent[2](1), sent[2]("")) == (24, [0, 2, 4], 4, "int", "other")
+    assert sent[0] is not factorial
     assert "rows" in vars(sent[1])
     assert sent[1].row.cache_parameters() == {"maxsize": 5, "typed": False}
     assert type(sent[3]) is threading.local
     assert sent[4] is doubled
-
-
-def test_a_cached_function_of_the_script_runs_in_the_loaders(tmp_path: Path) -> None:
-    with trainer(tmp_path, CACHED) as run:
-        assert run.next_line() == "12", run.stderr
-        assert run.end() == 0
-
-
-CACHED = """
-from functools import cache
-
-@cache
-def table():
-    return np.uint8(0)
-
-def decode(sample, rng):
-    return sample["data"] + table()
-
-with pipeline(decode) as feed:
-    steps(feed, 12)
-say(12)
-"""
 
 
 @pytest.mark.parametrize("mode", ["r", "r+", "c", "w+"])
@@ -239,12 +222,17 @@ def test_what_cannot_be_sent_is_named(given: dict[str, Any], named: str, monkeyp
 
 
 SPAWNED = """
+from functools import cache
 from multiprocessing import get_context
 
 def decode(sample, rng):
-    return sample["data"] + ZERO
+    return sample["data"] + ZERO + table()
 
 ZERO = np.uint8(0)
+
+@cache
+def table():
+    return np.uint8(0)
 
 def train():
     with pipeline(decode) as feed:
@@ -258,7 +246,9 @@ if __name__ == "__main__":
 """
 
 
-def test_hooks_and_a_source_of_the_script_reach_the_loaders_of_a_spawned_trainer(tmp_path: Path) -> None:
+def test_hooks_a_cached_function_and_a_source_of_the_script_reach_the_loaders_of_a_spawned_trainer(
+    tmp_path: Path,
+) -> None:
     with trainer(tmp_path, SPAWNED) as run:
         assert run.next_line() == "0", run.stderr
         assert run.end() == 0
