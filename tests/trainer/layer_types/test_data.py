@@ -119,16 +119,6 @@ def test_in_train_crops_lie_anywhere_and_half_are_mirrored(files: Path, kind: st
     assert (joined(batches(files, text, 8, seed=1)) != found).any()
 
 
-def test_the_mean_under_a_crop_is_subtracted_wherever_the_crop_lies(files: Path) -> None:
-    text = data_layer("raw_lmdb", "batch_size: 12", 'transform_param { crop_size: 32 mean_file: "mean.binaryproto" }')
-    found = joined(batches(files, text, 1))
-    whole = of_caffe("data_raw-plain", "data")[:12]
-    mean = whole[0] - of_caffe("data_raw-mean_file", "data")[0] * 10
-    for row, image in zip(found, whole, strict=True):
-        differences = [np.abs(row - (image - mean)[:, :, left : left + 32]).max() for left in range(9)]
-        assert min(differences) < 1e-3
-
-
 def test_rand_skip_begins_somewhere_and_goes_on_from_there(files: Path) -> None:
     plain = of_caffe("data_raw-plain", "data")[:12]
     starts = set()
@@ -284,17 +274,6 @@ def test_files_are_found_from_the_working_directory_too(
     for each in (image_data("batch_size: 2"), data_layer("raw_lmdb", "batch_size: 2")):
         (batch,) = batches(tmp_path, each, 1)
         np.testing.assert_array_equal(batch["data"], of_caffe("data_raw-plain", "data")[:2])
-
-
-def test_a_layer_goes_on_where_its_state_was_saved(files: Path) -> None:
-    text = data_layer("raw_lmdb", "batch_size: 5", "transform_param { crop_size: 20 mirror: true }")
-    with running(files, text) as net, running(files, text) as other:
-        for _ in range(3):
-            net.forward()
-        other.load_data_states(net.data_states(), "the state")
-        for each in (net, other):
-            each.forward()
-        np.testing.assert_array_equal(np.array(other.blobs["data"].data), np.array(net.blobs["data"].data))
 
 
 # ---- older nets

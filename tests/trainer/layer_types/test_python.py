@@ -375,16 +375,6 @@ def test_a_test_net_uses_the_learnt_blobs_of_the_train_net(tmp_path: Path) -> No
     assert not test.blobs["y"].data.any()
 
 
-def test_backward_is_asked_for_a_bottom_that_propagate_down_names(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(DISTANCE)
-    wiring = 'bottom: "a" bottom: "x" top: "loss" loss_weight: 1 propagate_down: [true, true]'
-    net = make_net(
-        tmp_path, TWO_LINEAR.replace("num_output: 3", "num_output: 2") + python_layer("Distance", wiring=wiring)
-    )
-    gradients(net)
-    assert user_layer(net).propagated == [True, True]  # type: ignore[attr-defined]
-
-
 def test_a_layer_of_ours_may_ask_for_arrays_too(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(6, dtype=np.uint8).reshape(2, 3))
     (tmp_path / "mine.py").write_text("""
@@ -404,30 +394,3 @@ class Reversed(MultiProcessInputLayer):
     net.forward()
     assert net.blobs["y"].data.tolist() == [[2, 1, 0], [5, 4, 3]]
     net.close()
-
-
-def test_a_layer_of_ours_may_make_its_source_in_setup_from_a_list_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("""
-import numpy as np
-from blobfeed.layers import MultiProcessInputLayer
-
-class Words(MultiProcessInputLayer):
-    extra_parameters = {"words": []}
-
-    def setup(self, bottom, top):
-        params = eval(self.param_str)
-        self.lengths = [len(word) for word in params["words"]]
-        self.param_str = {**params, "source": {"arrays": {"index": np.arange(len(self.lengths))}}}
-        super().setup(bottom, top)
-
-    def decode(self, sample, rng):
-        return {"y": self.lengths[sample["index"]]}
-""")
-    given = "{'words': ('a', 'bc', 'def', ''), 'batch_size': 3, 'num_loaders': 1}"
-    net = make_net(tmp_path, python_layer("Words", f'param_str: "{given}"'))
-    seen = []
-    for _ in range(2):
-        net.forward()
-        seen.append(net.blobs["y"].data.tolist())
-    net.close()
-    assert seen == [[1, 2, 3], [0, 1, 2]]

@@ -71,14 +71,6 @@ def batch(rows: int = 2) -> dict[str, Tensor]:
     return {"data": torch.randn(rows, 1, 5, 5, generator=draw), "label": torch.arange(rows) % 4}
 
 
-def test_weights_are_parameters_with_caffes_names_and_the_sums_of_batch_norm_are_buffers(tmp_path: Path) -> None:
-    net = Net(write(tmp_path), "TRAIN")
-    assert [name for name, _ in net.named_parameters()] == ["conv.0", "conv.1", "ip.0", "ip.1"]
-    assert [name for name, _ in net.named_buffers()] == ["bn.0", "bn.1", "bn.2"]
-    assert list(net.state_dict()) == ["conv.0", "conv.1", "bn.0", "bn.1", "bn.2", "ip.0", "ip.1"]
-    assert net.get_submodule("ip") is net.layers["ip"]
-
-
 def test_a_name_with_dots_or_one_that_torch_uses_is_a_name_like_others(tmp_path: Path) -> None:
     text = CLASSIFIER.replace('name: "ip"', 'name: "fc.8"').replace('name: "conv"', 'name: "type"')
     net = Net(write(tmp_path, text), "TRAIN")

@@ -9,10 +9,9 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.trainer.solving.solver import Solver
 from numpy.typing import ArrayLike, NDArray
 
-from tests.support.trainer_nets import SMALL_NET, with_inputs, write_project
+from tests.support.trainer_nets import with_inputs, write_project
 from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 TRAIN, TEST = 0, 1
@@ -368,19 +367,3 @@ def test_backward_before_any_forward_goes_over_the_blobs_as_they_are(tmp_path: P
         net.backward()
     assert np.any(nets[0].blobs["data"].diff)
     np.testing.assert_array_equal(nets[1].blobs["data"].diff, nets[0].blobs["data"].diff)
-
-
-def test_the_small_net_gives_the_gradients_of_training(tmp_path: Path) -> None:
-    lines = SMALL_NET.splitlines()
-    write_project(tmp_path, net="\n".join(line for line in lines if "Dropout" not in line))
-    with Solver.from_file(tmp_path / "solver.prototxt") as solver:
-        solver.train_net.objective().backward()  # type: ignore[no-untyped-call]
-        expected = {name: [w.grad.clone() for w in layer.blobs] for name, layer in solver.train_net.layers.items()}  # type: ignore[union-attr]
-        net = Net.of(solver.train_net)
-        net.layer_dict["data"].at = 0
-        net.clear_param_diffs()
-        net.forward()
-        net.backward()
-        for name, blobs in net.params.items():
-            for found, gradient in zip(blobs, expected[name], strict=True):
-                close(found.diff, gradient.numpy())

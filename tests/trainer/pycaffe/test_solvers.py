@@ -34,14 +34,6 @@ def assert_weights(solver: Solver, run: str, step: int) -> None:
         np.testing.assert_allclose(found, GOLDEN[f"{run}/{name}"][step], rtol=1e-4, atol=1e-5, err_msg=f"{run}: {name}")
 
 
-def test_steps_move_the_weights_as_in_pycaffe(tmp_path: Path) -> None:
-    solver = started(get_solver(write_golden_solver("sgd", tmp_path)), "sgd")
-    for step in range(1, 11):
-        solver.step(1)
-        assert solver.iter == step
-        assert_weights(solver, "sgd", step)
-
-
 def test_the_class_names_the_type_whatever_the_file_says(tmp_path: Path) -> None:
     path = write_golden_solver("adam", tmp_path)
     for name in CLASSES[:2] + CLASSES[4:]:

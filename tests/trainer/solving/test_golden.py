@@ -47,8 +47,14 @@ def assert_step(solver: Solver, run: str) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_ten_steps_move_the_weights_as_caffe_did(run: str, tmp_path: Path) -> None:
     with golden_solver(run, tmp_path) as solver:
+        assert solver.samples_per_step == 6 * solver.param.iter_size
+        (data,) = solver.train_net.user_layers().values()
+        first = np.mean([float(solver.train_net.objective().detach()) for _ in range(solver.param.iter_size)])
+        data.at = 0
         for loss in GOLDEN[f"{run}/loss"]:
             found = float(solver.step())
+            if solver.iteration == 1:
+                assert found == pytest.approx(first)
             if solver.param.iter_size == 1:  # else Caffe's figure is of the last of the step's batches alone
                 assert found == pytest.approx(float(loss), rel=1e-4, abs=1e-5)
             assert_step(solver, run)

@@ -79,24 +79,6 @@ def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureF
     assert "samples/s, stall 4.00 s (" in line
 
 
-def test_a_terminal_gets_a_bar_and_the_rest_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Solver.from_file(write_project(tmp_path)) as solver:
-        terminal = Terminal()
-        monkeypatch.setattr(sys, "stderr", terminal)
-        monkeypatch.setenv("COLUMNS", "140")
-        monkeypatch.setenv("TERM", "xterm")
-        reporter = make_reporter(solver)
-        for _ in range(30):
-            solver.step()
-            reporter.stepped(solver)
-        reporter.close()
-    shown = terminal.getvalue()
-    assert "30/30" in shown
-    assert f"loss {solver.loss():.4g}" in shown
-    assert "samples/s" in shown
-    assert "stall" in shown
-
-
 def test_a_terminal_that_draws_nothing_gets_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

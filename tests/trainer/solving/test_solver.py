@@ -69,37 +69,6 @@ def test_another_seed_gives_other_losses_and_no_seed_a_new_one_each_time(tmp_pat
     assert len(firsts) == 3
 
 
-def test_iter_size_adds_up_batches_as_one_larger_batch(tmp_path: Path) -> None:
-    net = SMALL_NET.replace(
-        'layer { name: "drop1" type: "Dropout" bottom: "ip1" top: "ip1" dropout_param { dropout_ratio: 0.25 } }', ""
-    )
-    weights = []
-    for rows, iter_size in ((8, 2), (16, 1)):
-        folder = tmp_path / str(rows)
-        folder.mkdir()
-        path = write_project(
-            folder,
-            net=net.replace("batch_size: 8", f"batch_size: {rows}"),
-            solver=SMALL_SOLVER + f"iter_size: {iter_size}",
-        )
-        with Solver.from_file(path) as solver:
-            losses(solver, 5)
-            assert solver.samples_per_step == 16
-            weights.append(solver.train_net.weights())
-    for name in ("ip1", "ip2"):
-        torch.testing.assert_close(weights[0][name], weights[1][name])
-
-
-def test_weights_with_an_lr_mult_of_zero_stay_as_they_are(tmp_path: Path) -> None:
-    path = write_project(tmp_path, net=SMALL_NET.replace("lr_mult: 1 }", "lr_mult: 0 }"))
-    with Solver.from_file(path) as solver:
-        before = solver.train_net.weights()
-        losses(solver, 3)
-        after = solver.train_net.weights()
-    assert torch.equal(before["ip1"][0], after["ip1"][0])
-    assert not torch.equal(before["ip1"][1], after["ip1"][1])
-
-
 def test_the_test_net_uses_the_weights_that_are_being_trained(tmp_path: Path) -> None:
     with Solver.from_file(write_project(tmp_path, solver=TESTED)) as solver:
         (before,) = solver.test()
