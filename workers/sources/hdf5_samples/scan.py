@@ -349,10 +349,15 @@ def _links(group: h5py.Group) -> dict[str, int]:
 
 def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
     # The low-level way takes half the time of group[member], and this is done for each sample.
+    name = member.encode(errors="surrogateescape")
     try:
-        opened = h5py.h5o.open(group.id, member.encode(errors="surrogateescape"))
+        opened = h5py.h5o.open(group.id, name)
     except KeyError as error:
-        raise SourceError(f"{_WHAT}: {group.file.filename}:{path} is a link that leads nowhere: {error}") from None
+        link = group.get(name, getlink=True)
+        target = f" to {link.filename}:{link.path}" if isinstance(link, h5py.ExternalLink) else ""
+        raise SourceError(
+            f"{_WHAT}: {group.file.filename}:{path} is a link{target} that leads nowhere: {error}"
+        ) from None
     if isinstance(opened, h5py.h5d.DatasetID):
         return h5py.Dataset(opened)
     return h5py.Group(opened) if isinstance(opened, h5py.h5g.GroupID) else None

@@ -470,7 +470,7 @@ KINDS: Mapping[str, Kind] = {
     "hdf5_samples gzip": Kind(
         partial(_hdf5_samples, chunks=True, compression="gzip", fletcher32=True), "stamped", remote=True, has_limit=True
     ),
-    "hdf5_samples by links": Kind(_hdf5_samples_by_links, "stamped", has_limit=True, named_instead="links.h5"),
+    "hdf5_samples by links": Kind(_hdf5_samples_by_links, "stamped", has_limit=True),
     "hdf5_samples outside": Kind(_hdf5_samples_outside, "stamped", has_limit=True),
     "zarr": Kind(_zarr, "whole", remote=True, has_limit=True),
     "zarr shards": Kind(partial(_zarr, sharded=True), "whole", remote=True, has_limit=True),
