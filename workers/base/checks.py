@@ -236,8 +236,9 @@ def allowed(kind: inspect.Type) -> str:
         case inspect.IntType() | inspect.FloatType():
             return ("a whole number" if isinstance(kind, inspect.IntType) else "a number") + _bounds(kind)
         case inspect.ListType() | inspect.VarTupleType():
-            exactly = f" of {kind.min_length}" if kind.min_length and kind.min_length == kind.max_length else ""
-            return f"a list{exactly}, each item {allowed(kind.item_type)}"
+            more = "" if kind.min_length == kind.max_length else " or more"
+            size = f" of {kind.min_length}{more}" if kind.min_length else ""
+            return f"a list{size}, each item {allowed(kind.item_type)}"
         case inspect.StructType():
             return f"a mapping with keys among {', '.join(field.encode_name for field in kind.fields)}"
         case inspect.DictType():

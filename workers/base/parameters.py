@@ -24,6 +24,7 @@ Range = Annotated[tuple[Annotated[float, msgspec.Meta(gt=0)], ...], msgspec.Meta
 LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
+Paths = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 _MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
 """Beyond these the positions of samples would not fit into 64 bits."""

@@ -162,6 +162,7 @@ READERS = {
 }
 ARCHIVES: dict[str, dict[str, Any]] = {
     "absent": {"h5_paths": "none.h5"},
+    "no paths": {"h5_paths": []},
     "a glob without a match": {"h5_paths": "*.hdf"},
     "a misspelt label": {"labels": ["nmae"]},
     "an unknown group": {"groups": "tests"},

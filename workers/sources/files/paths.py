@@ -138,7 +138,7 @@ def list_hdf5_files(paths: str | Sequence[str], base_dir: Path, what: str) -> tu
     """
     files = expand_paths(paths, base_dir, what)
     if not files:
-        raise SourceError(f"{what}: parameter 'path' is an empty list; name at least one HDF5 file")
+        raise SourceError(f"{what}: no paths: name at least one HDF5 file")
     found: list[Path | str] = []
     for file in files:
         try:

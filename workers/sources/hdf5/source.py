@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from ...base.checks import check_options
-from ...base.parameters import NotNegative, Positive
+from ...base.parameters import NotNegative, Paths, Positive
 from ...base.source import Tops
 from ..files.file import Locking
 from ..files.kept import kept
@@ -40,7 +40,7 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     window: samples are windows of several rows; see `window` above.
     """
 
-    path: str | tuple[str, ...]
+    path: Paths
     limit: Positive | None = None
     dims: Dims = None
     max_length: Positive | None = None

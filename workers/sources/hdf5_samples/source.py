@@ -15,7 +15,7 @@ from ...base.checks import check_options, chosen
 from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.files import in_folder
 from ...base.keys import text_digest
-from ...base.parameters import Positive
+from ...base.parameters import Paths, Positive
 from ...base.source import Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
@@ -52,7 +52,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     window: samples are windows of several rows, none beyond its data set; see `window` above. Without boundaries.
     """
 
-    path: str | tuple[str, ...]
+    path: Paths
     groups: tuple[str, ...] = ("",)
     datasets: tuple[str, ...] = ()
     labels: tuple[str, ...] | dict[str, str] = ()

@@ -46,7 +46,7 @@ class GroupFiles:
             raise
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
-            raise SourceError(f"source parquet: no samples: {', '.join(paths) or 'an empty list'} has no rows")
+            raise SourceError(f"source parquet: no samples: {', '.join(paths)} has no rows")
         self.schema = self._parts[0].schema
         self._groups = [(file, group) for file, part in enumerate(self._parts) for group in range(len(part.rows))]
 

@@ -16,7 +16,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from ...base.checks import check_options, chosen, listed
 from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, is_url
-from ...base.parameters import NotNegative, Positive
+from ...base.parameters import NotNegative, Paths, Positive
 from ...base.source import Tops
 from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import locate_part, split_by_part
@@ -44,7 +44,7 @@ class ParquetOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw
     chunk_cache_bytes: decoded row groups that each loader keeps, the last one in any case.
     """
 
-    path: str | tuple[str, ...]
+    path: Paths
     columns: dict[str, str] = msgspec.field(default_factory=dict)
     pictures: tuple[str, ...] | None = None
     limit: Positive | None = None

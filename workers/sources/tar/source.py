@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...base.checks import check_options, chosen
 from ...base.errors import SourceError
-from ...base.parameters import Positive
+from ...base.parameters import Paths, Positive
 from ...base.source import Tops
 from ...base.specs import IndexArray
 from ..files.file import locate_part
@@ -39,7 +39,7 @@ class TarOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     limit: only the first so many samples.
     """
 
-    path: str | tuple[str, ...]
+    path: Paths
     members: dict[str, str] = msgspec.field(default_factory=dict)
     limit: Positive | None = None
 
@@ -53,8 +53,6 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     """
     checked = check_options(options, TarOptions, _WHAT)
     stamps = [examined_stamp(path, _WHAT) for path in expand_paths(checked.path, base_dir, _WHAT)]
-    if not stamps:
-        raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one tar file")
     indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in stamps]
     keys = [index.keys for index in indices]
     shards = _Shards([stamp.path for stamp in stamps], keys, np.cumsum([0, *map(len, keys)], dtype=np.int64))

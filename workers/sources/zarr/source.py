@@ -15,7 +15,7 @@ from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import text_digest
-from ...base.parameters import NotNegative, Positive
+from ...base.parameters import NotNegative, Paths, Positive
 from ...base.source import Tops
 from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
@@ -41,7 +41,7 @@ class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     window: samples are windows of several rows; see `window` above.
     """
 
-    path: str | tuple[str, ...]
+    path: Paths
     limit: Positive | None = None
     dims: Dims = None
     chunk_cache_bytes: NotNegative = 32 << 20
@@ -56,8 +56,6 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     checked = check_options(options, ZarrOptions, _WHAT)
     given = [checked.path] if isinstance(checked.path, str) else checked.path
     paths = [found for path in given for found in _expanded(path.rstrip("/"), base_dir)]
-    if not paths:
-        raise SourceError(f"{_WHAT}: parameter 'path' is an empty list; name at least one zarr group")
     wanted = tuple(tops or ("data", "label"))
     found = [_arrays(path, wanted) for path in paths]
     for path, arrays in zip(paths, found, strict=True):
