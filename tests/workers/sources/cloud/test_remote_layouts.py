@@ -86,13 +86,6 @@ def test_the_layout_of_an_object_is_read_once(server: RangeServer, tmp_path: Pat
     assert len(opened("hdf5", tmp_path, ["data"], path=server.url("a.h5"))) == 9
 
 
-def test_a_sample_that_is_spread_over_the_whole_object_is_refused(server: RangeServer, tmp_path: Path) -> None:
-    np.save(tmp_path / "a.npy", np.asfortranarray(some_array((7, 5), "u1")))
-    server.objects["a.npy"] = (tmp_path / "a.npy").read_bytes()
-    with pytest.raises(SourceError, match="spread over the whole object"):
-        opened("npy", tmp_path, data=server.url("a.npy"))
-
-
 def test_other_files_are_not_read_by_way_of_an_object(server: RangeServer, tmp_path: Path) -> None:
     (tmp_path / "secret").write_bytes(bytes(100))
     with h5py.File(tmp_path / "a.h5", "w") as file:

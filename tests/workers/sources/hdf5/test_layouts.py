@@ -81,13 +81,3 @@ def test_a_loader_undoes_the_filters_of_a_virtual_data_sets_parts(kind: str, tmp
     source = {kind: {"path": str(tmp_path / "a.h5")}}
     with BatchReader(source, tops=["data"], batch_size=1, num_loaders=1) as reader:
         assert (next(iter(reader))["data"][0] == (values[0] if kind == "hdf5" else values)).all()
-
-
-@pytest.mark.parametrize("data", [bytes(40_000), b"\xff" * 50_001, np.random.default_rng(1).bytes(99_999), b"\x01"])
-def test_a_checksum_is_that_of_the_library_for_many_blocks_and_extreme_words(data: bytes, tmp_path: Path) -> None:
-    values = np.frombuffer(data, np.uint8)[np.newaxis]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file.create_dataset("data", data=values, chunks=values.shape, fletcher32=True)
-    source = opened("hdf5", tmp_path, ["data"], path="a.h5")
-    assert LIBRARY_MODULE not in source.modules
-    assert_delivers(source, {"data": values}, [[0]])

@@ -31,10 +31,11 @@ def cloud(
 
     def scenario(folder: Path) -> Any:
         np.save(folder / "a.npy", np.zeros((4, 3)))
-        content = (folder / "a.npy").read_bytes()
+        np.save(folder / "across.npy", np.zeros((4, 3), order="F"))
+        content, across = ((folder / name).read_bytes() for name in ("a.npy", "across.npy"))
         with pytest.MonkeyPatch.context() as patch, range_server() as server:
             put = google_bucket(server, "wrong", patch)
-            server.objects |= {"a.npy": content, "text.h5": b"text", "empty.npy": b""}
+            server.objects |= {"a.npy": content, "text.h5": b"text", "empty.npy": b"", "across.npy": across}
             put("a.npy", b"")
             put("b//c.npy", b"")
             for name, value in {"BLOBFEED_CLOUD_DEADLINE_S": "1", **environment}.items():
@@ -62,6 +63,7 @@ SCENARIOS = {
     "cloud, no such object of an archive": cloud("hdf5_samples", path="{server}/no.h5", most=1),
     "cloud, text": cloud("hdf5", path="{server}/text.h5", most=2),
     "cloud, an empty object": cloud("npy", data="{server}/empty.npy", most=1),
+    "cloud, samples across the whole object": cloud("npy", data="{server}/across.npy", most=2),
     "cloud, a name that no object has": cloud("npy", data="{server}/a//b.npy"),
     "cloud, a glob": cloud("npy", data="{server}/a*.npy"),
     "cloud, a bucket of another region": cloud(
