@@ -71,6 +71,39 @@ def test_data_sets_of_other_names_are_named_the_largest_first() -> None:
     assert (first_batch(found)["y"] == LABEL).all()
 
 
+MEAN, MASK = np.zeros((3, 4, 4), np.float32), np.zeros((6, 6), np.uint8)
+ONE = {"data": DATA[:1], "label": LABEL[:1]}
+AS_OF_MATLAB = {"data": DATA, "label": LABEL} | dict.fromkeys(("rate", "title", "classes"), np.ones((1, 1)))
+FEATURES = {"label": LABEL} | {f"feature_{n}": np.full((SAMPLES, 2), n) for n in range(12)}
+PAIRS = {f"s{n}/{name}": MASK for n in range(12) for name in ("image", "label")}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "tops"),
+    [
+        (ONE, "data label"),
+        (ONE | {"mean": MEAN}, "data label"),
+        (AS_OF_MATLAB, "data label"),  # data sets of one entry do not count the samples
+        (FEATURES, " ".join(FEATURES)),
+        (PAIRS, "image label"),
+    ],
+)
+def test_data_sets_are_tops_or_samples_by_their_names_and_lengths(arrays: dict[str, Any], tops: str) -> None:
+    with h5py.File("a.h5", "w") as file:
+        for name, array in arrays.items():
+            file[name] = array
+    with closing(source_of(["a.h5"]).open()) as source:
+        assert {*source.specs} == {*tops.split()}
+
+
+def test_a_mean_of_a_samples_size_does_not_make_tops_of_samples() -> None:
+    with h5py.File("a.h5", "w") as file:
+        for number in range(12):
+            file[f"img_{number}"] = np.zeros((3, 4, 4), np.uint8)
+        file["mean"] = MEAN
+    assert source_of(["a.h5"]).kind == "hdf5_samples"
+
+
 def test_data_sets_that_are_no_arrays_are_left_out() -> None:
     with h5py.File("a.h5", "w") as file:
         file["data"], file["label"] = DATA, LABEL
@@ -95,17 +128,6 @@ def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
     assert (first_batch(source_of(["a.mat"]))["data"] == DATA).all()
 
 
-def test_data_sets_of_one_entry_do_not_count_the_samples() -> None:
-    with h5py.File("a.h5", "w") as file:
-        file["data"], file["label"] = DATA, LABEL
-        for name in ("rate", "title", "classes"):  # single numbers as MATLAB stores them
-            file[name] = np.ones((1, 1))
-    assert source_of(["a.h5"]).tops is None
-    with h5py.File("one.h5", "w") as file:
-        file["data"], file["label"] = DATA[:1], LABEL[:1]
-    assert source_of(["one.h5"]).tops is None
-
-
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
@@ -116,39 +138,6 @@ def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> Non
     batch = first_batch(found)
     assert (batch["data"] == DATA).all()
     assert (batch["class"] == LABEL).all()
-
-
-def test_numbered_arrays_beside_a_label_of_their_length_are_tops() -> None:
-    with h5py.File("a.h5", "w") as file:
-        for number in range(12):
-            file[f"feature_{number}"] = np.full((len(LABEL), 2), number)
-        file["label"] = LABEL
-    found = source_of(["a.h5"])
-    assert found.kind == "hdf5"
-    assert (first_batch(found)["feature_7"] == 7).all()
-
-
-def test_a_mean_of_a_samples_size_does_not_make_tops_of_samples() -> None:
-    with h5py.File("a.h5", "w") as file:
-        for number in range(12):
-            file[f"img_{number}"] = np.zeros((3, 4, 4), np.uint8)
-        file["mean"] = np.zeros((3, 4, 4), np.float32)
-    assert source_of(["a.h5"]).kind == "hdf5_samples"
-
-
-def test_groups_of_a_picture_and_its_mask_are_samples() -> None:
-    with h5py.File("a.h5", "w") as file:
-        for number in range(12):
-            file[f"s{number}/image"] = np.zeros((6, 6, 3), np.uint8)
-            file[f"s{number}/label"] = np.zeros((6, 6), np.uint8)
-    assert source_of(["a.h5"]).kind == "hdf5_samples"
-
-
-def test_of_a_file_of_one_sample_the_data_count() -> None:
-    with h5py.File("a.h5", "w") as file:
-        file["data"], file["label"] = DATA[:1], LABEL[:1]
-        file["mean"] = np.zeros((3, 4, 4), np.float32)
-    assert source_of(["a.h5"]).open().specs.keys() == {"data", "label"}
 
 
 def test_attributes_that_are_no_labels_are_left_out() -> None:
@@ -173,19 +162,13 @@ def test_a_group_of_data_sets_for_each_sample_too() -> None:
     assert set(first_batch(found)) == {"obs", "act"}
 
 
-def test_npy_files_are_data_and_label_by_their_names() -> None:
-    np.save("x_train.npy", DATA)
-    np.save("train_labels.npy", LABEL)
-    found = source_of(["train_labels.npy", "x_train.npy"])
-    assert found.declared == {"npy": {"data": "x_train.npy", "label": "train_labels.npy"}}
+@pytest.mark.parametrize(("data", "label"), [("x_train", "train_labels"), ("train-images", "train-labels")])
+def test_npy_files_are_data_and_label_by_their_names(data: str, label: str) -> None:
+    np.save(f"{data}.npy", DATA)
+    np.save(f"{label}.npy", LABEL)
+    found = source_of(sorted([f"{data}.npy", f"{label}.npy"]))
+    assert found.declared == {"npy": {"data": f"{data}.npy", "label": f"{label}.npy"}}
     assert (first_batch(found)["label"] == LABEL).all()
-
-
-def test_the_words_may_stand_behind_a_dash() -> None:
-    np.save("train-images.npy", DATA)
-    np.save("train-labels.npy", LABEL)
-    found = source_of(["train-images.npy", "train-labels.npy"])
-    assert found.declared == {"npy": {"data": "train-images.npy", "label": "train-labels.npy"}}
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
