@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from ...base.checks import check_options
@@ -17,19 +16,16 @@ from ..files.file import Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
 from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.grid import Parts, stored_table
-from ..stored.layout import Arrangement, Chunked, Dims, StoredArray, dims_by_top
-from ..table import Table, WindowOptions
+from ..stored.grid import ArrayOptions, Parts, stored_table
+from ..stored.layout import Arrangement, Chunked, StoredArray, dims_by_top
+from ..table import Table
 
 
-class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `source: {hdf5: …}`.
+class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {hdf5: …}`, beside those of all stored arrays.
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
         HDF5 files are known by their signature, not by their name.
-    limit: only the first so many samples.
-    dims: the stored order of the first top's dimensions, such as [h, w, c, n], or a mapping from top to such a list;
-        delivered as N×C×D×H×W.
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
@@ -37,18 +33,14 @@ class HDF5Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
-    window: samples are windows of several rows; see `window` above.
     """
 
     path: Paths
-    limit: Positive | None = None
-    dims: Dims = None
     max_length: Positive | None = None
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
     allow_external: bool = False
     open_files: Positive | None = None
-    window: WindowOptions | None = None
 
 
 def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:

@@ -7,16 +7,18 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
+from ...base.parameters import Positive
 from ...base.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
 from ..files.file import Locking, as_bytes, locate_part, split_by_part
 from ..files.remote import RemoteStamp
 from ..table import Column, Store, Table, WindowOptions
 from ..table.columns import OutRows
-from .layout import Chunked, ChunkObjects, StoredArray, ThroughLibrary
+from .layout import Chunked, ChunkObjects, Dims, StoredArray, ThroughLibrary
 from .store import FileStore
 
 LIBRARY_MODULE = f"{__package__}.library_rows"
@@ -28,6 +30,20 @@ Parts = Sequence[StoredArray]
 _ONLY_PART = np.zeros(1, np.int64)
 
 _log = logging.getLogger("blobfeed")
+
+
+class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of stored arrays, whatever their files are.
+
+    limit: only the first so many samples.
+    dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
+        delivered as N×C×D×H×W.
+    window: samples are windows of several rows; see `window` above.
+    """
+
+    limit: Positive | None = None
+    dims: Dims = None
+    window: WindowOptions | None = None
 
 
 def stored_table(

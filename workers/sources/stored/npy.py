@@ -9,7 +9,6 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import BinaryIO
 
-import msgspec
 import numpy as np
 
 from ...base.checks import check_options, chosen, meant, paths_as_text, shown
@@ -19,25 +18,18 @@ from ...base.parameters import Parameters, Positive
 from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
-from ..table import Table, WindowOptions
-from .grid import Parts, stored_table
-from .layout import FIRST_AXIS, Arrangement, Chunked, Dims, StoredArray, dims_by_top, from_names
+from ..table import Table
+from .grid import ArrayOptions, Parts, stored_table
+from .layout import FIRST_AXIS, Arrangement, Chunked, StoredArray, dims_by_top, from_names
 
 
-class NpyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NpyOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {npy: …}` beside the tops, which have a path, a glob or a list of them each.
 
-    limit: only the first so many samples.
-    dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
-        delivered as N×C×D×H×W.
     open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
-    window: samples are windows of several rows; see `window` above.
     """
 
-    limit: Positive | None = None
-    dims: Dims = None
     open_files: Positive | None = None
-    window: WindowOptions | None = None
 
 
 def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:

@@ -8,44 +8,36 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import text_digest
-from ...base.parameters import NotNegative, Paths, Positive
+from ...base.parameters import NotNegative, Paths
 from ...base.source import Tops
 from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key
-from ..stored.grid import stored_table
-from ..stored.layout import ChunkObjects, Dims, StoredArray, dims_by_top, from_names
-from ..table import Store, Table, WindowOptions
+from ..stored.grid import ArrayOptions, stored_table
+from ..stored.layout import ChunkObjects, StoredArray, dims_by_top, from_names
+from ..table import Store, Table
 from .examine import examine_array
 
 _WHAT = "source zarr"
 
 
-class ZarrOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `source: {zarr: …}`.
+class ZarrOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of `source: {zarr: …}`, beside those of all stored arrays.
 
     path: a group that has an array for each top, several of them put end to end, or a glob; or an array by itself,
         which is the only top.
-    limit: only the first so many samples.
-    dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
-        delivered as N×C×D×H×W.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
         more), or none if it is 0.
-    window: samples are windows of several rows; see `window` above.
     """
 
     path: Paths
-    limit: Positive | None = None
-    dims: Dims = None
     chunk_cache_bytes: NotNegative = 32 << 20
-    window: WindowOptions | None = None
 
 
 def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
