@@ -38,6 +38,9 @@ from .learnt import Learnt, Weights
 from .model_files import read_weights
 from .wiring import check_wiring, without_effect
 
+Call = Callable[[Layer, Sequence[Tensor]], Tensors]
+"""Runs a layer over its bottoms; returns its tops."""
+
 
 class Step:
     """One layer's part of a forward, looked up once instead of at every iteration."""
@@ -55,7 +58,7 @@ class Step:
         self.takes_inputs = not self.bottoms and not layer.blobs
         """The caller of the net may give its tops instead."""
 
-    def run(self, values: dict[str, Tensor], *, is_traced: bool = False) -> Tensors:
+    def run(self, values: dict[str, Tensor], call: Call | None = None, *, is_traced: bool = False) -> Tensors:
         bottom = [values[name] for name in self.bottoms]
         shapes = [tensor.shape for tensor in bottom]
         if not is_traced and shapes != self.shapes:
@@ -65,7 +68,7 @@ class Step:
             bottom[nth] = bottom[nth].detach()
         for nth in self.forced:
             bottom[nth] = with_gradient(bottom[nth])
-        tops: Tensors = self.layer(*bottom)
+        tops: Tensors = call(self.layer, bottom) if call else self.layer(*bottom)
         return tuple(map(with_gradient, tops)) if self.begins_graph else tops
 
 
@@ -181,8 +184,13 @@ class Net(nn.Module):
         _, terms = self.run(inputs)
         return functools.reduce(torch.add, terms) if terms else torch.zeros((), device=self.device)
 
-    def run(self, inputs: Mapping[str, Tensor], layers: slice = slice(None)) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Run `layers`, or all. Returns all values of the net, and the terms of the objective."""
+    def run(
+        self, inputs: Mapping[str, Tensor], layers: slice = slice(None), call: Call | None = None
+    ) -> tuple[dict[str, Tensor], list[Tensor]]:
+        """Run `layers`, or all, each by `call` if that is given.
+
+        Returns all values of the net, and the terms of the objective.
+        """
         if inputs:
             self._check_inputs(inputs)
         is_traced = torch.compiler.is_compiling()  # then no tensor may stay here, and sizes may be symbols
@@ -190,7 +198,7 @@ class Net(nn.Module):
         terms: list[Tensor] = []
         for step in self.steps[layers]:
             given = inputs and step.takes_inputs and all(name in inputs for name, _, _ in step.tops)
-            tops = [inputs[name] for name, _, _ in step.tops] if given else step.run(values, is_traced=is_traced)
+            tops = [inputs[name] for name, _, _ in step.tops] if given else step.run(values, call, is_traced=is_traced)
             for (name, blob, weight), tensor in zip(step.tops, tops, strict=True):
                 values[name] = tensor
                 if not is_traced:

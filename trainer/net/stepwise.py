@@ -1,7 +1,7 @@
 """A net run layer by layer, forward and backward, with the gradient of every blob in its `diff`, as Caffe does it.
 
 Here any part of a net can be run, and whatever stands in a blob's `data` or `diff` counts, also if the user wrote it.
-`Net.run` is the runner; hooks of torch on its layers end autograd's graph at each bottom, and `backward` carries the
+`Net.run` is the runner; here each layer has a graph of autograd's that ends at its bottoms, and `backward` carries the
 gradients from graph to graph. So it is slower than `Net.forward` with torch's own backward, which copies no gradients.
 
 One graph, with `retain_grad()` on the blobs, would not do. A script may write to a blob and run only the layers below
@@ -11,14 +11,12 @@ into layers outside the part that goes back. And it does not say how long each l
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..layer_types.layer import Tensors
+from ..layer_types.layer import Layer, Tensors
 from ..prototxt.errors import NetError
 from .graph import Net, Step, go_back
 
@@ -39,12 +37,17 @@ class Stepwise:
     def forward(self, first: int, last: int, after: After = lambda nth: None) -> None:
         self._has_run = True
         self._begin_from_blobs(first, last)
-        steps = self._net.steps[first : last + 1]
-        with contextlib.ExitStack() as hooks:
-            for nth, step in enumerate(steps, first):
-                hooks.enter_context(step.layer.register_forward_pre_hook(_cut))
-                hooks.enter_context(step.layer.register_forward_hook(partial(self._keep, nth, after)))
-            self._net.run({}, slice(first, last + 1))
+        steps, positions = self._net.steps[first : last + 1], iter(range(first, last + 1))
+
+        def call(layer: Layer, bottoms: Sequence[Tensor]) -> Tensors:
+            leaves = tuple(bottom.detach().requires_grad_(bottom.requires_grad) for bottom in bottoms)
+            tops: Tensors = layer(*leaves)
+            nth = next(positions)
+            self._graphs[nth] = leaves, tops
+            after(nth)
+            return tops
+
+        self._net.run({}, slice(first, last + 1), call)
         for _, blob, weight in (top for step in steps for top in step.tops):
             if weight:
                 blob.diff.fill_(weight)
@@ -58,10 +61,6 @@ class Stepwise:
                 tensor = self._net.blobs[name].tensor.detach()
                 self._net.values[name] = tensor.requires_grad_(name in self._in_need[nth])
             made.update(name for name, _, _ in step.tops)
-
-    def _keep(self, nth: int, after: After, _: nn.Module, bottoms: Tensors, tops: Tensors) -> None:
-        self._graphs[nth] = bottoms, tops
-        after(nth)
 
     def forget(self) -> None:
         """The weights, or all blobs, are no longer those of the last forward: no layer can go back until the next."""
@@ -111,11 +110,6 @@ class Stepwise:
             go_back([top for top, _ in begins], [diff for _, diff in begins], retain_graph=True)
         for name, bottom in zip(step.bottoms, bottoms, strict=True):
             diffs[name] = _sum(diffs.get(name), bottom.grad)
-
-
-def _cut(_: nn.Module, bottoms: Tensors) -> Tensors:
-    """The same bottoms, at which autograd's graph ends."""
-    return tuple(bottom.detach().requires_grad_(bottom.requires_grad) for bottom in bottoms)
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
