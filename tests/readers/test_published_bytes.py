@@ -14,8 +14,6 @@ from ..support.published import cases, digest, write_files
 _LINES = Path(__file__).with_name("published_bytes.txt").read_text().splitlines()
 _PUBLISHED = {name: published for published, name in (line.split("  ", 1) for line in _LINES)}
 _CASES = cases()
-_PARTS = 5
-"""Each choice of a case meets each two others in every fifth; `make test-long` makes all five parts."""
 _SOME = 32
 """One case in so many is also made by loaders, and resumed: all of them would take minutes."""
 
@@ -32,9 +30,8 @@ def test_every_case_is_published_once() -> None:
     assert len(set(_PUBLISHED.values())) > len(_PUBLISHED) // 2
 
 
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, _PARTS))])
-def test_batches_have_the_published_bytes(folder: Path, part: int) -> None:
-    made = {name: digest(_CASES[name], folder, num_loaders=0) for name in list(_CASES)[part::_PARTS]}
+def test_batches_have_the_published_bytes(folder: Path) -> None:
+    made = {name: digest(case, folder, num_loaders=0) for name, case in _CASES.items()}
     assert {name: each for name, each in made.items() if each != _PUBLISHED[name]} == {}
 
 
