@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.keys import derive_key
 from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
-from blobfeed.workers.order.sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_index, seed_generators
+from blobfeed.workers.order.sample_rng import (
+    OwnGlobals,
+    SampleRng,
+    globals_kept,
+    replacement_among,
+    replacement_index,
+    seed_generators,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +127,13 @@ def test_replacements_go_through_all_other_samples(seed: int, epoch: int, sample
     others = [replacement_index(seed, epoch, index, attempt, samples) for attempt in range(samples - 1)]
     assert sorted(others) == [sample for sample in range(samples) if sample != index]
     assert replacement_index(seed, epoch, index, samples - 1, samples) == others[0]
+
+
+@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 100), drawn=st.lists(st.integers(0, 40), min_size=1))
+def test_replacements_among_drawn_samples_go_through_all_others(seed: int, epoch: int, drawn: list[int]) -> None:
+    index, others = drawn[0], {*drawn} - {drawn[0]}
+    chosen = [replacement_among(np.array(drawn), seed, epoch, index, attempt) for attempt in range(len(others) or 1)]
+    assert sorted(chosen) == (sorted(others) or [index])
 
 
 def test_replacements_of_a_billion_samples_are_never_the_sample_itself() -> None:

@@ -211,8 +211,11 @@ def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queu
 @pytest.mark.parametrize(
     ("evidence", "enough"), [(Evidence.HUNG, 3), (Evidence.CRASHED, 4), (Evidence.KILLED_FROM_OUTSIDE, 7)]
 )
-def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(evidence: Evidence, enough: int) -> None:
-    ledger = make_ledger(rows=3, slots=1)
+@pytest.mark.parametrize("rows", [2, 3])
+def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(
+    rows: int, evidence: Evidence, enough: int
+) -> None:
+    ledger = make_ledger(rows=rows, slots=1)
     deadly_row = 1
     deaths = 0
     for loader in range(1, 20):
@@ -228,7 +231,7 @@ def test_a_task_that_kills_is_cut_into_single_rows_and_the_row_is_named(evidence
             break
     assert poisoned is not None
     assert (poisoned.first_row, poisoned.rows) == (deadly_row, 1)
-    assert poisoned.deaths == enough - 1, "the first death was of three rows, and only cut them"
+    assert poisoned.deaths == enough - 1, "the first death was of all rows, and only cut them"
     assert poisoned.suspicion == (enough - 1) * evidence
     assert deaths == enough
 
