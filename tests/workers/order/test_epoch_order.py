@@ -33,6 +33,18 @@ def test_every_sample_comes_once_in_each_epoch(samples: int, shuffle: Shuffle, s
 
 
 @settings(max_examples=60)
+@given(samples=st.integers(1, 60), shuffle=SHUFFLES, epoch=st.integers(0, 3), data=st.data())
+def test_a_run_names_the_samples_of_its_epoch_from_its_position_on(
+    samples: int, shuffle: Shuffle, epoch: int, data: st.DataObject
+) -> None:
+    item = data.draw(st.integers(0, samples - 1))
+    count = data.draw(st.integers(1, samples - item))
+    order = _order(samples, shuffle)
+    indices, epochs, own = order.samples_of(order.run(3, epoch, item, count))
+    assert indices.tolist() == own.tolist() == order.indices(epoch * samples, samples)[item : item + count].tolist()
+    assert set(epochs.tolist()) == {epoch}
+
+
 @given(
     samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50), st.just(10**9)),
     shuffle=SHUFFLES,

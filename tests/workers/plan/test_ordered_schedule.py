@@ -58,6 +58,24 @@ def cuts(draw: st.DrawFn) -> Cut:
     return Cut(Schedule(rounds, per_slot, in_first), oracle, per_slot, in_first)
 
 
+@pytest.mark.parametrize(
+    ("last_batch", "ends"),
+    [
+        ("wrap", [(0, 4), (0, 8), (1, 2), (1, 6), (2, 0)]),
+        ("drop", [(0, 4), (1, 0)]),
+        ("partial", [(0, 4), (0, 8), (1, 0)]),
+    ],
+)
+def test_behind_an_epochs_last_round_the_next_epoch_begins(last_batch: LastBatch, ends: list[tuple[int, int]]) -> None:
+    cut = batches(10, 4, last_batch, None, 0, 1, 0)
+    rounds = Rounds(make_order(10, shuffle=False, seed=0), cut.parameters, 0, 0)
+    found = []
+    for _ in ends:
+        assert rounds.place(0, 1) is not None
+        found.append((rounds.epoch, rounds.item))
+    assert found == ends
+
+
 def positions(runs: Sequence[Run], samples: int) -> dict[int, int]:
     """Row → position from the first epoch on."""
     return {run.row + n: run.epoch * samples + run.position + n for run in runs for n in range(run.rows)}

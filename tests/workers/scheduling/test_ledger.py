@@ -314,6 +314,23 @@ def test_the_first_loader_to_become_overdue_is_waited_for() -> None:
     assert make_ledger().next_deadline(10.0) is None
 
 
+def test_the_earliest_rows_come_first_whether_they_wait_for_their_owner_or_for_any_loader() -> None:
+    ledger = Ledger(schedule_of(6, groups=1, affinity=lambda _group, row: 2 if row == 3 else row), slots=1)
+    ledger.rows_per_task = 1
+    ledger.add_loader(1, 1)
+    ledger.add_loader(2, 1)
+    ledger.open_groups()
+    given = [task for _, task in ledger.assign(0.0)]
+    ledger.done(1, given[0].id, 0.0)
+    ((_, owned),) = ledger.assign(0.0)
+    ledger.add_loader(3, 1)
+    ((_, other),) = ledger.assign(0.0)
+    assert [task.first_row for task in (*given, owned, other)] == [0, 1, 2, 4]
+    ledger.done(1, owned.id, 0.0)
+    ledger.remove_loader(2)
+    assert [task.first_row for _, task in ledger.assign(0.0)] == [1]
+
+
 def test_a_task_that_comes_behind_another_leaves_the_deadline_as_it_is() -> None:
     ledger = Ledger(schedule_of(2, groups=1), slots=1)
     ledger.rows_per_task = 1
