@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import RaggedRows
 
 from blobfeed import BatchReader
@@ -190,3 +191,20 @@ def test_a_first_picture_that_is_damaged_is_replaced(tmp_path: Path) -> None:
     with BatchReader(source, batch_size=6, epochs=1, on_error="replace", num_loaders=0) as reader:
         assert next(iter(reader))["png"].shape == (6, 3, 8, 8)
         assert reader.statistics().replaced
+
+
+def test_a_header_of_a_huge_length_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    """Releases of Python take it for an overflow or for damage, so its words stand in no catalogue."""
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, kind, content in (
+            ("a.cls", tarfile.REGTYPE, b"1"),
+            ("pax", tarfile.XHDTYPE, b"99999999999999999999 a=b\n"),
+            ("b.cls", tarfile.REGTYPE, b"2"),
+        ):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.size = kind, len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    with pytest.raises(SourceError) as caught:
+        BatchReader({"tar": {"path": str(path)}}, batch_size=1)
+    assert str(path) in str(caught.value)
