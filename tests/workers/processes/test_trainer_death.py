@@ -187,7 +187,7 @@ def decode(sample, rng):
         (HERE / "name").write_text(shared.name)
     return sample["data"]
 
-feed = pipeline(decode)
+feed = pipeline(decode, num_loaders=1)  # a second one might be killed before Python's own tracker knows its memory
 steps(feed, 8)
 say("ready")
 hear()
