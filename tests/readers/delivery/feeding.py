@@ -46,7 +46,7 @@ class Feeding:
         self.go_to(device)
 
     def go_to(self, device: Any) -> None:
-        """What follows is delivered to `device`: a pipeline outlives its deliveries, and takes long to start."""
+        """Deliver the next batches to `device`, from the same pipeline, since that takes long to start."""
         self.device = device
         self.devices.append(device)
         self.delivery = CudaDelivery(self.pipeline, self._tops, device)

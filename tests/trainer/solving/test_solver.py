@@ -102,7 +102,7 @@ RUNS = {
     "no test net": ("test_interval: 4", BATCHES, ["saved"]),
     "no test": ("test_interval: 4 test_iter: 0", BATCHES, ["at 0", *(f"at {nth}" for nth in range(4, 30, 4)), "saved"]),
 }
-"""What the solver says, the data layer, and the lines of the run up to their colons."""
+"""Runs by name: more lines of the solver, the data layer, and the expected output up to the colon of each line."""
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -16,7 +16,10 @@ from tests.support.pipelines import DEADLY, Fault
 
 
 def _rotated(cases: Iterable[Case], each: int) -> list[ParameterSet]:
-    """Of each fault's cases, `each` of them, one runs always, another one from fault to fault; the rest is slow."""
+    """Mark all cases of each fault but one as slow; which one is left changes from fault to fault.
+
+    `each`: the number of cases of a fault.
+    """
     marks = ((), pytest.mark.slow)
     return [pytest.param(case, id=str(case), marks=marks[(n - n // each) % each > 0]) for n, case in enumerate(cases)]
 

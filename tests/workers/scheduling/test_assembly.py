@@ -268,7 +268,7 @@ def test_an_epoch_on_whose_draw_loaders_die_ends_the_run() -> None:
     ],
 )
 def test_what_is_told_of_a_task_on_which_loaders_die(stream: bool, postprocess: bool, how: str, advice: str) -> None:
-    """Of a stream, and of what postprocessing has seen, no other sample can be tried."""
+    """No other sample can be tried for one of a stream, or for one that postprocessing has seen."""
     on_error = "replace" if stream or postprocess else "raise"
     made = assembly(loaders=0, rows=1, batches=1, stream=stream, postprocess=postprocess, on_error=on_error)
     for loader in range(1, 4):

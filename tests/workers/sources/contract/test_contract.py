@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -161,6 +162,7 @@ def _exit_code(check: Callable[[], None]) -> int:
         try:
             check()
         except BaseException:
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
