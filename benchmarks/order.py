@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import timeit
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from blobfeed.workers.base.parameters import Parameters
@@ -70,11 +71,11 @@ def _power_of_ten(number: int) -> str:
 def _costs() -> None:
     print("| order | samples | ns an index, a million at once | the same, 64 at once | µs to resume |")
     print("|---|---|---|---|---|")
-    chunk = {"chunk_samples": 8, "window_chunks": 16}
+    chunked = partial(make_order, shuffle="chunk", seed=1, chunk_samples=8, window_chunks=16)
     orders: dict[str, Callable[[int], EpochOrder]] = {
         "shuffle: false": lambda samples: make_order(samples, shuffle=False, seed=1),
         "shuffle: true": lambda samples: make_order(samples, shuffle=True, seed=1),
-        "shuffle: chunk, 16 chunks of 8": lambda samples: make_order(samples, shuffle="chunk", seed=1, **chunk),
+        "shuffle: chunk, 16 chunks of 8": chunked,
         "mix of two, shuffled": lambda samples: MixedOrder([samples // 2] * 2, [0.7, 0.3], shuffle=True, seed=1),
     }
     for samples in (10**3, 10**6, 10**9):

@@ -124,6 +124,14 @@ class Source(ABC):
         """The samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
 
+    @property
+    def chunks_are_cheap(self) -> bool:
+        """True if a chunk is read in a small part of the time that its samples take, as pictures in Parquet are.
+
+        Then any loader may make any of its samples; otherwise one loader makes all samples of the same chunks.
+        """
+        return False
+
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Start reading ahead: these samples will be read soon. Must not wait for the disk."""
 

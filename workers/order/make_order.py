@@ -14,15 +14,23 @@ DEFAULT_CHUNK_SAMPLES = 64
 
 
 def make_order(
-    samples: int, *, shuffle: Shuffle, seed: int, chunk_samples: int | None = None, window_chunks: int = 16
+    samples: int,
+    *,
+    shuffle: Shuffle,
+    seed: int,
+    chunk_samples: int | None = None,
+    window_chunks: int = 16,
+    chunks_are_cheap: bool = False,
 ) -> EpochOrder:
     """Make the order that the parameter `shuffle` selects.
 
     `chunk_samples`: consecutive samples that together cost as much to read as one of them, or None without such chunks.
-    `window_chunks`: chunks whose samples are shuffled together. Both apply only to `shuffle: chunk`.
+    `window_chunks`: chunks whose samples are shuffled together. `chunks_are_cheap`: several loaders may make samples of
+    the same chunks. All three apply only to `shuffle: chunk`.
     Raises ParameterError.
     """
     if shuffle == "chunk":
         size = DEFAULT_CHUNK_SAMPLES if chunk_samples is None else chunk_samples
-        return ChunkOrder(samples, seed, size, window_chunks, chunks_are_decoded=chunk_samples is not None)
+        kept_together = chunk_samples is not None and not chunks_are_cheap
+        return ChunkOrder(samples, seed, size, window_chunks, chunks_are_decoded=kept_together)
     return ShuffledOrder(samples, seed) if shuffle else SequentialOrder(samples)

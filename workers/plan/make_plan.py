@@ -289,8 +289,14 @@ def _order(parameters: Parameters, source: Source) -> EpochOrder:
         chunks = [part.chunk_samples for part in source.sources]
         sizes, weights = source.sizes, source.weights
         return MixedOrder(sizes, weights, shuffle=shuffle, seed=seed, chunk_samples=chunks, window_chunks=window)
-    chunk = source.chunk_samples
-    return make_order(len(source), shuffle=shuffle, seed=seed, chunk_samples=chunk, window_chunks=window)
+    return make_order(
+        len(source),
+        shuffle=shuffle,
+        seed=seed,
+        chunk_samples=source.chunk_samples,
+        window_chunks=window,
+        chunks_are_cheap=source.chunks_are_cheap,
+    )
 
 
 def _seconds_per_row(decoded: SampleDecoder, index: int, epoch: int) -> float:

@@ -82,6 +82,10 @@ class ConcatSource(Source):
         sizes = {source.chunk_samples for source in self.sources}
         return sizes.pop() if len(sizes) == 1 else None
 
+    @property
+    def chunks_are_cheap(self) -> bool:
+        return all(source.chunks_are_cheap for source in self.sources)
+
     def _content(self) -> dict[str, str]:
         parts = [source.identity() for source in self.sources]
         names = [name for name in dict.fromkeys(chain(*parts)) if name not in ("source", "arrays")]

@@ -64,6 +64,10 @@ class CachedSource(Source):
         return self._source.chunk_samples
 
     @property
+    def chunks_are_cheap(self) -> bool:
+        return self._source.chunks_are_cheap
+
+    @property
     def cached_samples(self) -> int:
         file = self._opened()
         return 0 if file is None else int(np.count_nonzero(file.states))

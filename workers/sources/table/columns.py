@@ -44,7 +44,8 @@ class Column(ABC):
 
     `samples`: their number. `specs`: the shape and type of each top. `stores`: what the table opens, checks, names
     in fingerprints and closes. `modules`: what reading imports beside the stores' modules. `options`: what else decides
-    the values on this machine, for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`: as in Source.
+    the values on this machine, for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`, `chunks_are_cheap`:
+    as in Source.
     """
 
     samples: int
@@ -54,6 +55,7 @@ class Column(ABC):
     options: object = ()
     stores_rows: bool = False
     chunk_samples: int | None = None
+    chunks_are_cheap: bool = False
     may_be_empty: bool = False
     """True if a top may have the size 0, as an attribute of no numbers."""
     reads_ahead: bool = True

@@ -228,7 +228,15 @@ class Table(Source):
     @property
     def chunk_samples(self) -> int | None:
         """Samples in a chunk of the top with the largest samples, if a chunk is decoded as a whole."""
-        return max(self._columns, key=lambda column: max(spec.nbytes for spec in column.specs.values())).chunk_samples
+        return self._largest.chunk_samples
+
+    @property
+    def chunks_are_cheap(self) -> bool:
+        return self._largest.chunks_are_cheap
+
+    @property
+    def _largest(self) -> Column:
+        return max(self._columns, key=lambda column: max(spec.nbytes for spec in column.specs.values()))
 
     def _content(self) -> dict[str, str]:
         known: dict[str, list[str]] = {}

@@ -13,7 +13,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import torch
+from blobfeed.workers.base.hooks import Hooks
+from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.base.specs import RaggedRows
+from blobfeed.workers.plan.make_plan import make_plan
 from blobfeed.workers.sources.parquet.values import Values
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -188,3 +191,16 @@ def test_each_column_of_pictures_has_the_size_of_its_own_first_one(tmp_path: Pat
     rows = rows_of(source, [1])
     for name, size in sizes.items():
         np.testing.assert_array_equal(rows[name][0], noise(*size).transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize(("top", "any_loader"), [("image", True), ("label", False)])
+def test_any_loader_makes_pictures_of_a_row_group_and_one_loader_its_numbers(
+    tmp_path: Path, top: str, any_loader: bool
+) -> None:
+    rows: dict[str, Any] = {"image": [{"path": "", "bytes": encoded(noise(8, 8), ".png")}] * 40, "label": range(40)}
+    pq.write_table(pa.table(rows), tmp_path / "a.parquet", row_group_size=10)
+    given = {"source": {"parquet": {"path": "a.parquet", "equal_sizes": True}}, "tops": [top], "shuffle": "chunk"}
+    parameters = check_parameters({**given, "shuffle_window": 2, "batch_size": 20})
+    schedule = make_plan(parameters, Hooks(), tmp_path, True, None).schedule()
+    assert schedule.has(0)
+    assert schedule.affinity(0, 0) == (None if any_loader else 0)
