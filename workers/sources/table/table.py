@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -18,8 +20,12 @@ from ..files.remote import CONNECTIONS
 from ..files.store import Store
 from .columns import Column, RecordError, Records, Views
 from .naming import sample_error
-from .read_ahead import Announcements
 from .windows import Sequences, WindowOptions, WindowPlaces, sequence_ends, windows_of
+
+_ENOUGH_ROWS = 64
+_REMEMBERED = 4
+_ROWS_A_WAIT = 32
+_BLOCKS_A_PAGE = 8
 
 
 class Table(Source):
@@ -78,7 +84,7 @@ class Table(Source):
         self._begins = tuple(store.begin for store in self._stores)
         self._finishes = tuple(store.finish for store in self._stores)
         self._ahead = tuple(column.will_need for column in columns if column.reads_ahead)
-        self._announcements = Announcements()
+        self._announcements = _Announcements()
 
     def windows(self, options: WindowOptions, boundaries: Table | None = None, limit: int | None = None) -> Table:
         """Return the table whose samples are windows over the samples of this one.
@@ -253,7 +259,7 @@ class Table(Source):
 
     def close(self) -> None:
         # Setup reads one sample again and again, which says nothing about the rows of the run.
-        self._announcements = Announcements()
+        self._announcements = _Announcements()
         for part in self._parts:
             part.close()
 
@@ -261,4 +267,52 @@ class Table(Source):
         return self.__dict__ | {"_announcements": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _announcements=Announcements())
+        self.__dict__.update(state, _announcements=_Announcements())
+
+
+class _Announcements:
+    """The samples that are announced to the kernel before they are read: one for all files of a source in a process.
+
+    Tasks are announced, and each row is looked at, until so many rows in a row were found in the page cache: a look
+    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk begins this anew. To
+    look at a few rows of each task is not enough: of a file that is half in memory they may say that all of it is.
+    """
+
+    def __init__(self) -> None:
+        self.warm = False
+        self._found = 0
+        self._announced: deque[tuple[int, int, int]] = deque(maxlen=_REMEMBERED)
+        self._waits = _disk_waits()
+
+    def are_due(self, indices: IndexArray) -> bool:
+        """Return true if these samples are to be announced: a task that comes later, or the one that is read next."""
+        if self.warm or not len(indices):
+            return False
+        name = len(indices), int(indices[0]), int(indices[-1])
+        if name in self._announced:
+            self._announced.remove(name)
+            return False
+        self._announced.append(name)
+        return True
+
+    def note_announced(self, rows: int, *, in_memory: bool) -> None:
+        """`rows` were looked at; what the kernel reads of them is no wait of ours."""
+        self._found = self._found + rows if in_memory else 0
+        self.warm = self._found >= _ENOUGH_ROWS
+        self._waits = _disk_waits()
+
+    def note_read(self, rows: int) -> None:
+        """`rows` were read: if more than a few of them waited for the disk, the next ones are announced again.
+
+        A few pages are always missing, on a virtual machine whose host takes them away. To wait for one takes as long
+        as to look at a hundred rows.
+        """
+        waits, self._waits = self._waits, _disk_waits()
+        if (self._waits - waits) * _ROWS_A_WAIT > rows:
+            self._found, self.warm = 0, False
+
+
+def _disk_waits() -> int:
+    """Page faults of this thread that went to the disk, and pages that its own calls had the disk read."""
+    used = resource.getrusage(resource.RUSAGE_THREAD)
+    return used.ru_majflt + used.ru_inblock // _BLOCKS_A_PAGE
