@@ -22,7 +22,7 @@ from ..workers.base.hooks import HookBatch, Sample
 from ..workers.base.parameters import Parameters
 from ..workers.base.specs import AnyArray
 from ..workers.base.statistics import Statistics
-from ..workers.base.tracebacks import shortens_tracebacks
+from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.plan import Plan, Position
 from ..workers.plan.state import State
@@ -134,31 +134,35 @@ class MultiProcessInputLayer(CaffeLayer):
             pipeline.start(ahead=True)
 
     @says_its_errors
-    @shortens_tracebacks
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
         """Wait for the next batch and set the tops' shapes; right after setup, set the declared shapes.
 
         Caffe calls it once when the net is constructed, and a net may never run: so the first call needs no batch.
         """
-        feed = self._opened()
-        if feed.is_fresh:
-            feed.is_fresh = False
-            feed.reshape_first(top)
-        else:
-            feed.reshape(top)
+        try:
+            feed = self._opened()
+            if feed.is_fresh:
+                feed.is_fresh = False
+                feed.reshape_first(top)
+            else:
+                feed.reshape(top)
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - itself
 
     @says_its_errors
-    @shortens_tracebacks
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Copy the next batch into the tops."""
-        feed = self._opened()
-        delivery = feed.delivery_to(top)
-        if feed.state_file is not None:
-            feed.state_file.before_batch(feed.progress.state())
-        delivery.fill([top[i] for i in range(len(top))])
-        delivery.filled = None
-        if feed.state_file is not None:
-            feed.state_file.after_batch(feed.progress.state())
+        try:
+            feed = self._opened()
+            delivery = feed.delivery_to(top)
+            if feed.state_file is not None:
+                feed.state_file.before_batch(feed.progress.state())
+            delivery.fill([top[i] for i in range(len(top))])
+            delivery.filled = None
+            if feed.state_file is not None:
+                feed.state_file.after_batch(feed.progress.state())
+        except Exception as error:
+            raise shortened(error)  # noqa: B904 - itself
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:
