@@ -57,13 +57,12 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
-    "workers/order/rounds.py": ("workers/plan/test_ordered_schedule.py",),
-    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
-    "workers/plan/schedule.py": (
+    "workers/order/rounds.py": (
         "workers/plan/test_ordered_schedule.py",
         "workers/plan/test_stream_schedule.py",
         "workers/scheduling/test_interleavings.py",
     ),
+    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
     "workers/order/chunk_order.py": (
         "workers/order/test_chunk_order.py",
         "workers/order/test_epoch_order.py",

@@ -9,11 +9,12 @@ becomes known has no effect: the batches and their order depend on the number of
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import msgspec
 
 from ..base.parameters import Parameters, loop_end
 from ..transport.messages import Run
-from .rounds import Placed, part_of
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
@@ -21,6 +22,14 @@ _NO_FULL_BATCH = (
     "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "
     "use a smaller batch_size, fewer shards, or last_batch 'wrap' or 'partial'"
 )
+
+
+class Placed(NamedTuple):
+    """`rounds` rounds, whose batches of this rank are `runs`. `end`: the epoch and item where the next one begins."""
+
+    runs: list[Run]
+    rounds: int
+    end: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,7 @@ class ShardRounds:
             self._longest = max(self._longest, rows)
             if rows < size:
                 self._note_end(item)
-        return [part_of(run, 0, rows)] if rows >= (size if drops else 1) else []
+        return [msgspec.structs.replace(run, rows=rows)] if rows >= (size if drops else 1) else []
 
     def affinity(self, run: Run, _skipped: int) -> int:
         """Return the shard: the loader that runs it makes all of its batches."""

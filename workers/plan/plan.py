@@ -29,7 +29,7 @@ from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace
 from ..order.batches import Batches, batches_per_slot
 from ..order.drawn_order import DrawnOrder
 from ..order.epoch_order import EpochOrder
-from ..order.rounds import Rounds, by_batch
+from ..order.rounds import Rounds, Schedule, by_batch
 from ..order.shard_rounds import ShardRounds, Shards
 from ..order.weights_log import NewWeights, WeightsLog, check_weights
 from ..sources.stream import StreamSource
@@ -40,7 +40,6 @@ from ..transport.ring import SlotLayout
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import About
 from .batch import Batch
-from .schedule import Schedule
 from .state import State, check_state
 
 _AHEAD = 4

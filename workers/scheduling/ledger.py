@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..plan.schedule import Schedule
+from ..order.rounds import Schedule
 from ..transport.messages import Draw
 
 MAX_ASSIGNED = 2

@@ -13,9 +13,8 @@ from blobfeed.workers.base.parameters import LastBatch, Parameters
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.drawn_order import DrawnOrder
 from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.rounds import Rounds, by_batch
+from blobfeed.workers.order.rounds import Rounds, Schedule, by_batch
 from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.plan.schedule import Schedule
 from blobfeed.workers.transport.messages import Announce, Draw, Drawn, Run, WeightsChange
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

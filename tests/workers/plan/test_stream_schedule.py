@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from blobfeed.workers.base.parameters import LastBatch, Parameters
+from blobfeed.workers.order.rounds import Schedule
 from blobfeed.workers.order.shard_rounds import ShardRounds
-from blobfeed.workers.plan.schedule import Schedule
 from blobfeed.workers.transport.messages import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
