@@ -131,7 +131,7 @@ def _many_deaths(how: str) -> Scenario:
         death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.CRASHED)
         try:
             for _ in range(11):
-                pool.count(death, was_idle=False, now=0.0)
+                pool.count(death, was_idle=False, tasks_done=0, now=0.0)
         finally:
             board.close()
 

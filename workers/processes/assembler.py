@@ -18,6 +18,7 @@ from __future__ import annotations
 import io
 import itertools
 import logging
+import math
 import os
 import select
 import sys
@@ -100,6 +101,8 @@ class Assembler:
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
         self._stopping = False
+        self._pools_due = 0.0
+        """The time at which `_tend_pools` is due."""
         self._clock = links.AwakeClock()
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
         self._monitor = UsageMonitor(self._board, plan.parameters)
@@ -144,10 +147,8 @@ class Assembler:
 
     def _turn(self) -> None:
         try:
-            for pool in self._pools:
-                if self._assembly.last is None:
-                    pool.home.start_if_due(self._clock.now)
-                pool.start_missing(self._clock.now)
+            if self._clock.now >= self._pools_due:
+                self._tend_pools()
             self._assign()
             while self._assembly.announce():  # freed slots may be the only work, which no event would announce
                 self._assign()
@@ -157,8 +158,11 @@ class Assembler:
             if isinstance(death, NurseryDied):
                 self._poller.unregister(self._nursery_events)
             self._assembly.end(Failure("LoaderDied", str(death), details=death.exits))
-        for pool in self._pools:
-            pool.paused = self._assembly.last is not None
+
+    def _tend_pools(self) -> None:
+        """Start, replace and end loaders. It is due after what happens to a loader, or when its time has come."""
+        goes_on = self._assembly.last is None
+        self._pools_due = min(pool.tend(self._clock.now, replace=goes_on) for pool in self._pools)
 
     def _assign(self) -> None:
         for order in self._assembly.assignments(self._clock.now):
@@ -211,11 +215,9 @@ class Assembler:
     def _timeout_ms(self) -> int:
         now = self._clock.now
         limit = self._plan.parameters.task_timeout_s
-        deadlines = [self._assembly.ledger.next_deadline(limit), *(pool.next_deadline() for pool in self._pools)]
-        if self._assembly.last is None:
-            deadlines += [pool.home.next_start for pool in self._pools]
-        waits = [max(0.0, deadline - now) for deadline in deadlines if deadline is not None]
-        return 1 + int(1000 * min([links.LONGEST_WAIT_S, *waits]))
+        overdue = self._assembly.ledger.next_deadline(limit)
+        wait_s = min(self._pools_due, math.inf if overdue is None else overdue) - now
+        return 1 + int(1000 * min(links.LONGEST_WAIT_S, max(0.0, wait_s)))
 
     # ---- loaders
 
@@ -229,8 +231,6 @@ class Assembler:
                 self._assembly.ledger.note_moved(loader, moved)
             elif self._pool_of(loader).kill(loader, f"its task took longer than task_timeout_s={limit:g}"):
                 self._assembly.ledger.note_killed(loader)
-        for pool in self._pools:
-            pool.kill_slow_starters(now)
 
     def _pool_of(self, loader: int) -> LoaderPool:
         return next((pool for pool in self._pools if loader in pool), self._pool)
@@ -242,6 +242,7 @@ class Assembler:
         if auto.wanted < before:
             self._assembly.ledger.dismiss_one()
         self._pool.wanted = auto.wanted
+        self._pools_due = 0.0
         if auto.settled:
             _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._plan.max_loaders)
 
@@ -282,11 +283,11 @@ class Assembler:
         if not self._assembly.done(done, self._clock.now):
             self._results.dropped += 1
             return
-        self._pool_of(done.loader).note_task_done()
         for text in self._assembly.taken_bad_samples():
             _log.warning("%s", text)
 
     def _note_event(self, event: Event, pool: LoaderPool) -> None:
+        self._pools_due = 0.0
         if (death := pool.handle_event(event, self._clock.now)) is None:
             return
         # Its last reports may still lie in the socket; the tasks that they finish need not be repeated.
@@ -298,7 +299,7 @@ class Assembler:
         if not death.dismissed:
             if self._trace is not None:
                 self._trace.note_death(death.loader, death.last.task, death.last.sample)
-            pool.count(death, was_idle, self._clock.now)
+            pool.count(death, was_idle, self._assembly.tasks_done, self._clock.now)
 
     # ---- from the trainer
 
@@ -314,6 +315,7 @@ class Assembler:
                     self._scale(waited_ns / 1e9)
                 case GoOn(end):
                     self._assembly.go_on(end)
+                    self._pools_due = 0.0
                 case WeightsChange() as change if (drawn := self._assembly.schedule.drawn) is not None:
                     drawn.changes.append(change)
                 case Stop():

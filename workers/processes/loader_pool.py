@@ -62,13 +62,12 @@ class Home(ABC):
     def kill(self, loader: int) -> None:
         """Kill a loader that has started, at once."""
 
-    @property
-    def next_start(self) -> float | None:
-        """The time at which `start_if_due` has something to do; None: not at all."""
-        return None
+    def start_if_due(self, now: float) -> float:
+        """Start the home itself, and return the time at which that may be due again; most are there from the beginning.
 
-    def start_if_due(self, now: float) -> None:  # noqa: B027 - most homes are there from the beginning
-        """Start the home itself; raises LoaderDied if that fails again and again."""
+        Raises LoaderDied if it fails again and again.
+        """
+        return math.inf
 
     @abstractmethod
     def close(self) -> None:
@@ -90,7 +89,6 @@ class LoaderPool:
     """Keeps `wanted` loaders alive, at most one for each of the `lines` of the status board.
 
     `numbers`: the numbers of new loaders, unique over all pools. `in_flight`: the most tasks of one loader at a time.
-    While it is `paused`, no loader is started in the place of one that ends.
     """
 
     def __init__(
@@ -105,7 +103,6 @@ class LoaderPool:
         in_flight: int = MAX_ASSIGNED,
     ) -> None:
         self.wanted = wanted
-        self.paused = False
         self.in_flight = in_flight
         self._start_timeout_s = start_timeout_s
         self.home = home
@@ -117,14 +114,30 @@ class LoaderPool:
         self._most_wanted = wanted
         self._failed_starts: list[str] = []
         self._failed_tasks: list[str] = []
+        self._tasks_done = 0
+        """The tasks that had been done at the last death."""
         self._next_start = 0.0
         self._alike: Counter[tuple[int, str]] = Counter()
 
     def __contains__(self, loader: int) -> bool:
         return loader in self._members
 
-    def start_missing(self, now: float) -> None:
-        """Request missing loaders, some at a time."""
+    def tend(self, now: float, *, replace: bool = True) -> float:
+        """Do what is due by now: kill loaders that are slow to start, and request missing ones, some at a time.
+
+        `replace`: false if no loader is to be started in the place of one that ends. Returns the time of the next call;
+        it is due before that only after an event. Raises LoaderDied.
+        """
+        for loader, member in self._members.items():
+            if not member.ready and now > member.deadline:
+                self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
+        times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
+        if replace:
+            times += [self.home.start_if_due(now), self._start_missing(now)]
+        return min(times, default=math.inf)
+
+    def _start_missing(self, now: float) -> float:
+        """Request missing loaders; returns the end of the pause before the next one, infinity if none is missing."""
         while self._may_ask_for_one and now >= self._next_start:
             loader, line = next(self._numbers), self._free_lines.popleft()
             self._members[loader] = _Member(line)
@@ -132,19 +145,12 @@ class LoaderPool:
             self._board.line(line).begin(loader, 0)
             self.home.spawn(loader, line)
         self._most_wanted = max(self._most_wanted, self.wanted)
-
-    def next_deadline(self) -> float | None:
-        """Return the end of the pause before the next start, or the first start deadline; None without either."""
-        times = [member.deadline for member in self._members.values() if not member.ready and not member.kill_reason]
-        if self._may_ask_for_one:
-            times.append(self._next_start)
-        return min(times, default=None)
+        return self._next_start if self._may_ask_for_one else math.inf
 
     @property
     def _may_ask_for_one(self) -> bool:
-        if self.paused or len(self._members) >= self.wanted:
-            return False
-        return sum(not member.started for member in self._members.values()) < _STARTING_AT_ONCE
+        starting = sum(not member.started for member in self._members.values())
+        return len(self._members) < self.wanted and starting < _STARTING_AT_ONCE
 
     def note_ready(self, loader: int) -> bool:
         """Record that a loader is ready; returns False if it does not belong here (any more) or was ready before."""
@@ -154,9 +160,6 @@ class LoaderPool:
         member.ready = True
         self._failed_starts.clear()
         return True
-
-    def note_task_done(self) -> None:
-        self._failed_tasks.clear()
 
     def moved_at(self, loader: int) -> float:
         """Return the monotonic time of the loader's last entry on the status board; -inf for an unknown loader."""
@@ -181,11 +184,6 @@ class LoaderPool:
         self._members[loader].dismissed = True
         self.kill(loader, "not needed any more")
 
-    def kill_slow_starters(self, now: float) -> None:
-        for loader, member in self._members.items():
-            if not member.ready and now > member.deadline:
-                self.kill(loader, f"not ready after {self._start_timeout_s:g} s")
-
     def handle_event(self, event: Event, now: float) -> Death | None:
         """Record an event of the home; returns the loader's death, if it is one."""
         if isinstance(event, ClusterCapacity):
@@ -206,11 +204,11 @@ class LoaderPool:
             how, evidence = f"{how} by us: {member.kill_reason}", Evidence.HUNG
         return Death(event.loader, last, how, member.ready, member.dismissed, evidence)
 
-    def count(self, death: Death, was_idle: bool, now: float) -> None:
+    def count(self, death: Death, was_idle: bool, tasks_done: int, now: float) -> None:
         """Count the death of a loader that was not dismissed; raises LoaderDied after too many in a row.
 
-        The death of an idle loader (`was_idle`) is no evidence against its successors, so it is replaced and does not
-        count towards that limit.
+        `tasks_done`: the number of tasks done so far; a row of deaths ends with each. The death of an idle loader
+        (`was_idle`) is no evidence against its successors, so it is replaced and does not count towards that limit.
         """
         self._board.add(Count.LOADER_DEATHS)
         self._board.note_death(str(death))
@@ -218,6 +216,9 @@ class LoaderPool:
         self._alike[alike] += 1
         if death.last.sample < 0 or self._alike[alike] <= _LOGGED_ALIKE:
             _log.warning("a loader died: %s", death)
+        if tasks_done > self._tasks_done:
+            self._failed_tasks.clear()
+        self._tasks_done = tasks_done
         if not was_idle:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
         deaths = len(self._failed_starts) + len(self._failed_tasks)

@@ -11,6 +11,7 @@ a growing pause, as long as the run lasts: a cluster may come back. Local loader
 from __future__ import annotations
 
 import logging
+import math
 import os
 import socket
 import subprocess
@@ -68,13 +69,12 @@ class Bridge(Home):
     def fileno(self) -> int:
         return -1 if self._link is None else self._link.fileno()
 
-    @property
-    def next_start(self) -> float | None:
-        return None if self._process is not None else self._due
+    def start_if_due(self, now: float) -> float:
+        if self._process is None and now >= self._due:
+            self._start(now)
+        return math.inf if self._process is not None else self._due
 
-    def start_if_due(self, now: float) -> None:
-        if self._process is not None or now < self._due:
-            return
+    def _start(self, now: float) -> None:
         try:
             self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:

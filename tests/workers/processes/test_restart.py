@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 import os
 import random
 import re
@@ -442,8 +443,8 @@ def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_
     )
     pauses = []
     for _ in range(1200):
-        pool.count(death, was_idle=False, now=0.0)
-        pauses.append(pool.next_deadline())
+        pool.count(death, was_idle=False, tasks_done=0, now=0.0)
+        pauses.append(pool.tend(-1.0))
     assert pauses[:8] == [0, 0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     assert pauses[-1] == 1.0
     board.close()
@@ -452,7 +453,7 @@ def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_
 def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_die() -> None:
     board = StatusBoard.create(1)
     pool = LoaderPool(NoHome(), board, wanted=1, lines=[0], numbers=itertools.count(1), start_timeout_s=60.0)
-    pool.start_missing(0.0)
+    pool.tend(0.0)
     pool.handle_event(LoaderStarted(1), 0.0)
     assert pool.note_ready(1)
     ledger = Ledger(schedule_of(4), slots=1)
@@ -461,7 +462,7 @@ def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_
     assert list(ledger.assign(0.0))
     assembly = SimpleNamespace(ledger=ledger, schedule=SimpleNamespace(can_be_cut=True), last=None)
     plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=5.0))
-    at: Any = SimpleNamespace(_assembly=assembly, _plan=plan, _pools=[pool])
+    at: Any = SimpleNamespace(_assembly=assembly, _plan=plan, _pools_due=math.inf)
     at._clock = SimpleNamespace(now=6.0, time_of=lambda moment: moment)
     at._pool_of = lambda _loader: pool
     assert Assembler._timeout_ms(at) == 1

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import itertools
+import math
 import os
 import socket
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -12,11 +15,13 @@ import pytest
 import zmq
 from blobfeed.workers.base.errors import LoaderDied
 from blobfeed.workers.base.parameters import RemoteLoaders
-from blobfeed.workers.processes.assembler import Assembler
+from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.remote import bridge as bridge_module
 from blobfeed.workers.remote.home import Bridge
 from blobfeed.workers.transport import links
-from blobfeed.workers.transport.messages import Failure
+from blobfeed.workers.transport.status_board import StatusBoard
+
+from tests.support.pipelines import NoHome
 
 
 def test_loaders_that_wait_for_hours_are_told_once_and_again_if_more_wait(caplog: pytest.LogCaptureFixture) -> None:
@@ -62,8 +67,7 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_eve
     config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=refused)
     bridge = Bridge(config, zmq.Poller())
     for now, next_start in ((0.0, 0.5), (0.4, 0.5), (0.5, 1.5)):
-        bridge.start_if_due(now)
-        assert bridge.next_start == next_start
+        assert bridge.start_if_due(now) == next_start
     assert bridge.fileno() == -1
     assert len(caplog.records) == 2
     assert "Resource temporarily unavailable; another one starts in 0.5 s" in caplog.text
@@ -72,13 +76,12 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_eve
     bridge.close()
 
 
-def test_an_assembler_whose_run_has_ended_does_not_wake_for_a_bridge_that_it_will_not_start() -> None:
-    assembler: Any = object.__new__(Assembler)
-    assembly = SimpleNamespace(last=None, ledger=SimpleNamespace(next_deadline=lambda _limit: None))
-    plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=60.0))
-    clock = SimpleNamespace(now=1.0)
-    pool = SimpleNamespace(next_deadline=lambda: None, home=SimpleNamespace(next_start=0.0))
-    vars(assembler).update(_clock=clock, _plan=plan, _assembly=assembly, _pools=[pool])
-    assert assembler._timeout_ms() == 1
-    assembly.last = Failure("LoaderDied", "the bridge to the cluster has failed")
-    assert assembler._timeout_ms() == 501
+def test_a_run_that_has_ended_does_not_wake_for_a_bridge_that_it_will_not_start() -> None:
+    class Put(NoHome):
+        def start_if_due(self, now: float) -> float:
+            return 2.0
+
+    with closing(StatusBoard.create(1)) as board:
+        pool = LoaderPool(Put(), board, wanted=0, lines=[0], numbers=itertools.count(1), start_timeout_s=60.0)
+        assert pool.tend(1.0) == 2.0
+        assert pool.tend(1.0, replace=False) == math.inf
