@@ -18,7 +18,7 @@ from blobfeed.workers.processes import loader
 from blobfeed.workers.sources.stored.npy import open_npy
 from blobfeed.workers.sources.table import Table
 from blobfeed.workers.transport.status_board import LoaderStatus
-from blobfeed.workers.watching.trace import SlotTrace, TraceFile, TrainerTrace
+from blobfeed.workers.watching.trace import TraceFile, TrainerTrace
 
 
 class Flag:
@@ -66,7 +66,6 @@ def switch(flag: Flag) -> list[tuple[Any, str, Callable[..., Any]]]:
         (TraceFile, "write", None),
         (TraceFile, "span", None),
         *((TrainerTrace, name, None) for name in ("asks", "has", "takes")),
-        *((SlotTrace, name, None) for name in ("assigned", "announced", "released")),
         (LoaderStatus, "busy_times", (0, 0, 0)),
         (loader, "_timings", {}),
     ]

@@ -81,8 +81,6 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     end = max(event["ts"] + event.get("dur", 0) for event in events)
     edges = np.linspace(begin, end, min(_BINS, max(4, len(copies) // _BATCHES_IN_A_BIN)) + 1)
     width_s = float(edges[1] - edges[0]) / 1e6
-    slots = (event["args"] for event in trace["traceEvents"] if event.get("cat") == "slot")
-    batch_size = max((slot.get("rows", 1) // slot.get("batches", 1) for slot in slots), default=1)  # of the fullest
     batches = [copy.get("args", {}).get("batches", 1) for copy in copies]
     delivered, _ = np.histogram([copy["ts"] + copy["dur"] for copy in copies], edges, weights=batches)
     tasks = [span for span in spans if span["name"] == "task" and "loader" in span.get("args", {})]
@@ -98,6 +96,7 @@ def run_facts(trace: Mapping[str, Any]) -> RunFacts:
     about: Mapping[str, Any] = next(
         (event.get("args", {}) for event in trace["traceEvents"] if event.get("name") == "blobfeed"), {}
     )
+    batch_size = about.get("batch_size", 1)
     return RunFacts(
         batches=sum(batches),
         samples=sum(batches) * batch_size,

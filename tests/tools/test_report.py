@@ -36,7 +36,8 @@ def span(cat: str, name: str, ts: float, dur: float, **args: int) -> dict[str, A
 def trace() -> dict[str, Any]:
     """Ten batches of 8: each is waited for during 6 ms, copied in 1 and used for 3; two loaders, one of which dies."""
     events: list[dict[str, Any]] = [
-        {"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "trainer"}}
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 1, "args": {"name": "trainer"}},
+        {"ph": "M", "name": "blobfeed", "pid": 1, "args": {"batch_size": 8}},
     ]
     for batch in range(10):
         begin = 10.0 * batch
@@ -44,7 +45,6 @@ def trace() -> dict[str, Any]:
             span("trainer", "wait", begin, 6, batch=batch),
             span("trainer", "copy", begin + 6, 1, batch=batch),
             span("trainer", "step", begin + 7, 3, batch=batch),
-            span("slot", "full", begin, 6, batch=batch, rows=24, batches=3),
         ]
         for loader in (1, 2):
             task, busy = 2 * batch + loader, 8 if loader == 1 else 4

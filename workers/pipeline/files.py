@@ -49,5 +49,5 @@ def _whole(name: str, path: str, rank: int | None, base_dir: Path) -> str:
 
 def open_trace(plan: Plan) -> TraceFile | None:
     """The file that all processes append to, if a trace is wanted; raises ParameterError."""
-    trace = plan.parameters.trace
-    return TraceFile.create(Path(trace), plan.description) if trace else None
+    given = plan.parameters
+    return TraceFile.create(Path(given.trace), plan.description, given.batch_size) if given.trace else None

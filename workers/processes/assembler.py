@@ -23,7 +23,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -35,9 +35,7 @@ from ..scheduling.assembly import Assembly
 from ..scheduling.autoscale import AutoScale
 from ..transport import links
 from ..transport.messages import (
-    Announce,
     Done,
-    Draw,
     Failure,
     FromLoader,
     GoOn,
@@ -52,7 +50,6 @@ from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, StatusBoard
 from ..watching.metrics import MetricsPort
-from ..watching.trace import SlotTrace
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Event, Home, LoaderPool
@@ -107,10 +104,8 @@ class Assembler:
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
         self._monitor = UsageMonitor(self._board, plan.parameters)
         self._trace = config.trace()
-        self._slots: SlotTrace | None = None
         if self._trace is not None:
-            self._trace.name("assembler", 2)
-            self._slots = SlotTrace(self._trace, plan.slots)
+            self._trace.name("assembler", 1)
         self._open_links()
 
     def _open_links(self) -> None:
@@ -167,20 +162,11 @@ class Assembler:
     def _assign(self) -> None:
         for order in self._assembly.assignments(self._clock.now):
             self._task_links[order.loader].send(self._sealer.seal(order))
-            if self._slots is not None and not isinstance(order.task, Draw):
-                self._slots.assigned(order.task.group)
 
     def _send_outbox(self) -> None:
         for message in self._assembly.outbox:
             self._batch_link.send(self._sealer.seal(message))
-            if self._slots is not None and isinstance(message, Announce):
-                self._slots.announced(*self._slot_of(message))
         self._assembly.outbox.clear()
-
-    def _slot_of(self, announce: Announce) -> tuple[int, int, int, Sequence[int]]:
-        """A trace's words for a group: its number, its slot, its first batch, and the rows of each batch."""
-        group = announce.group
-        return group, announce.slot, self._plan.first_batch(group), self._assembly.batch_rows(announce)
 
     def _wait(self) -> None:
         ready = dict(self._poller.poll(self._timeout_ms()))
@@ -307,12 +293,10 @@ class Assembler:
         for frame in links.frames(self._release_link):
             match self._releases.open(frame):
                 case Release(group, waited_ns):
-                    if (announce := self._assembly.release(group)) is None:
+                    if self._assembly.release(group):
+                        self._scale(waited_ns / 1e9)
+                    else:
                         self._releases.dropped += 1
-                        continue
-                    if self._slots is not None:
-                        self._slots.released(*self._slot_of(announce))
-                    self._scale(waited_ns / 1e9)
                 case GoOn(end):
                     self._assembly.go_on(end)
                     self._pools_due = 0.0

@@ -64,7 +64,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
     tasks.bind(links.address(Path(config.sockets), f"tasks-{loader}"))
     if (trace := config.trace()) is not None:
         start = trace.span("loader", "start", begun, time.monotonic_ns(), loader=loader)
-        trace.name(f"loader {loader}", 3, start)
+        trace.name(f"loader {loader}", 2, start)
     report(Ready(loader))
     status.write(Activity.WAITING)
     for message in _messages(Tasks(loader, tasks, config.key, status), worker):

@@ -115,7 +115,8 @@ class Assembly:
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}
         self._bad_samples: dict[tuple[int, str], str] = {}
-        self._unreleased: dict[int, Announce] = {}
+        self._unreleased: dict[int, tuple[int, ...]] = {}
+        """By group that was announced, the rows of its batches."""
 
     # ---- to the loaders
 
@@ -264,7 +265,7 @@ class Assembly:
 
     def _send(self, announce: Announce | None) -> bool:
         if announce is not None:
-            self._unreleased[announce.group] = announce
+            self._unreleased[announce.group] = batch_sizes(announce.runs, self._parameters.batch_size)
             self.outbox.append(announce)
         return announce is not None
 
@@ -281,16 +282,13 @@ class Assembly:
             self.last = None
             self.schedule.go_on()
 
-    def release(self, group: int) -> Announce | None:
-        """Free the slot of `group` and return its announcement; None for a repeated or foreign message."""
-        announce = self._unreleased.pop(group, None)
+    def release(self, group: int) -> bool:
+        """Free the slot of `group`; returns False for a repeated or foreign message."""
+        rows = self._unreleased.pop(group, ())
         self._replaced.pop(group, None)
-        if not self.ledger.release(group) or announce is None:
-            return None
-        rows = self.batch_rows(announce)
         self._batches += len(rows)
         self._samples += sum(rows)
-        return announce
+        return self.ledger.release(group)
 
     @property
     def counts(self) -> dict[Count, int]:
@@ -301,10 +299,6 @@ class Assembly:
             Count.BATCHES: self._batches,
             Count.SAMPLES: self._samples,
         }
-
-    def batch_rows(self, announce: Announce) -> tuple[int, ...]:
-        """Return the number of rows of each batch in an announced group."""
-        return batch_sizes(announce.runs, self._parameters.batch_size)
 
 
 class Reception:

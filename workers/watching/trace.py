@@ -49,7 +49,7 @@ class TraceFile:
         self._works = True
 
     @classmethod
-    def create(cls, path: Path, about: About) -> Self:
+    def create(cls, path: Path, about: About, batch_size: int) -> Self:
         """Begin the file anew, in place of an earlier trace; raises ParameterError."""
         what = f"parameter 'trace' is {str(path)!r}"
         try:
@@ -62,7 +62,7 @@ class TraceFile:
             os.ftruncate(descriptor, 0)
             trace = cls(descriptor)
             first = _process_names(trace._pid, "trainer", 0)
-            args = {"version": 2, "cores": len(os.sched_getaffinity(0)), **about._asdict()}
+            args = {"version": 2, "cores": len(os.sched_getaffinity(0)), "batch_size": batch_size, **about._asdict()}
             run = {"name": "blobfeed", "ph": "M", "pid": trace._pid, "args": args}
             os.write(descriptor, b"[\n" + _line([run, *first]))
         except BlockingIOError:
@@ -100,12 +100,6 @@ class TraceFile:
     def name(self, name: str, place: int, *events: Event) -> None:
         """Say what this process is called and at which place it is shown, and append `events`."""
         self.write(*_process_names(self._pid, name, place), *events)
-
-    def name_slots(self, slots: int) -> None:
-        """Name the process that stands for the ring, 0, and its slots."""
-        names = ({"name": "thread_name", "ph": "M", "pid": 0, "tid": slot, "args": {"name": f"slot {slot}"}}
-                 for slot in range(slots))  # fmt: skip
-        self.write(*_process_names(0, "slots of the ring", 1), *names)
 
     def note_death(self, loader: int, task: int, sample: int) -> None:
         """A loader has died now, which had begun with `task` and `sample`; 0 and -1: with none."""
@@ -189,41 +183,6 @@ class TrainerTrace:
 
     def _step(self, file: TraceFile, ended_ns: int) -> Event:
         return file.span("trainer", "step", self._taken_ns, ended_ns, **self._args)
-
-
-class SlotTrace:
-    """The spans of slots: one line when a slot is full, and one when it is released."""
-
-    def __init__(self, file: TraceFile, slots: int) -> None:
-        self._file = file
-        self._filling: dict[int, int] = {}
-        """By group, when its first task was sent."""
-        self._full: dict[int, int] = {}
-        """By group, when it was announced."""
-        file.name_slots(slots)
-
-    def assigned(self, group: int) -> None:
-        """A loader has got some rows of the group."""
-        if group not in self._filling:
-            self._filling[group] = time.monotonic_ns()
-
-    def announced(self, group: int, slot: int, first_batch: int, batch_rows: Sequence[int]) -> None:
-        """The group is full. Perhaps again, if the trainer has asked what it may have missed."""
-        if (begun := self._filling.pop(group, None)) is not None:
-            self._full[group] = time.monotonic_ns()
-            self._write("fill", begun, self._full[group], slot, first_batch, batch_rows)
-
-    def released(self, group: int, slot: int, first_batch: int, batch_rows: Sequence[int]) -> None:
-        """The trainer is done with the group."""
-        self._write("full", self._full.pop(group), time.monotonic_ns(), slot, first_batch, batch_rows)
-
-    def _write(
-        self, name: str, begun_ns: int, ended_ns: int, slot: int, first_batch: int, batch_rows: Sequence[int]
-    ) -> None:
-        args = {"slot": slot, "batch": first_batch, "rows": sum(batch_rows)}
-        args |= {"batches": len(batch_rows)} if len(batch_rows) != 1 else {}
-        span = self._file.span("slot", name, begun_ns, ended_ns, **args)
-        self._file.write({**span, "pid": 0, "tid": slot})
 
 
 # ---- reading

@@ -20,7 +20,7 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.source import CacheCounts
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import About
-from blobfeed.workers.watching.trace import SlotTrace, TraceFile, TrainerTrace, load, merged
+from blobfeed.workers.watching.trace import TraceFile, TrainerTrace, load, merged
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -70,12 +70,9 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
         assert 0 < work <= (event["dur"] + 1) / 1000
     assert {event["args"].get("slowest", 0) for event in tasks} <= set(range(40))
     assert {event["args"]["batch"] for event in tasks} == set(range(20))
-    filled = spans_of(trace, "fill")
-    assert [event["args"]["batch"] for event in filled] == list(range(20))
-    assert {event["tid"] for event in filled} == {event["args"]["slot"] for event in filled}
     assert len(spans_of(trace, "start")) in (1, 2)  # on a busy machine all may be done before the second one is there
     named = {event["pid"]: event["args"]["name"] for event in spans_of(trace, "process_name")}
-    assert {"trainer", "assembler", "slots of the ring"} < set(named.values())
+    assert {"trainer", "assembler"} < set(named.values())
     assert named[os.getpid()] == "trainer"
     assert {named[event["pid"]] for event in tasks} <= {"loader 1", "loader 2"}
 
@@ -180,7 +177,7 @@ def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[TraceFile]:
-    with closing(TraceFile.create(tmp_path / "t", ABOUT)) as trace:
+    with closing(TraceFile.create(tmp_path / "t", ABOUT, 4)) as trace:
         yield trace
 
 
@@ -211,7 +208,7 @@ def test_processes_append_whole_lines_to_one_file(tmp_path: Path, file: TraceFil
 @given(st.data())
 def test_a_trace_that_was_cut_anywhere_has_the_lines_before(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
-        with closing(TraceFile.create(Path(folder, "t"), ABOUT)) as file:
+        with closing(TraceFile.create(Path(folder, "t"), ABOUT, 4)) as file:
             ends = []
             for number in range(5):
                 file.write(file.span("loader", "task", number, number + 1, task=number))
@@ -256,21 +253,6 @@ def test_a_disk_that_is_full_at_the_last_line_does_not_hinder_the_end(tmp_path: 
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert load(tmp_path / "t")["traceEvents"][-1]["name"] == "cache"
-
-
-def test_a_slot_is_filled_and_full_with_the_batches_that_it_has(tmp_path: Path, file: TraceFile) -> None:
-    slots = SlotTrace(file, 3)
-    slots.assigned(7)
-    slots.assigned(7)
-    slots.announced(7, 2, 14, (4, 3))
-    slots.released(7, 2, 14, (4, 3))
-    slots.announced(7, 2, 14, (4, 3))  # again, since the trainer has asked what it may have missed
-    fill, full = events_in(tmp_path)
-    assert (fill["name"], full["name"], fill["tid"], fill["pid"]) == ("fill", "full", 2, 0)
-    assert fill["args"] == full["args"] == {"slot": 2, "batch": 14, "rows": 7, "batches": 2}
-    assert fill["ts"] + fill["dur"] == full["ts"]
-    names = [event["args"]["name"] for event in load(tmp_path / "t")["traceEvents"] if event["name"] == "thread_name"]
-    assert names == ["slot 0", "slot 1", "slot 2"]
 
 
 def test_the_trainer_writes_a_line_for_each_slot(
