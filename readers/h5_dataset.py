@@ -29,7 +29,7 @@ Item = dict[str, Any]
 class H5Dataset(Dataset[Item]):
     """Samples that are a data set each, or a group of them, in one HDF5 file or several.
 
-        dataset = H5Dataset("trajectories/*.h5", index_cache="trajectories.index")
+        dataset = H5Dataset("trajectories/*.h5")
         loader = DataLoader(dataset, batch_size=64, shuffle=True, num_workers=4)
 
     An item is {"data": tensor, "labels": {attribute: value}}; with `datasets` it has a tensor by the path of each. A
@@ -40,9 +40,8 @@ class H5Dataset(Dataset[Item]):
     `h5_paths`: a file, a list of them, a glob, or a text file that lists them.  `limit`: only the first so many
     samples; -1: all.  `groups`: only what lies in these groups.  `datasets`: where a sample is a group of data sets,
     their paths in it.  `labels`: which attributes are labels; by default those that the first sample found has.
-    `index_cache`: a file in which the index is kept: an archive of a million samples is gone through once, and again
-    when a file has changed.  `transform`: a function of the item, run where it is read.  `options`: further options
-    of the source `hdf5_samples`.
+    `transform`: a function of the item, run where it is read.  `options`: further options of the source `hdf5_samples`.
+    An archive is gone through once, and again when a file has changed: its index is kept in ~/.cache/blobfeed.
 
     Raises ParameterError and SourceError.
     """
@@ -56,7 +55,6 @@ class H5Dataset(Dataset[Item]):
         groups: str | Sequence[str] = ("",),
         datasets: str | Sequence[str] = (),
         labels: str | Sequence[str] | None = None,
-        index_cache: str | Path | None = None,
         transform: Callable[[Item], Any] | None = None,
         base_dir: str | Path = ".",
         **options: Any,
@@ -84,7 +82,6 @@ class H5Dataset(Dataset[Item]):
             "datasets": datasets,
             "labels": list(self._labels),
             "limit": None if limit == -1 else limit,
-            "index_cache": None if index_cache is None else str(index_cache),
         }
         self._source = open_hdf5_samples(given | options, base_dir=where)
 

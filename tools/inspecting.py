@@ -132,8 +132,6 @@ def _about_reading(facts: Facts) -> Iterator[str]:
             f"{why}: `blobfeed pack` makes shuffled reading {times(packed / shuffled)} faster (measured "
             f"on the first {facts.packed_samples:,} samples, in memory); the file would have {decimal(size)}"
         )
-    if facts.kind == "hdf5_samples" and facts.samples > 10_000:
-        yield "all data sets are looked for at each start: `index_cache: FILE` in the source keeps what was found"
 
 
 def _about_types(facts: Facts) -> Iterator[str]:

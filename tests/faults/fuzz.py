@@ -6,6 +6,7 @@ a fork of its own, with limited memory, which says before each copy which one it
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import resource
@@ -136,14 +137,13 @@ def _read_cache(path: Path) -> None:
 
 
 def _make_index(folder: Path) -> Path:
-    path = _make_samples(folder).with_suffix(".index")
-    _read_index(path)
+    _read_samples(_make_samples(folder))
+    (path,) = (folder / "cache" / "blobfeed").iterdir()
     return path
 
 
 def _read_index(path: Path) -> None:
-    options = {"path": "s.h5", "labels": ["label"], "index_cache": str(path)}
-    _read_all(open_source({"hdf5_samples": options}, tops=None, base_dir=path.parent))
+    _read_samples(path.parents[2] / "s.h5")
 
 
 _VALUES = np.arange(240, dtype=np.float32).reshape(20, 3, 4)
@@ -265,6 +265,8 @@ _CHANGES = (_flip, _set, _widen, _insert, _remove, _repeat, _cut, _digit)
 
 def _try_each(name: str, folder: Path, seed: int, copies: range, say: Callable[[str], object]) -> None:
     """Say the number of each copy before it is read, and behind it how that ended if that is wrong."""
+    os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    logging.disable()  # that a damaged index is made again
     target = TARGETS[name]
     path = target.make(folder)
     content = path.read_bytes()

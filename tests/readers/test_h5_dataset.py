@@ -190,13 +190,13 @@ def test_samples_may_differ_in_shape(tmp_path: Path) -> None:
 
 
 def test_the_index_is_kept_and_made_anew_when_a_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = archive / "archive.index"
-    assert len(H5Dataset(archive / "part_2.h5", index_cache=cache)) == PER_FILE
+    monkeypatch.setenv("XDG_CACHE_HOME", str(archive / "cache"))
+    assert len(H5Dataset(archive / "part_2.h5")) == PER_FILE
     with monkeypatch.context() as patched:
         patched.setattr("blobfeed.workers.sources.hdf5_samples.scan.Scan.add_file", None)
-        assert H5Dataset(archive / "part_2.h5", index_cache=cache)[7]["labels"]["name"] == "run 7"
+        assert H5Dataset(archive / "part_2.h5")[7]["labels"]["name"] == "run 7"
     write(archive / "part_2.h5", 100, shape=lambda _: (4, 3))
-    item = H5Dataset(archive / "part_2.h5", index_cache=cache)[7]
+    item = H5Dataset(archive / "part_2.h5")[7]
     assert (item["labels"]["name"], tuple(item["data"].shape)) == ("run 107", (4, 3))
 
 

@@ -30,11 +30,6 @@ ERRORS = Catalogue(
 )
 
 
-@pytest.fixture(autouse=True)
-def _own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @pytest.mark.timeout(60)  # a FIFO that is opened waits without end
 @pytest.mark.parametrize("name", ERRORS.scenarios)
 @pytest.mark.filterwarnings("ignore:Stored array in format 3.0")

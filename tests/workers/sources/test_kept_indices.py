@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 from blobfeed.workers.sources.files import kept as kept_module
 
@@ -30,8 +33,7 @@ open_source({"tar": {"path": "killed.tar"}}, tops=None, base_dir=Path.cwd())
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def folder(tmp_path: Path) -> Path:
     for name in "abcd":
         write_tar(tmp_path / f"{name}.tar", [(f"{n}.cls", b"%d" % n) for n in range(3)])
     return tmp_path / "cache" / "blobfeed"
@@ -46,6 +48,21 @@ def _open(tmp_path: Path, name: str) -> Path:
 
 def _age(path: Path, seconds: int) -> None:
     os.utime(path, ns=(0, path.stat().st_mtime_ns - seconds * 10**9))
+
+
+@pytest.mark.parametrize("kind", ["tar", "hdf5_samples"])
+def test_a_file_that_is_rewritten_with_its_size_and_time_has_no_old_index(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for name in "xyy":
+        if kind == "tar":
+            write_tar(path, [(f"{name}.cls", b"0")])
+        else:
+            with h5py.File(path, "w") as file:
+                file[name] = np.zeros(3)
+        os.utime(path, ns=(0, 0))
+        for _ in range(2):
+            with closing(opened(kind, tmp_path, path="data")) as source:
+                assert source.where(0).endswith(f":{name}")
 
 
 def test_of_too_many_indices_those_used_longest_ago_go(

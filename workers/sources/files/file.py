@@ -82,6 +82,11 @@ class FileStamp:
             )
 
     @property
+    def exact(self) -> tuple[object, ...]:
+        """All that tells the file from others on this host; the device's number may be another after a restart."""
+        return self.path, self.size, self.mtime_ns, self.ctime_ns, self.inode
+
+    @property
     def on_network(self) -> bool:
         """True if it lies on a network file system."""
         return is_network(self.device)

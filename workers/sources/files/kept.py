@@ -1,8 +1,7 @@
-"""Indices of files that take time to make: kept for the next run, in a file of the user's choice or a cache folder.
+"""Indices of files that take time to make: kept for the next run in the cache folder, ~/.cache/blobfeed.
 
-A file holds a line `blobfeed NAME index VERSION KEY`, a checksum, and the index as msgpack. A file of the user's choice
-may be something else, so it is refused rather than replaced unless its line says that it is such an index. The folder
-(~/.cache/blobfeed) belongs to blobfeed: damage there is a warning, and the files used longest ago are removed.
+A file holds a line `blobfeed NAME index VERSION KEY`, a checksum, and the index as msgpack. The folder belongs to
+blobfeed: damage there is a warning, and the files used longest ago are removed.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
@@ -19,9 +18,9 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
-from ...base.errors import SourceError
-from ...base.files import check_replaceable, in_folder, read_whole, write_whole, writing
+from ...base.files import in_folder, read_whole, write_whole
 from ...base.keys import blake2b, text_digest
+from .remote import Stamp
 
 _VERSION = 8
 _CHECKSUM_BYTES = 16
@@ -36,53 +35,35 @@ _log = logging.getLogger("blobfeed")
 
 def kept(
     name: str,
-    made_from: object,
+    files: Sequence[Stamp],
+    options: object,
     kind: type[_Index],
     make: Callable[[], _Made],
-    path: Path | None = None,
-    still: Callable[[_Index], _Index | None] | None = None,
+    still: Callable[[_Index], _Index | None] = lambda index: index,
 ) -> _Index | _Made:
-    """Return the index that an earlier process kept under the same `name` and `made_from`, else that of `make`.
+    """Return the index that an earlier process kept of the same `files` and `options`, else that of `make`.
 
-    `made_from`, by its `repr`: files, their sizes and versions, and all options that count. A None is not kept.
-    `path`: the user's `index_cache`, instead of the folder. `still`: returns the kept index brought up to date, or None
-    if it no longer holds.
-
-    With `path`, raises SourceError if the file is damaged or no index of this name, and ParameterError if it cannot be
-    written; a file that cannot be replaced is refused before `make` is called. Without it both are warnings.
+    `options`: all that counts beside the files, by its `repr`. `still`: returns the kept index brought up to date, or
+    None if it no longer holds. A None that `make` returns is not kept.
     """
-    title = f"blobfeed {name} index ".encode()
-    header = b"%s%d %s\n" % (title, _VERSION, text_digest(repr(made_from)).encode())
-    file = path or _in_cache_folder(header)
+    key = text_digest(repr(([stamp.exact for stamp in files], options)))
+    header = f"blobfeed {name} index {_VERSION} {key}\n".encode()
+    file = _in_cache_folder(header)
     if file is None:
         return make()
-    what = f"source {name}: index_cache {str(path)!r}"
     found: _Index | None = None
     try:
-        found = _read(file, title, header, kind)
+        found = still(_read(file, header, kind))
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
-        if path:
-            raise SourceError(
-                f"{what} exists and is no index written by this source ({error}); remove it or name another path"
-            ) from error
         _log.warning("the index %s cannot be read and is made again: %s", file, error)
-    if found is not None and still is not None:
-        found = still(found)
     if found is not None:
-        if not path:
-            with suppress(OSError):  # a folder that is not ours to write to: its indices serve, and nothing is removed
-                os.utime(file)
+        with suppress(OSError):  # a folder that is not ours to write to: its indices serve, and nothing is removed
+            os.utime(file)
         return found
-    if path:
-        with writing(what):
-            check_replaceable(path)
     index = make()
-    if index is not None and path:
-        with writing(what):
-            write_whole(path, header + _packed(index))
-    elif index is not None:
+    if index is not None:
         _keep(file, header + _packed(index))
     return index
 
@@ -126,16 +107,11 @@ def _remove_oldest(folder: Path) -> None:
         total -= size
 
 
-def _read(path: Path, title: bytes, header: bytes, kind: type[_Index]) -> _Index | None:
-    """The index at `path`, None if it was made from something else or by another version.
-
-    Raises OSError, ValueError, TypeError or MsgspecError.
-    """
+def _read(path: Path, header: bytes, kind: type[_Index]) -> _Index:
+    """The index at `path`; raises OSError, ValueError, TypeError or MsgspecError."""
     content = memoryview(read_whole(path))
-    if content[: len(title)] != title:
-        raise ValueError("it does not name itself as one")
     if content[: len(header)] != header:
-        return None
+        raise ValueError("it does not name itself as one")
     content = content[len(header) :]
     if _checksum(content[_CHECKSUM_BYTES:]) != content[:_CHECKSUM_BYTES]:
         raise ValueError("it is damaged, its checksum is another")

@@ -58,6 +58,11 @@ class RemoteStamp:
     def require_unchanged(self, descriptor: int | None = None) -> None:
         """Does nothing: every answer was compared already."""
 
+    @property
+    def exact(self) -> tuple[object, ...]:
+        """All that tells the object from others."""
+        return self.path, self.size, self.version
+
     on_network = True
 
 

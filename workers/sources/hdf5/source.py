@@ -89,7 +89,7 @@ def _default_tops(stamp: Stamp, find: Callable[[Stamp], tuple[str, ...]]) -> tup
     """The tops that `find` gives for the file; kept for an object."""
     if not isinstance(stamp, RemoteStamp):
         return find(stamp)
-    return kept("hdf5 tops", stamp, tuple[str, ...], partial(find, stamp))
+    return kept("hdf5 tops", [stamp], (), tuple[str, ...], partial(find, stamp))
 
 
 def _examined(
@@ -109,7 +109,7 @@ def _examined(
         }
         return plain if len(plain) == len(found) else None
 
-    index = kept("hdf5", (stamp, options), _Layouts, make)
+    index = kept("hdf5", [stamp], options, _Layouts, make)
     if found or index is None:
         return found
     return {

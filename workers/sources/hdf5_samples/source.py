@@ -13,7 +13,6 @@ import numpy as np
 
 from ...base.checks import check_options, chosen
 from ...base.errors import BlobfeedError, ParameterError, SourceError
-from ...base.files import in_folder
 from ...base.keys import text_digest
 from ...base.parameters import Paths, Positive
 from ...base.source import Tops
@@ -21,7 +20,7 @@ from ...base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files
-from ..files.remote import RemoteStamp, Stamp, stamp_of
+from ..files.remote import Stamp, stamp_of
 from ..stored.grid import LIBRARY_MODULE, stored_table
 from ..stored.store import FileStore
 from ..table import Column, Table, WindowOptions
@@ -43,8 +42,6 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     labels: attributes of a sample that are tops, as a list of names or a mapping from top to attribute; without it the
         tops that are no data set. They are looked for on the data set or group, then on the group's data sets.
     limit: only the first so many samples.
-    index_cache: a file in which the index is kept from run to run, as long as the HDF5 files and the options stay as
-        they are.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
@@ -57,7 +54,6 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     datasets: tuple[str, ...] = ()
     labels: tuple[str, ...] | dict[str, str] = ()
     limit: Positive | None = None
-    index_cache: str | None = None
     locking: Locking = None
     allow_external: bool = False
     open_files: Positive | None = None
@@ -74,9 +70,7 @@ def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_
     checked = check_options(options, HDF5SamplesOptions, _WHAT)
     wanted, window = _wanted(checked, tops), checked.window
     stamps = [stamp_of(path) for path in list_hdf5_files(checked.path, base_dir, _WHAT)]
-    key = text_digest(repr((stamps, wanted, checked.allow_external)))
-    cache = in_folder(base_dir, checked.index_cache) if checked.index_cache else None
-    index = _make_index(stamps, wanted, checked, cache, key)
+    index = _make_index(stamps, wanted, checked)
     order = tuple(tops or (*wanted.data, *wanted.labels))
     if window is not None:
         return _windows(index, stamps, checked, window, order)
@@ -276,9 +270,7 @@ def _wanted(options: HDF5SamplesOptions, tops: Tops) -> Wanted:
     )
 
 
-def _make_index(
-    stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions, cache: Path | None, key: str
-) -> SamplesIndex:
+def _make_index(stamps: Sequence[Stamp], wanted: Wanted, options: HDF5SamplesOptions) -> SamplesIndex:
     def scanned() -> SamplesIndex:
         from .scan import Scan  # it imports h5py, which is not needed if the index is kept and all is read directly
 
@@ -288,10 +280,7 @@ def _make_index(
                 scan.add_file(stamp, options.locking, allow_external=options.allow_external)
         return scan.index()
 
-    is_remote = any(isinstance(stamp, RemoteStamp) for stamp in stamps)
-    if cache or is_remote:
-        return kept("hdf5_samples", key, SamplesIndex, scanned, cache, _if_unchanged)
-    return scanned()
+    return kept("hdf5_samples", stamps, (wanted, options.allow_external), SamplesIndex, scanned, _if_unchanged)
 
 
 def _if_unchanged(index: SamplesIndex) -> SamplesIndex | None:
@@ -300,4 +289,8 @@ def _if_unchanged(index: SamplesIndex) -> SamplesIndex | None:
         now = tuple(tuple(FileStamp.of(stamp.path) for stamp in stamps) for stamps in index.others)
     except OSError:
         return None  # a scan says what is missing
-    return replace(index, others=now) if repr(now) == repr(index.others) else None
+    return replace(index, others=now) if _exact(now) == _exact(index.others) else None
+
+
+def _exact(files: Sequence[Sequence[FileStamp]]) -> list[list[object]]:
+    return [[stamp.exact for stamp in stamps] for stamps in files]

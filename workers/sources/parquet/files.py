@@ -77,7 +77,7 @@ class GroupFiles:
         found: list[tuple[int, ...]] = []
         for file, stamp in enumerate(self._stamps):
             groups = [group for group, (number, _) in enumerate(self._groups) if number == file]
-            found += kept("parquet", (stamp, name), list[tuple[int, ...]], partial(self._largest, name, groups))
+            found += kept("parquet", [stamp], name, list[tuple[int, ...]], partial(self._largest, name, groups))
         return [max(lengths) for lengths in zip(*found, strict=True)]
 
     def _largest(self, name: str, groups: Sequence[int]) -> list[tuple[int, ...]]:

@@ -53,7 +53,7 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     """
     checked = check_options(options, TarOptions, _WHAT)
     stamps = [examined_stamp(path, _WHAT) for path in expand_paths(checked.path, base_dir, _WHAT)]
-    indices = [kept("tar", each, TarIndex, partial(make_index, each)) for each in stamps]
+    indices = [kept("tar", [each], (), TarIndex, partial(make_index, each)) for each in stamps]
     keys = [index.keys for index in indices]
     shards = _Shards([stamp.path for stamp in stamps], keys, np.cumsum([0, *map(len, keys)], dtype=np.int64))
     samples = min(checked.limit or len(shards), len(shards))

@@ -38,11 +38,6 @@ STAMPED = [name for name, kind in KINDS.items() if kind.files in ("stamped", "cl
 WITH_FILES = [name for name in KINDS if not name.startswith("arrays")]
 
 
-@pytest.fixture(autouse=True)
-def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 @contextmanager
 def written(name: str, content: Content, *, ragged: bool = False) -> Iterator[Written]:
     """The content in a folder of its own."""

@@ -24,11 +24,6 @@ SIZE = (16, 24)
 SHAPE = (3, *SIZE)
 
 
-@pytest.fixture(autouse=True)
-def _own_cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-
-
 def members_of(number: int) -> dict[str, bytes]:
     array = io.BytesIO()
     np.save(array, np.full(4, number, np.float32))

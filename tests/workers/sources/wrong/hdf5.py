@@ -278,29 +278,6 @@ def _changed_link(changed: Any) -> Scenario:
     return scenario
 
 
-def kept(make: Callable[[Path], object], name: str = "a.index") -> Scenario:
-    """`make` gets the place of the kept index, after one was made there if the name says so."""
-
-    def scenario(folder: Path) -> Any:
-        with h5py.File(folder / "a.h5", "w") as file:
-            held(np.zeros(2))(file)
-        opened("hdf5_samples", folder, path="a.h5", index_cache="old.index").close()
-        make(folder / name)
-        return opened("hdf5_samples", folder, path="a.h5", index_cache=name)
-
-    return scenario
-
-
-def _damaged(change: Callable[[bytes, int], bytes]) -> Callable[[Path], object]:
-    """`change` gets the index's bytes, and where its header ends."""
-
-    def make(path: Path) -> None:
-        whole = path.with_name("old.index").read_bytes()
-        path.write_bytes(change(whole, whole.index(b"\n") + 1))
-
-    return make
-
-
 _LABEL = {"labels": ["label"]}
 SAMPLES = {
     "hdf5_samples, a label is missing": samples(_label_missing, **_LABEL),
@@ -335,12 +312,6 @@ SAMPLES = {
     "hdf5_samples, storage that ends early": samples(_short_storage(56)),
     "hdf5_samples, a link to another shape": _changed_link(np.array([9])),
     "hdf5_samples, a link to another type": _changed_link(np.arange(3) + 0.75),
-    "hdf5_samples, notes in place of an index": kept(lambda path: path.write_text("precious notes")),
-    "hdf5_samples, an empty index": kept(lambda path: path.write_bytes(b"")),
-    "hdf5_samples, a damaged index": kept(_damaged(lambda whole, at: whole[:at] + b"?" + whole[at + 1 :])),
-    "hdf5_samples, an index that is a link": kept(lambda path: path.symlink_to("nothing")),
-    "hdf5_samples, an index in no folder": kept(lambda _: None, "absent/a.index"),
-    "hdf5_samples, a FIFO as index": kept(os.mkfifo),
 }
 
 SCENARIOS = TOPS | SAMPLES
