@@ -44,9 +44,10 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; check path") from error
     parsed, written = parse_image_list(text, path, checked.labels)
     labels = _labels(written, parsed, checked.label_dtype)
-    # 1,000,000 lines of 30 bytes take 42 MB, once for all processes.
-    memory = Memory(_KIND, {"text": parsed.arrays["text"], "starts": parsed.arrays["starts"], "labels": labels})
-    listed = ListedImages(path, memory, parsed.label_words)
+    # 1,000,000 lines of 30 bytes take 44 MB, once for all processes.
+    arrays = {name: parsed.arrays[name] for name in ("paths", "ends", "lines")}
+    memory = Memory(_KIND, {**arrays, "labels": labels})
+    listed = ListedImages(path, memory)
     root = checked.root_folder
     files = WholeFiles(
         _KIND,
@@ -105,7 +106,7 @@ def _check_files(listed: ListedImages, files: WholeFiles, options: ImageListOpti
 def _check_label(listed: ListedImages, files: WholeFiles, options: ImageListOptions, index: int) -> None:
     """Raises SourceError if the line of image `index` is a path and the name of a class, taken for a path."""
     path, *word = listed[index].rsplit(None, 1)
-    if not listed.label_words and word and not look_at(files.located(path))[2]:
+    if not listed.arrays["labels"].size and word and not look_at(files.located(path))[2]:
         given = "none, by labels: 0" if options.labels == 0 else "a number; give each class a number, from 0"
         raise SourceError(
             f"image list {listed.line(index)}: the label of {os.fsdecode(path)} is {os.fsdecode(word[0])!r}: "

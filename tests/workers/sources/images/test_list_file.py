@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.workers.base.specs import ArraySpec
-from blobfeed.workers.sources.images import list_file
 from blobfeed.workers.sources.images.list_file import ListedImages, parse_image_list
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,16 +33,13 @@ def paths_of(listed: ListedImages) -> list[str]:
     noise=st.sampled_from(["", "\n", "# a comment 1 2\n", "  \n#\n"]),
     ending=st.sampled_from(["\n", "\r\n", "  \n"]),
     separator=st.sampled_from([" ", "\t", "   "]),
-    block_bytes=st.sampled_from([1, 20, 1 << 20]),
 )
 def test_what_is_written_into_a_list_is_parsed_from_it(
-    entries: list[tuple[str, list[int]]], noise: str, ending: str, separator: str, block_bytes: int
+    entries: list[tuple[str, list[int]]], noise: str, ending: str, separator: str
 ) -> None:
     labels = len(entries[0][1])
     text = "".join(noise + separator.join([path, *map(str, numbers)]) + ending for path, numbers in entries)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(list_file, "_BLOCK_BYTES", block_bytes)
-        listed, values = parse_image_list(text.encode(), "list.txt", labels)
+    listed, values = parse_image_list(text.encode(), "list.txt", labels)
     assert paths_of(listed) == [path for path, _ in entries]
     assert values.tolist() == [numbers for _, numbers in entries]
     lines = text.split("\n")
