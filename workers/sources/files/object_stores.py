@@ -73,6 +73,12 @@ class ObjectStore(ABC):
         """Bytes of the object, and what changes whenever it does; raises SourceError."""
         return self._persist(key, lambda: self._look(key))
 
+    def look(self, key: str) -> tuple[int, str] | None:
+        """The same, None if there is no such object."""
+        with suppress(Gone):
+            return self._persist(key, lambda: self._look(key), may_lack=True)
+        return None
+
     def get(self, key: str, start: int, stop: int, version: str) -> memoryview:
         """Bytes [start, stop) of the object; raises SourceError, also if it is not of this version any more."""
         return self._persist(key, lambda: self._checked(key, start, stop, version))
@@ -81,12 +87,6 @@ class ObjectStore(ABC):
         """All bytes of the object, None if there is none; raises SourceError."""
         with suppress(Gone):
             return self._persist(key, lambda: self._get_whole(key), may_lack=True)
-        return None
-
-    def get_end(self, key: str, size: int) -> tuple[memoryview, str] | None:
-        """The last `size` bytes of the object and its version, None if there is none; raises SourceError."""
-        with suppress(Gone):
-            return self._persist(key, lambda: self._get_end(key, size), may_lack=True)
         return None
 
     def matching(self, pattern: str) -> list[str]:
@@ -121,10 +121,6 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def _get_whole(self, key: str) -> memoryview: ...
-
-    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
-        total, version = self._look(key)
-        return self._checked(key, max(0, total - size), total, version), version
 
     @abstractmethod
     def _list(self, prefix: str) -> dict[str, str]: ...
@@ -237,15 +233,6 @@ class _Obstore(ObjectStore):
 
     def _get_whole(self, key: str) -> memoryview:
         return memoryview(self._obstore.get(self._store, key).bytes())
-
-    def _get_end(self, key: str, size: int) -> tuple[memoryview, str]:
-        from obstore.exceptions import NotSupportedError
-
-        try:
-            result = self._obstore.get(self._store, key, options={"range": {"suffix": size}})
-        except NotSupportedError:  # Azure counts no bytes from the end
-            return super()._get_end(key, size)
-        return memoryview(result.bytes()), _version(result.meta)
 
     def _list(self, prefix: str) -> dict[str, str]:
         pages = self._obstore.list(self._store, prefix or None)

@@ -13,7 +13,7 @@ from ...base.errors import SourceError
 from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
-from ..files.object_stores import locate
+from ..files.object_stores import ObjectStore, locate
 from ..files.remote import Pending, RemoteStamp
 from .chunk_decode import ChunkError, chunk_values, without_crc32c
 from .layout import ChunkObjects, StoredArray
@@ -33,7 +33,7 @@ class ObjectRows(ChunkedRows):
         super().__init__(array, layout.chunk, cache)
         self._layout = layout
         self._store, self._folder = locate(layout.folder)
-        self._shards = _Shards(layout) if layout.shard else None
+        self._shards = _Shards(layout, self._store, self._folder) if layout.shard else None
         # Chunks on disk are read one by one, when they are decoded.
         home = array.file.home if isinstance(array.file, RemoteStamp) else None
         self._asked: Pending[int, Bytes | None] = Pending(home)
@@ -70,11 +70,11 @@ class ObjectRows(ChunkedRows):
 class _Shards:
     """Chunks in shards; the shards' indices are kept. Several threads may ask."""
 
-    def __init__(self, layout: ChunkObjects) -> None:
+    def __init__(self, layout: ChunkObjects, store: ObjectStore, folder: str) -> None:
         assert layout.shard is not None
         self._layout = layout
         self._per_shard = layout.shard
-        self._store, self._folder = locate(layout.folder)
+        self._store, self._folder = store, folder
         self._size = math.prod(layout.shard) * _ENTRY_BYTES + _CHECKSUM_BYTES * layout.index_checked
         self._lock = Lock()
         self._indices: RecentlyUsed[str, Future[tuple[NDArray[np.uint64], str] | None]] = RecentlyUsed(
@@ -109,16 +109,14 @@ class _Shards:
         return found.result()
 
     def _read_index(self, key: str) -> tuple[NDArray[np.uint64], str] | None:
-        at_end = self._layout.index_at_end
-        # Only the last bytes can be asked for without knowing the version: a shard with its index first is rare.
-        stored = self._store.get_end(key, self._size if at_end else 1)
-        if stored is None:
+        if (found := self._store.look(key)) is None:
             return None
-        edge, version = stored
-        data = np.frombuffer(edge if at_end else self._store.get(key, 0, self._size, version), np.uint8)
+        size, version = found
+        start = size - self._size if self._layout.index_at_end else 0
         try:
-            if len(data) != self._size:
-                raise ChunkError(f"it has {len(data)} bytes instead of {self._size}")
+            if size < self._size:
+                raise ChunkError(f"it has {size} bytes instead of {self._size}")
+            data = np.frombuffer(self._store.get(key, start, start + self._size, version), np.uint8)
             payload = without_crc32c(data) if self._layout.index_checked else data
         except ChunkError as error:
             name = key.removeprefix(f"{self._folder}/")

@@ -13,7 +13,7 @@ import numpy as np
 from ...base.checks import check_options
 from ...base.errors import SourceError
 from ...base.files import is_url
-from ...base.keys import text_digest
+from ...base.keys import blake2b
 from ...base.parameters import NotNegative, Paths
 from ...base.source import Tops
 from ..files.identity import digest, spread
@@ -89,8 +89,12 @@ class _Chunks(Store[str]):
 
     def fingerprint(self) -> str:
         """Covers the size and the time of each chunk and shard; looks at all of them."""
-        folders = [array.layout.folder for array in self._arrays if isinstance(array.layout, ChunkObjects)]
-        return text_digest(repr([objects_below(folder, _WHAT) for folder in folders]))
+        digest = blake2b(digest_size=16)
+        for array in self._arrays:
+            assert isinstance(array.layout, ChunkObjects)
+            for found in objects_below(array.layout.folder, _WHAT):
+                digest.update(repr(found).encode())
+        return digest.hexdigest()
 
 
 def _expanded(path: str, base_dir: Path) -> list[str]:

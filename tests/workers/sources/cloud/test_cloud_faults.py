@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import obstore.exceptions
 import pytest
 from blobfeed.workers.base.errors import ExtraMissing, SourceError
 from blobfeed.workers.sources.files.object_stores import locate
@@ -147,33 +146,6 @@ def test_an_object_that_is_replaced_ends_the_run(
         served.objects["a.npy"] = whole[:-1] + b"?"
         with pytest.raises(SampleError, match=r"a\.npy.*changed since it was examined"):
             labels(batches)
-
-
-def test_an_end_that_is_asked_for_by_number_is_of_one_version(server: RangeServer) -> None:
-    server.objects["a"], server.has_weak_etags = b"first version", True
-
-    def replace(_path: str, number: int) -> Fault | None:
-        if number == 2:
-            server.objects["a"] = b"the second version, which is longer"
-        return "truncated" if number == 4 else None
-
-    server.fault = replace
-    store: Any = locate(server.url("a"))[0]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store, "_obstore", _CountsFromTheStart)
-        with pytest.raises(SourceError, match="changed since it was examined"):
-            store.get_end("a", 4)
-        assert bytes(store.get_end("a", 4)[0]) == b"nger"
-
-
-class _CountsFromTheStart:
-    """obstore for Azure."""
-
-    @staticmethod
-    def get(store: Any, key: str, options: Any) -> Any:
-        if isinstance(options["range"], dict):
-            raise obstore.exceptions.NotSupportedError("suffix")
-        return obstore.get(store, key, options=options)
 
 
 @pytest.mark.parametrize("host", ["s3.amazonaws.com", "account.blob.core.windows.net", "b.s3.us-west-2.amazonaws.com"])

@@ -16,7 +16,7 @@ from blobfeed.workers.sources.files import object_stores
 from blobfeed.workers.sources.files.remote import RemoteStamp
 
 from tests.support.object_servers import RangeServer, range_server, s3_server
-from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import assert_delivers, in_loader, opened, rows_of, some_array
 from tests.support.waiting import wait_until
 
 SAMPLES = 41
@@ -58,22 +58,6 @@ def test_chunks_and_shards_that_were_never_written_have_the_fill_value(tmp_path:
             rows = rows_of(in_loader(opened("zarr", tmp_path, path=path)), [0, 5, 19])
             assert rows["data"].tolist() == [[1] * 3, [7] * 3, [7] * 3]
             assert rows["label"].tolist() == [9, 9, 9]
-
-
-def test_shards_at_azure_which_counts_no_bytes_from_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = some_array(SHAPE, "f4")
-    write(tmp_path, "data", data, **SHARDS)
-    with range_server() as server:
-        publish(server, tmp_path)
-        server.objects = {f"container/{key}": content for key, content in server.objects.items()}
-        for name, value in {
-            "STORAGE_ACCOUNT_NAME": "x",
-            "STORAGE_ENDPOINT": server.url(""),
-            "SKIP_SIGNATURE": "true",
-        }.items():
-            monkeypatch.setenv(f"AZURE_{name}", value)
-        source = opened("zarr", tmp_path, ["data"], path="az://container/a.zarr")
-        assert_delivers(source, {"data": data}, patterns(SAMPLES))
 
 
 def test_an_array_by_itself_dims_and_several_put_end_to_end(tmp_path: Path) -> None:
