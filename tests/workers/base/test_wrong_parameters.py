@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]  # noqa: F401 - not within a test: its import starts a process, uname
 import msgspec
+import numpy as np
 import pytest
-from blobfeed.workers.base.checks import check_options
+from blobfeed.workers.base.checks import check_options, shown
 from blobfeed.workers.base.param_str import parse_param_str
 from blobfeed.workers.base.parameters import Parameters, check_parameters
+from blobfeed.workers.sources import open_source
 
 from tests.support.catalogue import Catalogue, Scenario
 
@@ -95,11 +99,52 @@ TEXTS = {
     "a key twice within": "source: {hdf5: {batch_size: 8, batch_size: 4}}",
 }
 
+ARRAY = np.random.default_rng(0).random((30, 30))
+
+
+class _Pairs:
+    """What torch calls a map-style dataset."""
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        return index, index
+
+
+class _Streamed(_Pairs):
+    """torch's IterableDataset has `__getitem__`, too."""
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(3))
+
+
+# What is given in the place of a source: the messages hold a few of the numbers, or none.
+SOURCES: dict[str, Any] = {
+    "an array": ARRAY,
+    "two arrays": (ARRAY, ARRAY),
+    "a list of numbers": ARRAY.tolist(),
+    "a list of both": [ARRAY, list(range(1000))],
+    "a dataset": _Pairs(),
+    "a stream": _Streamed(),
+}
+OPTIONS: dict[str, Any] = {
+    "a path": {"hdf5": {"path": ARRAY}},
+    "a file of a top": {"npy": {"data": ARRAY}},
+    "files of a top": {"npy": {"data": [ARRAY]}},
+    "all options": {"hdf5": ARRAY},
+    "kinds of sources": {"data": ARRAY, "label": ARRAY},
+    "a list of sources": [ARRAY],
+}
+
 ERRORS = Catalogue(
     Path(__file__).with_name("errors.txt"),
     {
         **{name: given(values) for name, values in VALUES.items()},
         **{f"param_str, {name}": text(param_str) for name, param_str in TEXTS.items()},
+        **{f"{name} as the source": given({"source": source}) for name, source in SOURCES.items()},
+        **{
+            f"an array as {name}": lambda _, source=source: open_source(source, tops=None, base_dir=Path())  # type: ignore[misc]
+            for name, source in OPTIONS.items()
+        },
+        "data as a path": lambda _: open_source({"hdf5": {"path": "1.5," * 30_000}}, tops=None, base_dir=Path()),
         "no batch size": lambda _: check_parameters({"source": {"hdf5": {"path": "x"}}}),
         "options that are no mapping": lambda _: check_options(3, Parameters, "parameters"),
         "a wrong value below a key of the user's own": lambda _: check_options(
@@ -116,3 +161,8 @@ def test_the_error_is_the_one_in_the_catalogue(name: str, tmp_path: Path, pytest
 
 def test_the_catalogue_has_these_scenarios_and_no_others() -> None:
     ERRORS.check_names()
+
+
+def test_what_is_short_is_shown_as_it_is() -> None:
+    for value in ("train.h5", 3, -1.5, None, True, ["a", "b"], {"limit": 3, "path": "a.h5"}, (1, 2), b"x"):
+        assert shown(value) == repr(value)
