@@ -163,15 +163,6 @@ def test_such_a_one_is_taken_if_pythonpath_leads_to_the_packages(
     assert find_interpreter() == bare
 
 
-# ---- BLOBFEED_PYTHON
-
-
-def test_a_wrong_choice_is_an_error_and_not_passed_over(monkeypatch: pytest.MonkeyPatch, program: MakeProgram) -> None:
-    monkeypatch.setenv("BLOBFEED_PYTHON", program("my-python", "exit 3"))
-    with pytest.raises(InterpreterError):
-        find_interpreter()
-
-
 # ---- the children's environment
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,65 +24,46 @@ def _strike(error: type[BaseException]) -> None:
         raise error("no more of these")
 
 
-def _decode(error: type[BaseException]) -> Callable[..., object]:
-    def decode(sample: dict[str, object], rng: object) -> object:
-        if sample.index == 5:  # type: ignore[attr-defined]
+def _hook(name: str, error: type[BaseException] = Enough) -> dict[str, Any]:
+    def decode(sample: Any, rng: object) -> object:
+        if sample.index == 5:
             _strike(error)
         return sample["data"]
 
-    return decode
+    def sampler(epoch: int, samples: int, rng: np.random.Generator) -> Iterator[int]:
+        if epoch:
+            _strike(error)
+        return iter(range(samples))
+
+    return {name: {"decode": decode, "postprocess": lambda _: _strike(error), "sampler": sampler}[name]}
 
 
-RAISED = [KeyboardInterrupt, GeneratorExit, Enough]
-
-
-def _assert_named(caught: pytest.ExceptionInfo[BaseException], error: type[BaseException]) -> None:
-    text = str(caught.value)
-    assert f"{error.__name__}: no more of these" in text
-    assert "died" not in text
-    told, cause = "".join(getattr(caught.value, "__notes__", ())), caught.value.__cause__
-    assert cause is not None
-    told += "".join(getattr(cause, "__notes__", ()))
-    assert "in _strike" in told
-
-
-@pytest.mark.parametrize("error", RAISED)
-def test_a_decode_hook(error: type[BaseException]) -> None:
+@pytest.mark.parametrize(
+    ("hook", "error"),
+    [
+        ("decode", KeyboardInterrupt),
+        ("decode", GeneratorExit),
+        ("decode", Enough),
+        ("postprocess", Enough),
+        ("sampler", Enough),
+    ],
+)
+def test_the_hook_and_its_line_are_named(hook: str, error: type[BaseException]) -> None:
     with (
-        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, decode=_decode(error)) as reader,
-        pytest.raises(SampleError) as caught,
+        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=2, **_hook(hook, error)) as reader,
+        pytest.raises(SourceError if hook == "sampler" else SampleError) as caught,
     ):
         list(reader)
-    assert caught.value.index == 5
-    _assert_named(caught, error)
+    if hook == "decode":
+        assert caught.value.index == 5  # type: ignore[attr-defined]
+    text, cause = str(caught.value), caught.value.__cause__
+    assert f"{error.__name__}: no more of these" in text
+    assert "died" not in text
+    assert "in _strike" in "".join(note for each in (caught.value, cause) for note in getattr(each, "__notes__", ()))
 
 
 def test_a_sample_that_does_so_is_replaced_if_bad_ones_are() -> None:
-    decode = _decode(Enough)
-    with BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, decode=decode, on_error="replace") as reader:
+    with BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, on_error="replace", **_hook("decode")) as reader:
         rows = np.concatenate([batch["data"] for batch in reader])
     (changed,) = np.flatnonzero(rows != ROWS["arrays"]["data"])
     assert changed == 5
-
-
-def test_a_postprocess_hook() -> None:
-    with (
-        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=1, postprocess=lambda _: _strike(Enough)) as reader,
-        pytest.raises(SampleError) as caught,
-    ):
-        list(reader)
-    _assert_named(caught, Enough)
-
-
-def test_a_sampler() -> None:
-    def sampler(epoch: int, samples: int, rng: np.random.Generator) -> Iterator[int]:
-        if epoch:
-            _strike(Enough)
-        return iter(range(samples))
-
-    with (
-        BatchReader(ROWS, batch_size=4, num_loaders=1, epochs=2, sampler=sampler) as reader,
-        pytest.raises(SourceError) as caught,
-    ):
-        list(reader)
-    _assert_named(caught, Enough)

@@ -39,7 +39,7 @@ def next_event(nursery: Nursery) -> Event:
 
 def how_it_ends(main: Callable[[int, int], None]) -> Event:
     with nursery_of(main) as nursery:
-        nursery.spawn(7, 0)
+        nursery.spawn(7, 3)
         assert isinstance(next_event(nursery), LoaderStarted)
         return next_event(nursery)
 
@@ -63,7 +63,7 @@ ENDS: dict[str, tuple[Callable[[int, int], object], str]] = {
     "sys.exit(3)": (lambda *_: sys.exit(3), "exited with code 3"),
     "sys.exit(-1)": (lambda *_: sys.exit(-1), "exited with code 255"),
     "sys.exit with a text": (lambda *_: sys.exit("enough"), "exited with code 1"),
-    "os._exit": (lambda *_: os._exit(4), "exited with code 4"),
+    "os._exit by its number and line": (lambda loader, line: os._exit(10 * loader + line), "exited with code 73"),
     "an exception": (lambda *_: _raise(ValueError("in a loader")), "exited with code 1"),
     "an exception with no stream to print it to": (_without_streams, "exited with code 1"),
     "KeyboardInterrupt": (lambda *_: _raise(KeyboardInterrupt()), "exited with code 1"),
@@ -80,12 +80,6 @@ def test_it_is_told_how_a_loader_ended(way: str) -> None:
         way_to_end(loader, line)
 
     assert how_it_ends(main) == LoaderEnded(7, how, crashed=way != "SIGKILL")
-
-
-def test_a_loader_learns_its_number_and_its_line() -> None:
-    assert how_it_ends(lambda loader, line: os._exit(10 * loader + line)) == LoaderEnded(
-        7, "exited with code 70", crashed=True
-    )
 
 
 def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descriptor() -> None:
@@ -148,10 +142,16 @@ def test_a_nursery_that_died_with_a_request_unread_is_told_from_one_that_answers
             next(nursery.receive(0.0))
 
 
-def test_an_import_that_hangs_does_not_hold_up_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started = tmp_path / "started"
-    (tmp_path / "hangs_on_import.py").write_text(f"open({str(started)!r}, 'w')\nimport signal\nsignal.pause()\n")
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there once the module hangs_on_import is being imported, from `tmp_path`."""
+    there = tmp_path / "started"
+    (tmp_path / "hangs_on_import.py").write_text(f"open({str(there)!r}, 'w')\nimport signal\nsignal.pause()\n")
     monkeypatch.syspath_prepend(tmp_path)
+    return there
+
+
+def test_an_import_that_hangs_does_not_hold_up_the_end(started: Path) -> None:
     nursery = Nursery(wait_for_a_signal, ("hangs_on_import",), ())
     wait_until(started.exists, "the module is being imported")
     nursery.close()
@@ -170,10 +170,8 @@ signal.pause()
 """
 
 
-def test_a_nursery_that_hangs_dies_with_its_parent(tmp_path: Path) -> None:
-    started = tmp_path / "started"
-    (tmp_path / "hangs_on_import.py").write_text(f"open({str(started)!r}, 'w')\nimport signal\nsignal.pause()\n")
-    code = PARENT_OF_A_NURSERY_THAT_HANGS.format(folder=str(tmp_path))
+def test_a_nursery_that_hangs_dies_with_its_parent(started: Path) -> None:
+    code = PARENT_OF_A_NURSERY_THAT_HANGS.format(folder=str(started.parent))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         nursery = int(parent.stdout.readline())
