@@ -5,23 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.sources.stream import StreamSource
 
-from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3
@@ -108,77 +104,3 @@ def test_the_number_of_shards_may_change_where_an_epoch_ends(tmp_path: Path) -> 
         parts = [read(rank, size, state) for rank in range(size)]
         assert sorted(label for labels, _ in parts for label in labels) == list(range(SAMPLES))
         state = parts[0][1]
-
-
-# ---- streams
-
-
-def numbers(shard: int, shards: int) -> Iterator[tuple[AnyArray, int]]:
-    for number in range(shard, 37, shards):
-        yield np.full(3, number, np.float32), number
-
-
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_streams_have_loops_and_states_too(last_batch: str) -> None:
-    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 1, "last_batch": last_batch, "seed": 1}
-
-    def reader(num_loaders: int = 2) -> BatchReader:
-        stream = StreamSource(numbers, names=("data", "label"), shards=2, capacity=9)
-        return BatchReader(stream, num_loaders=num_loaders, **settings)
-
-    with reader(0) as whole:
-        first, second = digests(whole), digests(whole)
-        after = whole.state_dict()
-        third = digests(whole)
-        with pytest.raises(TypeError):
-            len(whole)
-    assert len(first) == {"wrap": 10, "drop": 8, "partial": 10}[last_batch]
-    assert len({tuple(first), tuple(second), tuple(third)}) == 3
-    with reader() as stopped:
-        loop = iter(stopped)
-        for _ in range(3):
-            next(loop)
-        state = stopped.state_dict()
-    with reader() as resumed:
-        resumed.load_state_dict(state)
-        assert [digests(resumed), digests(resumed)] == [first[3:], second]
-        resumed.load_state_dict(after)
-        assert digests(resumed) == third
-
-
-# ---- size
-
-
-def cpu_s() -> float:
-    """Seconds that this process and its children that have ended have computed: other work does not add to them."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def test_resuming_far_away_is_no_more_work_than_beginning() -> None:
-    def work_for_first_batch(position: int) -> float:
-        begun = cpu_s()
-        with BatchReader(Numbered(10**9, 1), batch_size=64, shuffle=True, num_loaders=1) as reader:
-            reader.load_state_dict({**reader.state_dict(), "position": position})
-            batch = next(iter(reader))
-        assert (batch["label"] == batch.indices).all()
-        assert batch.epoch * 10**9 + batch.position == position
-        return cpu_s() - begun
-
-    near, far = (work_for_first_batch(position) for position in (0, 10**12 + 10**9 - 64))
-    assert far < near + 2.0, "to go through a thousand million samples would take far longer"
-
-
-# ---- states that do not fit
-
-
-def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    source = write_hdf5(tmp_path / "train.h5", SAMPLES)
-    cases: list[dict[str, object]] = [{"seed": 4}, {"position": -1}, {"position": "0"}, {"version": 99}, {"colour": 1}]
-    with BatchReader(source, **SETTINGS, num_loaders=1) as reader:
-        loop = iter(reader)
-        before = next(loop)
-        for number, change in enumerate(cases, before.number + 1):
-            with pytest.raises(ParameterError):
-                reader.load_state_dict({**reader.state_dict(), **change})
-            assert next(loop).number == number

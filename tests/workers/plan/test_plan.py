@@ -189,6 +189,14 @@ def test_a_state_says_where_the_next_batch_stands() -> None:
     }
 
 
+def test_going_on_far_away_costs_what_beginning_does() -> None:
+    # Anything that walked there would never come back.
+    far = indexed(epochs=None).resumed({**indexed().begin().state(), "position": 10**15 + 4})
+    schedule = far.schedule()
+    assert schedule.has(0)
+    assert schedule.runs(0, 0, 4) == (Run(0, 4, 10**14, 4),)
+
+
 def chunked(chunk_samples: int, window_chunks: int) -> EpochOrder:
     return make_order(SAMPLES, shuffle="chunk", seed=5, chunk_samples=chunk_samples, window_chunks=window_chunks)
 

@@ -118,14 +118,14 @@ def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
 # ---- bad samples
 
 
-def test_replaced_rows_are_announced_and_each_bad_sample_is_told_once() -> None:
-    made = assembly(rows=2, rows_per_task=2)
+def test_replaced_rows_are_announced_and_each_bad_sample_is_told_and_counts_once() -> None:
+    made = assembly(rows=2, rows_per_task=2, max_bad_samples=2)
     first, second = orders(made)
     report(made, first, bad_row(0, 5, replacement=3), bad_row(1, 6, replacement=2))
     report(made, second, bad_row(0, 5, replacement=1))
     assert [" ".join(text.split()[:3]) for text in made.taken_bad_samples()] == ["bad sample 5", "bad sample 6"]
     assert not made.taken_bad_samples()
-    assert made.replaced == 3
+    assert (made.replaced, made.last) == (3, None)
     assert told(made) == [announce(0, 0, ((0, 3), (1, 2)), rows=2), announce(1, 1, ((0, 1),), rows=2)]
 
 
