@@ -218,17 +218,6 @@ def test_what_cannot_be_unpickled_here_does_not_stand_in_the_way(channel: Channe
     assert ErrorInbox(trainers).take(number, "text").args == ("behind it",)
 
 
-@settings(max_examples=100)
-@given(packets=st.lists(st.binary(min_size=1, max_size=100), max_size=5))
-def test_random_packets_do_not_stand_in_the_way(packets: list[bytes]) -> None:
-    loaders, trainers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with loaders, trainers:
-        for packet in packets:
-            loaders.send(packet)
-        number = send_exception(loaders, ValueError("behind them"))
-        assert ErrorInbox(trainers).take(number, "text").args == ("behind them",)
-
-
 # ---- classes of the user's own script
 
 TRAINER = """

@@ -122,29 +122,6 @@ def test_two_maps_of_a_ring_are_one_memory() -> None:
     ring.close()
 
 
-FILLS_A_SLOT = """
-import sys
-import numpy as np
-from blobfeed.workers.transport.ring import Ring, SlotLayout
-from blobfeed.workers.base.specs import ArraySpec
-layout = SlotLayout({"data": ArraySpec((3, 5), np.dtype("f4")), "label": ArraySpec((), np.dtype("i8"))}, rows=4)
-ring = Ring(int(sys.argv[1]), layout, 3)
-ring.views[1]["data"][...] = np.arange(60).reshape(4, 3, 5)
-ring.views[1]["label"][...] = ring.views[0]["label"] * 2
-ring.close()
-"""
-
-
-def test_another_process_reads_and_fills_the_same_slots() -> None:
-    ring = Ring.create(SMALL, slots=3)
-    ring.views[0]["label"][...] = [1, 2, 3, 4]  # type: ignore[index]
-    command = [sys.executable, "-c", FILLS_A_SLOT, str(ring.descriptor)]
-    subprocess.run(command, pass_fds=(ring.descriptor,), check=True)
-    assert np.array_equal(np.asarray(ring.views[1]["data"]).ravel(), np.arange(60))
-    assert np.asarray(ring.views[1]["label"]).tolist() == [2, 4, 6, 8]
-    ring.close()
-
-
 def test_all_pages_are_there_before_the_first_use() -> None:
     layout = SlotLayout({"data": ArraySpec((1000, 1000), np.dtype(np.uint8))}, rows=4)
     ring = Ring.create(layout, slots=2)

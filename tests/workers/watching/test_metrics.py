@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.files import with_files
 from blobfeed.workers.pipeline.pipeline import Pipeline
@@ -128,14 +127,6 @@ def test_a_file_that_cannot_be_written_is_told_once_until_it_can(
 def test_without_loaders_nobody_writes_them_unless_there_are_remote_ones(tmp_path: Path, name: str) -> None:
     given = parameters(num_loaders=0, remote_loaders=RemoteLoaders(), **{name: "told"})
     assert getattr(with_files(given, tmp_path), name) == str(tmp_path / "told")
-
-
-@pytest.mark.parametrize("name", ["metrics", "trace"])
-def test_a_pipe_is_refused_before_anything_starts_and_stays(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ParameterError, match=name):
-        Pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=tmp_path)
-    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_file_that_another_pipeline_writes_too_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
