@@ -70,21 +70,6 @@ def test_the_ranks_together_take_each_position_once_in_order(
     assert taken == expected
 
 
-@settings(max_examples=150)
-@given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS)
-def test_batches_are_full_but_for_the_last_round_of_a_partial_epoch(
-    samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int
-) -> None:
-    plans = _plans(samples, batch_size, mode, epochs, ranks)
-    for k in range(_total(plans)):
-        rows = [plan.batch(k).rows for plan in plans]
-        if mode != "partial" or not plans[0].ends_epoch(k):
-            assert rows == [batch_size] * ranks
-        assert 1 <= max(rows) <= min(rows) + 1 <= batch_size + 1
-        assert min(rows) >= 1
-        assert rows == sorted(rows, reverse=True)
-
-
 @settings(max_examples=100)
 @given(SAMPLES, BATCH_SIZE, st.sampled_from(("drop", "partial")), RANKS, st.integers(0, 5))
 def test_batches_per_epoch_counts_the_batches_of_an_epoch(
@@ -124,21 +109,6 @@ def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
         assert [after.batch(k) for k in range(total - taken)] == [before.batch(k) for k in range(taken, total)]
 
 
-@settings(max_examples=150)
-@given(SAMPLES, BATCH_SIZE, st.sampled_from(("wrap", "partial")), RANKS, RANKS, st.data())
-def test_another_number_of_ranks_takes_exactly_what_is_left(
-    samples: int, batch_size: int, mode: LastBatch, before: int, after: int, data: st.DataObject
-) -> None:
-    epochs = 3
-    plans = _plans(samples, batch_size, mode, epochs, before)
-    k = data.draw(st.integers(0, _total(plans)))
-    position = plans[0].round_start(k)
-    resumed = _plans(samples, batch_size, mode, epochs, after, position)
-    taken = _taken(plans, range(k)) + _taken(resumed, range(_total(resumed)))
-    assert taken[: epochs * samples] == [*range(epochs * samples)]
-    assert mode == "wrap" or len(taken) == epochs * samples
-
-
 def test_a_batch_far_away_costs_what_the_first_does() -> None:
     # Anything that walked there would never come back.
     for mode in EVERY_MODE:
@@ -152,19 +122,9 @@ def test_a_start_behind_the_last_epoch_leaves_nothing() -> None:
         assert batches(10, 5, mode, epochs=2, start=20).total == 0
 
 
-@given(st.integers(0, 2**70), st.integers(0, 10**12))
-def test_rand_skip_is_below_its_bound(seed: int, rand_skip: int) -> None:
-    skipped = rand_skip_of(seed, rand_skip)
-    assert 0 <= skipped < max(1, rand_skip)
-    assert skipped == rand_skip_of(seed, rand_skip)
-
-
-def test_rand_skip_takes_every_value_and_skips_once() -> None:
+def test_rand_skip_takes_every_value_below_it() -> None:
     assert {rand_skip_of(seed, 5) for seed in range(100)} == set(range(5))
-    skipped = rand_skip_of(3, 10)
-    plan = batches(10, 4, epochs=2, start=skipped)
-    assert plan.batch(0).start == skipped
-    assert plan.batch(1).start == skipped + 4
+    assert rand_skip_of(3, 0) == 0
 
 
 # ---- how many batches share a slot
@@ -182,16 +142,6 @@ def test_batches_share_a_slot_only_where_they_are_small_and_quick(
     if batches > 1:
         assert batches * batch_bytes <= 4 << 20
         assert batches * batch_size * seconds <= 0.0041
-
-
-@settings(max_examples=100)
-@given(batch_bytes=st.integers(1, 1 << 24), batch_size=st.integers(1, 1000), seconds=SECONDS, factor=st.floats(1, 1000))
-def test_larger_or_slower_batches_never_share_more(
-    batch_bytes: int, batch_size: int, seconds: float, factor: float
-) -> None:
-    batches = batches_per_slot(batch_bytes, batch_size, seconds)
-    assert batches_per_slot(int(batch_bytes * factor), batch_size, seconds) <= batches
-    assert batches_per_slot(batch_bytes, batch_size, seconds * factor) <= batches
 
 
 @pytest.mark.parametrize(

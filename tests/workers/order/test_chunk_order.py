@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.order.epoch_order import BLOCK, SORTED_LIMIT
+from blobfeed.workers.order.epoch_order import BLOCK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.order import neighbours_apart
 from tests.support.uniformity import deviation, joint_counts
 
 SAMPLES = st.one_of(st.integers(1, 200), st.integers(BLOCK - 20, 3 * BLOCK))
@@ -46,16 +45,6 @@ def test_a_small_window_reads_chunks_once_where_a_global_shuffle_reads_them_agai
     shuffled = np.random.default_rng(0).permutation(8000)
     assert _chunk_reads(chunked // 8, kept=16) == 1000
     assert _chunk_reads(shuffled // 8, kept=16) > 7000
-
-
-@pytest.mark.parametrize(("samples", "chunk", "window"), [(95, 10, 3), (99, 10, 1), (70, 10, 3), (10, 3, 100)])
-def test_each_sample_of_a_full_chunk_comes_first_equally_often(samples: int, chunk: int, window: int) -> None:
-    full = samples // chunk * chunk
-    first = [int(ChunkOrder(samples, seed, chunk, window).indices(0, 1)[0]) for seed in range(3000)]
-    counts = np.bincount([sample for sample in first if sample < full], minlength=full)
-    assert deviation(counts) < 4
-    assert deviation(counts.reshape(-1, chunk).sum(axis=1)) < 4
-    assert deviation(counts.reshape(-1, chunk).sum(axis=0)) < 4
 
 
 def test_every_order_of_the_chunks_the_short_one_included_is_equally_likely() -> None:
@@ -96,17 +85,3 @@ def test_only_positions_of_one_window_have_chunks_in_common(samples: int, chunk:
         together = set(zip(windows[epoch], chunks[epoch], strict=True))
         assert len(together) == -(-samples // chunk)  # no chunk in two windows
         assert max(Counter(number for number, _ in together).values()) <= window
-
-
-def test_more_chunks_than_are_permuted_by_sorting_come_once_each() -> None:
-    samples = 2 * (SORTED_LIMIT + 2) - 1  # the last chunk is short
-    for epoch in range(3):
-        order = ChunkOrder(samples, 5, 2, 16).indices(epoch * samples, samples)
-        assert np.array_equal(np.sort(order), np.arange(samples))
-
-
-def test_mixing_reaches_as_far_as_the_window() -> None:
-    # Uniform within a window of n, two samples are (n + 1) / 3 apart on average.
-    for chunk, window in ((8, 16), (64, 8)):
-        apart = neighbours_apart(ChunkOrder(64_000, 0, chunk, window).indices(0, 64_000), chunk)
-        assert apart == pytest.approx((chunk * window + 1) / 3, rel=0.05)

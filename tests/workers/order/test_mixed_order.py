@@ -69,26 +69,6 @@ def test_an_even_pattern_is_near_the_shares_after_every_draw(draws: list[int]) -
         assert np.abs(np.cumsum(pattern == source) - due).max() <= len(draws)
 
 
-@settings(max_examples=40)
-@example(parts=[(1, 1.0), (300, 3.0)], shuffle=True)
-@given(
-    # Each epoch of a tiny source is shuffled by itself, and takes as long as one of a hundred samples.
-    parts=st.lists(st.tuples(st.integers(8, 3000), st.floats(0.1, 3)), min_size=1, max_size=4),
-    shuffle=st.sampled_from((False, True, "chunk")),
-)
-def test_each_source_goes_through_its_own_epochs(parts: list[tuple[int, float]], shuffle: Shuffle) -> None:
-    sizes, weights = zip(*parts, strict=True)
-    order = MixedOrder(sizes, weights, shuffle=shuffle, seed=7, chunk_samples=[5] * len(sizes), window_chunks=3)
-    drawn = order.indices(0, 12_000)
-    sources = _sources(order, drawn)
-    for source, (size, offset) in enumerate(zip(sizes, order.offsets, strict=True)):
-        samples = drawn[sources == source] - offset
-        whole = samples[: len(samples) // size * size].reshape(-1, size)
-        assert np.array_equal(np.sort(whole, axis=1), np.tile(np.arange(size), (len(whole), 1)))
-        rest = samples[whole.size :]
-        assert len(np.unique(rest)) == len(rest)
-
-
 def test_a_far_position_costs_what_a_near_one_does() -> None:
     # Counting from the start, this would take hours.
     order = MixedOrder([10**9, 10**6], [1, 2], shuffle=True, seed=1)
@@ -205,11 +185,6 @@ def test_two_threads_get_what_one_gets(order: EpochOrder) -> None:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
     assert wrong == []
-
-
-def test_two_mixes_of_different_seeds_differ() -> None:
-    one, two = (MixedOrder([50, 50], [1, 1], shuffle=True, seed=seed).indices(0, 100) for seed in (1, 2))
-    assert not np.array_equal(one, two)
 
 
 def test_an_order_once_published_stays() -> None:
