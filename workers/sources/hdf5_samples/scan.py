@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from array import array as compact_list
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...base.checks import nearest
 from ...base.errors import SourceError
 from ...base.specs import AnyArray, rounded_integer
 from ..files.file import FileStamp, Locking
 from ..files.paths import PackedNames, natural_key
-from ..files.remote import Stamp
+from ..files.remote import RemoteStamp, Stamp
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import errors_named, h5py, open_file, require_filters
+from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
 _WHAT = "source hdf5_samples"
 _NAMES_IN_A_MESSAGE = 10
+_MEMBERS_AT_ONCE = 256
 _SAMPLES_A_WORD = 256
 _METADATA_CACHE_BYTES = 8 << 20
 
@@ -49,17 +57,31 @@ class Scan:
             file.id.set_mdc_config(config)
             self._external = ExternalFiles(stamp, locking, allowed=allow_external)
             self._direct_in = None if file.userblock_size else h5py.h5o.get_info(file.id).fileno
-            for name, entry in _found(file, self._wanted):
-                with errors_named(f"{_WHAT}: {stamp.path}:{name}"):
-                    self._add_sample(stamp, name, entry)
-                if not len(self._names) % _SAMPLES_A_WORD:
-                    self._progress.tell(stamp.path, len(self._names))
-                if len(self._names) == self._wanted.limit:
-                    break
+            with nullcontext() if isinstance(stamp, RemoteStamp) else Path(stamp.path).open("rb") as raw:
+                self._headers = self._header_reader(file, raw.fileno(), stamp) if raw else None
+                shown = len(self._names)
+                for found in _found(file, self._wanted, self._headers):
+                    if isinstance(found, _Samples):
+                        self._add_samples(found)
+                    else:
+                        with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
+                            self._add_sample(stamp, found)
+                    if len(self._names) >= shown + _SAMPLES_A_WORD:
+                        shown = len(self._names)
+                        self._progress.tell(stamp.path, shown)
+                    if len(self._names) == self._wanted.limit:
+                        break
         self._stamps.append(stamp)
         self._starts.append(len(self._names))
 
-    def _add_sample(self, stamp: Stamp, name: str, entry: h5py.HLObject) -> None:
+    def _header_reader(self, file: h5py.File, descriptor: int, stamp: Stamp) -> HeaderReader | None:
+        """Return the reader of headers, if samples are data sets and addresses are written as it expects them."""
+        usual = self._direct_in is not None and file.id.get_create_plist().get_sizes() == (8, 8)
+        labels = list(self._wanted.labels.values())
+        return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
+
+    def _add_sample(self, stamp: Stamp, found: _Sample) -> None:
+        name, entry = found.name, found.entry
         where = f"{stamp.path}:{name}"
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
@@ -74,6 +96,23 @@ class Scan:
         for label in self._labels.values():
             label.add((entry, *datasets.values()), where)
         self._names.append(name)
+        if self._headers and found.address >= 0:
+            self._learn(self._headers, found)
+
+    def _learn(self, headers: HeaderReader, found: _Sample) -> None:
+        """Have the headers of other data sets compared with this one's."""
+        (column,) = self._data.values()
+        labels = {label.name: label.last for label in self._labels.values() if label.last is not None}
+        if column.offsets[-1] >= 0 and len(labels) == len(self._labels):
+            headers.learn(found.address, column.offsets[-1], found.entry.shape, column.dtype.itemsize, labels)
+
+    def _add_samples(self, found: _Samples) -> None:
+        room = (self._wanted.limit or sys.maxsize) - len(self._names)
+        (column,) = self._data.values()
+        column.add_many(found.read.offsets[:room], found.read.shapes[:room])
+        for label in self._labels.values():
+            label.add_many(found.read.labels[label.name][:room])
+        self._names += found.names[:room]
 
     def index(self) -> SamplesIndex:
         """Return the index of all samples; raises SourceError if there are none."""
@@ -88,6 +127,23 @@ class Scan:
             {top: column.values(len(self._names)) for top, column in self._labels.items()},
             tuple(self._others),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """`address`: of the object's header in the file, -1 if a link leads to it that has none."""
+
+    name: str
+    entry: h5py.HLObject
+    address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Data sets whose headers were read without the library."""
+
+    names: list[str]
+    read: Found
 
 
 class _DataColumn:
@@ -134,6 +190,11 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: {where} reaches to byte {end}, the file has {stamp.size}: it was cut short")
         return int(offset)
 
+    def add_many(self, offsets: NDArray[np.int64], shapes: NDArray[np.int64]) -> None:
+        """Data sets with the type and the number of axes of those before."""
+        self.offsets.frombytes(offsets.tobytes())
+        self._shapes.frombytes(shapes.astype(np.int32).tobytes())
+
     def indexed(self, top: str) -> IndexedData:
         shapes = np.frombuffer(self._shapes, np.int32).reshape(len(self.offsets), self._rank)
         largest = tuple(int(extent) for extent in shapes.max(axis=0))
@@ -146,10 +207,14 @@ class _DataColumn:
 
 
 class _LabelColumn:
-    """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB."""
+    """The values of one attribute, kept as bytes: a million arrays of one number each would take 100 MB.
+
+    `last`: the last value, if it is stored as it is kept.
+    """
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self.name = name
+        self.last: bytes | None = None
         self._bytes = bytearray()
         self._dtype: np.dtype[np.generic] = np.dtype(np.uint8)
         self._shape: tuple[int, ...] = ()
@@ -157,16 +222,18 @@ class _LabelColumn:
         self._type: h5py.h5t.TypeID | None = None
 
     def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
-        if (like_before := self._like_before(holders[0])) is not None:
-            self._bytes += like_before
+        self.last = self._like_before(holders[0])
+        if self.last is not None:
+            self._bytes += self.last
             return
-        value, self._newest = _attribute(holders, self._name, where), where
+        value, self._newest = _attribute(holders, self.name, where), where
         if not self._first:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
+            self._stored = value.dtype
             self._type = h5py.h5t.py_create(value.dtype) if value.dtype.kind in "iuf" else None
         if value.shape != self._shape or (value.dtype.kind == "S") != (self._dtype.kind == "S"):
             raise SourceError(
-                f"{_WHAT}: attribute {self._name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
+                f"{_WHAT}: attribute {self.name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
                 f"has {self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
             )
         widened = np.result_type(self._dtype, value.dtype)
@@ -180,7 +247,7 @@ class _LabelColumn:
         """`values` in the type of the column; raises SourceError for integers that this type would round."""
         if (rounded := rounded_integer(values, self._dtype)) is not None:
             raise SourceError(
-                f"{_WHAT}: attribute {self._name!r} has several types from {self._first} to {self._newest}: all become "
+                f"{_WHAT}: attribute {self.name!r} has several types from {self._first} to {self._newest}: all become "
                 f"{self._dtype}, which would round {rounded}: store it as one type in all samples"
             )
         return values.astype(self._dtype, copy=False).tobytes()
@@ -190,38 +257,42 @@ class _LabelColumn:
 
         This does half of what h5py does for any attribute: nearly all of a scan's time is spent here.
         """
-        if self._type is None or not h5py.h5a.exists(holder.id, self._name.encode()):
+        if self._type is None or not h5py.h5a.exists(holder.id, self.name.encode()):
             return None
-        attribute = h5py.h5a.open(holder.id, self._name.encode())
+        attribute = h5py.h5a.open(holder.id, self.name.encode())
         if attribute.get_type() != self._type or attribute.shape != self._shape:
             return None
         value = np.empty(self._shape, self._dtype)
         attribute.read(value)
         return value.tobytes()
 
+    def add_many(self, values: NDArray[np.uint8]) -> None:
+        """Values of the first one's type and shape, as bytes, shape (values, bytes of one)."""
+        self._bytes += self._in_type(values.view(self._stored))
+
     def values(self, samples: int) -> AnyArray:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(samples, *self._shape)
 
 
-def _found(file: h5py.File, wanted: Wanted) -> Iterator[tuple[str, h5py.HLObject]]:
-    """The name of each sample, and its data set or group."""
+def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples]:
     seen: set[tuple[int, int]] = set()
     for name in wanted.groups:
         group = file.get(name) if name else file
         if not isinstance(group, h5py.Group):
             raise SourceError(f"{_WHAT}: {file.filename!r} has no group {name!r}{nearest(name, file)}{_held(file)}")
-        yield from _walk(group, name.strip("/"), wanted, seen)
+        yield from _walk(group, name.strip("/"), wanted, headers, seen)
 
 
 def first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | None:
     """The first data set, or group with `datasets`, at or below `group` by whatever links; raises SourceError."""
     wanted = Wanted({path: path for path in datasets} or {"": ""}, {}, ())
-    return next((entry for _, entry in _walk(group, group.name.strip("/"), wanted, set())), None)
+    found = next(_walk(group, group.name.strip("/"), wanted, None, set()), None)
+    return found.entry if isinstance(found, _Sample) else None
 
 
 def _walk(
-    group: h5py.Group, name: str, wanted: Wanted, seen: set[tuple[int, int]]
-) -> Iterator[tuple[str, h5py.HLObject]]:
+    group: h5py.Group, name: str, wanted: Wanted, headers: HeaderReader | None, seen: set[tuple[int, int]]
+) -> Iterator[_Sample | _Samples]:
     """The samples at and below `group`, in natural order; a group that is linked more than once is entered once."""
     info = h5py.h5o.get_info(group.id)
     if (info.fileno, info.addr) in seen:
@@ -230,17 +301,50 @@ def _walk(
     if wanted.in_groups:
         missing = [path for path in wanted.data.values() if path not in group]
         if not missing:
-            yield name, group
+            yield _Sample(name, group, -1)
             return
         if len(missing) < len(wanted.data):
             raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
-    for member in sorted((name.decode(errors="surrogateescape") for name in group.id), key=natural_key):
-        path = f"{name}/{member}" if name else member
-        entry = _open(group, member, path)
-        if isinstance(entry, h5py.Group):
-            yield from _walk(entry, path, wanted, seen)
-        elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:
-            yield path, entry
+    for members, addresses, read in _in_runs(_links(group), headers):
+        paths = [f"{name}/{member}" if name else member for member in members]
+        if read is not None:
+            yield _Samples(paths, read)
+            continue
+        for path, member, address in zip(paths, members, addresses, strict=True):
+            entry = _open(group, member, path)
+            if isinstance(entry, h5py.Group):
+                yield from _walk(entry, path, wanted, headers, seen)
+            elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:
+                yield _Sample(path, entry, address)
+
+
+def _in_runs(
+    links: Mapping[str, int], headers: HeaderReader | None
+) -> Iterator[tuple[list[str], list[int], Found | None]]:
+    """The members in natural order, with their addresses; together those whose headers were read, or were not."""
+    ordered = sorted(links, key=natural_key)
+    for first in range(0, len(ordered), _MEMBERS_AT_ONCE):
+        members = ordered[first : first + _MEMBERS_AT_ONCE]
+        addresses = [links[member] for member in members]
+        found = headers.read(np.array(addresses)) if headers else None
+        if found is None:
+            yield members, addresses, None
+            continue
+        edges = np.flatnonzero(np.diff(found.understood)) + 1
+        for start, stop in itertools.pairwise([0, *edges.tolist(), len(members)]):
+            here = slice(start, stop)
+            yield members[here], addresses[here], found.part(here) if found.understood[start] else None
+
+
+def _links(group: h5py.Group) -> dict[str, int]:
+    """The group's members, and where their headers are; -1 for a link that says it by name."""
+    links: dict[str, int] = {}
+
+    def note(name: bytes, info: h5py.h5l.LinkInfo) -> None:
+        links[name.decode(errors="surrogateescape")] = info.u if info.type == h5py.h5l.TYPE_HARD else -1
+
+    group.id.links.iterate(note, info=True)
+    return links
 
 
 def _open(group: h5py.Group, member: str, path: str) -> h5py.HLObject | None:
