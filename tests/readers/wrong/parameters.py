@@ -170,7 +170,7 @@ ARCHIVES: dict[str, dict[str, Any]] = {
     "a number for a hook": {"transform": 3},
     "a label called data": {"labels": ["data"]},
     "a data set called labels": {"datasets": ["labels"], "labels": []},
-    "a misspelt parameter": {"index_cash": "x"},
+    "a misspelt parameter": {"lable": "x"},
     "a label in latin1": {},
 }
 SAMPLERS: dict[str, dict[str, Any]] = {
