@@ -85,9 +85,8 @@ class Values:
                 shape.append(level)
                 begin, end = begin * level, end * level
             elif level is not None:
-                lengths = np.diff(level[begin : end + 1])
-                shape.append(int(lengths[0]) if len(lengths) else 0)
-                if (lengths != shape[-1]).any():
+                shape.append(int(level[begin + 1] - level[begin]) if begin < end else 0)
+                if end - begin > 1 and ((lengths := np.diff(level[begin : end + 1])) != shape[-1]).any():
                     raise ValueError(f"its inner lists have {lengths.min()} to {lengths.max()} items: no array")
                 begin, end = int(level[begin]), int(level[end])
         return self.numbers[begin:end].reshape(shape)
