@@ -77,7 +77,7 @@ class Work:
             **values,
         }
         if self.stream:
-            source = StreamSource(numbered, shards=3, capacity=64, min_after_dequeue=32)
+            source = StreamSource(numbered, shards=3, capacity=64)
             return Pipeline(check_parameters({"source": {"stream": {}}, **given}), self.hooks, source=source)
         path = folder / f"{self.compression}.h5"
         if not path.exists():

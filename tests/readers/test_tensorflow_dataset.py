@@ -136,9 +136,7 @@ def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
 
 
 def queue(**settings: Any) -> Any:
-    stream = StreamSource(
-        records, names=("features", "labels", "name"), shards=1, capacity=20, min_after_dequeue=10, string_bytes=16
-    )
+    stream = StreamSource(records, names=("features", "labels", "name"), shards=1, capacity=20, string_bytes=16)
     return TensorFlowDataset(
         stream, **{"batch_size": 8, "num_loaders": 1, "epochs": 1, "last_batch": "partial", **settings}
     )

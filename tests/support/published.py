@@ -81,7 +81,7 @@ def cases() -> dict[str, dict[str, Any]]:
             **_SOURCES["hdf5"], **sampler, **made, "seed": 7, "rank": ranks - 1, "world_size": ranks,
         }  # fmt: skip
     for capacity in (0, 50):
-        stream = blobfeed.StreamSource(numbers, shards=2, capacity=capacity, min_after_dequeue=capacity // 2)
+        stream = blobfeed.StreamSource(numbers, shards=2, capacity=capacity)
         found[f"stream, capacity {capacity}"] = {"source": stream, "tops": ("data", "label")}
     found["rand_skip"] = {**_SOURCES["hdf5"], "shuffle": True, "rand_skip": 100}
     return found

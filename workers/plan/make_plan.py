@@ -356,7 +356,7 @@ def _postprocessor(
 
 def _stream_plan(parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None) -> Plan:
     for name, value, why in (
-        ("shuffle", parameters.shuffle, "use the stream's capacity and min_after_dequeue"),
+        ("shuffle", parameters.shuffle, "use the stream's capacity"),
         ("rand_skip", parameters.rand_skip, "skip in the function that makes the stream"),
         ("cache", parameters.cache, "only indexed sources have one"),
     ):

@@ -43,19 +43,17 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     make: `module:function`, or in Python the function itself; see StreamSource.
     shards: how many there are; without it as many as loaders. The data depend on it, not on the loaders.
     capacity: samples in each shard's shuffle buffer; 0 for no shuffling.
-    min_after_dequeue: samples that stay in it until the shard ends.
     string_bytes: the longest string that a component may be, in UTF-8.
     """
 
     make: str
     shards: Positive | None = None
     capacity: NotNegative = 0
-    min_after_dequeue: NotNegative = 0
     string_bytes: Positive = 256
 
 
 class StreamSource:
-    """Samples from iterators, with RandomShuffleQueue's `capacity` and `min_after_dequeue`.
+    """Samples from iterators, shuffled by a buffer of `capacity` samples for each shard.
 
     `make`: a function that returns an iterable of samples, or an iterable for one shard, which must be picklable; a
     generator is not, its function is. The function is called with (shard, number of shards) if it takes two arguments,
@@ -76,17 +74,10 @@ class StreamSource:
         names: Sequence[str] | None = None,
         shards: int | None = None,
         capacity: int = 0,
-        min_after_dequeue: int = 0,
         string_bytes: int = 256,
     ) -> None:
         options = {"make": "a function", "shards": shards, "capacity": capacity, "string_bytes": string_bytes}
-        options["min_after_dequeue"] = min_after_dequeue
         given = check_options(options, StreamOptions, "source stream")
-        if (capacity or min_after_dequeue) and not 0 <= min_after_dequeue < capacity:
-            raise ParameterError(
-                f"min_after_dequeue is {min_after_dequeue} and capacity {capacity}: "
-                "expected 0 <= min_after_dequeue < capacity"
-            )
         self.shards = given.shards
         self.capacity = given.capacity
         self._string_bytes = given.string_bytes

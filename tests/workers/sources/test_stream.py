@@ -39,7 +39,7 @@ def numbered(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
 
 
 def shuffled_source(shards: int = 2) -> StreamSource:
-    return StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
+    return StreamSource(numbered, shards=shards, capacity=10)
 
 
 def make_pipeline(source: StreamSource | None = None, hooks: Hooks = Hooks(), **options: Any) -> Pipeline:  # noqa: B008
@@ -126,7 +126,7 @@ def test_a_run_keeps_its_shards_unless_others_were_asked_for(whole: list[Seen], 
     with make_pipeline() as pipeline:
         begun = [seen(batch) for batch in batches(pipeline, 3)]
         state = pipeline.state_dict()
-    source = StreamSource(numbered, shards=shards, capacity=10, min_after_dequeue=5)
+    source = StreamSource(numbered, shards=shards, capacity=10)
     with make_pipeline(source) as pipeline:
         if shards is None:
             pipeline.load_state_dict(state)
@@ -263,7 +263,7 @@ def into_one_bytearray() -> Iterator[tuple[bytearray, int]]:
 
 @pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list, into_one_bytearray])
 def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any) -> None:
-    source = StreamSource(make, capacity=10, min_after_dequeue=5)
+    source = StreamSource(make, capacity=10)
     with BatchReader(source, batch_size=8, epochs=1, last_batch="partial", num_loaders=0) as reader:
         columns = [np.concatenate(list(column)) for column in zip(*(batch.values() for batch in reader), strict=True)]
     numbers = columns[-1].tolist()
