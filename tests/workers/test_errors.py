@@ -271,8 +271,6 @@ STATES: dict[str, Scenario] = {
 PLACES: dict[str, Scenario] = {
     "metrics into a pipe": _pipe("metrics"),
     "a trace into a pipe": _pipe("trace"),
-    "metrics at port 0": lambda _: BatchReader(Numbered(), batch_size=4, metrics=0),
-    "metrics at port 70000": lambda _: BatchReader(Numbered(), batch_size=4, metrics=70_000),
     "metrics in no folder": run(metrics="/nowhere/x.prom"),
     "a trace in no folder": run(trace="/nowhere/run.json"),
     "metrics without loaders": run(metrics="x.prom", num_loaders=0),

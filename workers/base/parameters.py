@@ -17,7 +17,6 @@ from .source import Source
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
-Port = Annotated[int, msgspec.Meta(ge=1, le=65535)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Range = Annotated[tuple[Annotated[float, msgspec.Meta(gt=0)], ...], msgspec.Meta(min_length=2, max_length=2)]
@@ -171,7 +170,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
         see delivery.md.
     trace: a file with the steps and times of every process; see trace.md.
-    metrics: a file, or a port of this machine, for Prometheus; see monitor.md.
+    metrics: a file for Prometheus; see monitor.md.
     """
 
     source: dict[str, Any] | None = None
@@ -212,7 +211,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
     trace: str = ""
-    metrics: str | Port = ""
+    metrics: str = ""
 
     @property
     def ranks(self) -> int:
@@ -273,7 +272,7 @@ class ReaderParameters(SharedParameters, total=False):
     page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
     trace: str | PurePath
-    metrics: str | PurePath | int
+    metrics: str | PurePath
 
 
 def loop_end(epochs: int | None, epoch: int) -> int | None:

@@ -22,13 +22,14 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
     changed = {}
     for name in ("trace", "metrics"):
         given = getattr(parameters, name)
-        if given and in_process:
+        if not given:
+            continue
+        if in_process:
             raise ParameterError(
                 f"parameter {name!r} is {given!r} and 'num_loaders' is 0: the assembler and the loaders write it: give "
                 "num_loaders: 1 or more"
             )
-        if given and isinstance(given, str):
-            changed[name] = _whole(name, given, parameters.rank, base_dir)
+        changed[name] = _whole(name, given, parameters.rank, base_dir)
     return msgspec.structs.replace(parameters, **changed) if changed else parameters
 
 

@@ -49,7 +49,6 @@ from ..transport.messages import (
 from ..transport.ring import Ring
 from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, StatusBoard
-from ..watching.metrics import MetricsPort
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Event, Home, LoaderPool
@@ -122,8 +121,6 @@ class Assembler:
         trainer = self._config.descriptors.trainer
         for watched in (self._release_link, self._result_link, self._nursery_events, trainer):
             self._poller.register(watched, zmq.POLLIN)
-        port = self._plan.parameters.metrics
-        self._port = MetricsPort(port, self._poller, self._monitor.metrics) if isinstance(port, int) else None
         # A trainer that calls exec becomes another program while its process lives on; then this socket hangs up.
         self._poller.register(self._config.descriptors.errors, zmq.POLLERR)
 
@@ -179,7 +176,7 @@ class Assembler:
         if self._result_link in ready:
             self._drain_results()
         if ready.keys() - {self._release_link, self._result_link}:
-            self._take_rare_events(ready)
+            self._take_events(ready)
         self._kill_overdue()
         self._let_go()
         self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
@@ -189,14 +186,12 @@ class Assembler:
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
 
-    def _take_rare_events(self, ready: dict[object, int]) -> None:
-        """Take starts and ends of loaders, and requests for the metrics."""
+    def _take_events(self, ready: dict[object, int]) -> None:
+        """Take starts and ends of loaders."""
         for pool in self._pools:
             if pool.home.fileno() in ready:
                 for event in pool.home.receive(self._clock.now):
                     self._note_event(event, pool)
-        if self._port is not None:
-            self._port.handle(ready)
 
     def _timeout_ms(self) -> int:
         now = self._clock.now

@@ -11,8 +11,7 @@ from ..base.parameters import Parameters
 from ..plan.plan import usable_cores
 from ..transport.board_reading import read_board
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard
-from ..watching.metrics import MetricsFile
-from ..watching.openmetrics import openmetrics
+from ..watching.metrics import MetricsFile, openmetrics
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
@@ -41,8 +40,7 @@ class UsageMonitor:
         self.next_turn = 0.0
         self._board = board
         self._rank = parameters.own_rank
-        wanted = parameters.metrics
-        self._file = MetricsFile(Path(wanted)) if isinstance(wanted, str) and wanted else None
+        self._file = MetricsFile(Path(parameters.metrics)) if parameters.metrics else None
         self._lines = [board.line(number) for number in range(board.loaders)]
         self._before: dict[int, _Before] = {}
 
@@ -50,17 +48,16 @@ class UsageMonitor:
         for number, status in enumerate(self._lines):
             self._measure(number, status)
         if self._file is not None:
-            self._file.write(self.metrics())
+            self._write(self._file)
         self.next_turn = now + max(_EVERY_S, _SHARE * (time.monotonic() - now))
 
     def end(self) -> None:
         """Write the metrics file a last time, so that it has the final counts."""
         if self._file is not None:
-            self._file.write(self.metrics())
+            self._write(self._file)
 
-    def metrics(self) -> str:
-        """Return the metrics as OpenMetrics text."""
-        return openmetrics(read_board(self._board), usable_cores(), self._rank)
+    def _write(self, file: MetricsFile) -> None:
+        file.write(openmetrics(read_board(self._board), usable_cores(), self._rank))
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
         state = status.read()

@@ -1,20 +1,32 @@
-"""Metrics for Prometheus: into a file for node_exporter's textfile collector, or at a port of this machine.
+"""Metrics for Prometheus: a pipeline's counts as OpenMetrics text, in a file for node_exporter's textfile collector.
 
-The assembler gives them, so the trainer pays nothing. It has no thread for them either: its one wait watches the port
-too, and ZeroMQ's own thread reads and writes.
+The assembler writes it, so the trainer pays nothing.
+The format: https://prometheus.io/docs/specs/om/open_metrics_spec/
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import zmq
-
 from ..base.files import write_whole
-from .openmetrics import MEDIA_TYPE
+from ..transport.board_reading import Reading
+from ..transport.status_board import BUSY, Activity, Count
+from .diagnosis import diagnose
+from .interval import interval
+
+_COUNTERS = {
+    "batches": (Count.BATCHES, 1.0, "Batches that the trainer has released."),
+    "samples": (Count.SAMPLES, 1.0, "Samples in these."),
+    "stalls": (Count.STALLS, 1.0, "Batches that the trainer had to wait for."),
+    "stall_seconds": (Count.WAITED_NS, 1e9, "Seconds that it waited."),
+    "start_seconds": (Count.START_NS, 1e9, "Seconds of these before the first batch."),
+    "tasks": (Count.TASKS, 1.0, "Tasks that loaders have done."),
+    "loader_deaths": (Count.LOADER_DEATHS, 1.0, "Loaders that have died."),
+    "replaced_samples": (Count.REPLACED, 1.0, "Bad samples for which another one was put in."),
+    "dropped_messages": (Count.DROPPED_MESSAGES, 1.0, "Frames that were not ours, not valid or not expected."),
+}
 
 _log = logging.getLogger("blobfeed")
 
@@ -46,27 +58,43 @@ class MetricsFile:
         return found.st_ino, found.st_mtime_ns
 
 
-class MetricsPort:
-    """Answers every HTTP request on 127.0.0.1:`port` with `text()`; clients close their connections themselves."""
+def openmetrics(reading: Reading, cores: int, rank: int) -> str:
+    """Return all metrics; each has the labels `source`, `rank` and `trainer`, the number of the process."""
+    labels = {"source": reading.header.about.source, "rank": str(rank), "trainer": str(reading.header.trainer)}
+    return "".join(f"{line}\n" for line in (*_lines(reading, cores, labels), "# EOF"))
 
-    def __init__(self, port: int, poller: zmq.Poller, text: Callable[[], str]) -> None:
-        self._text = text
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.STREAM)
-        self._socket.linger = 0
-        try:
-            self._socket.bind(f"tcp://127.0.0.1:{port}")
-            poller.register(self._socket, zmq.POLLIN)
-        except zmq.ZMQError as error:
-            _log.warning("there are no metrics at port %d: %s", port, error)
 
-    def handle(self, ready: dict[object, int]) -> None:
-        """Do what can be done now; `ready`: what the poller has found."""
-        if self._socket not in ready:
-            return
-        with contextlib.suppress(zmq.ZMQError):  # a client that has gone, or does not read, gets nothing
-            client, request = self._socket.recv_multipart(zmq.NOBLOCK)
-            if request.endswith(b"\r\n\r\n"):  # else it tells that a client has come or gone
-                body = self._text().encode()
-                head = f"HTTP/1.1 200 OK\r\nContent-Type: {MEDIA_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
-                self._socket.send_multipart([client, head.encode() + body], zmq.NOBLOCK)
+def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[str]:
+    whole, counts = interval(reading), reading.header.counts
+    for name, (count, scale, what) in _COUNTERS.items():
+        yield from _head(name, "counter", what)
+        yield _sample(f"{name}_total", labels, counts[count] / scale)
+    yield from _head("loader_seconds", "counter", "Seconds of all loaders, by what they did.")
+    for activity in (Activity.STARTING, Activity.WAITING, *BUSY):
+        yield _sample("loader_seconds_total", {**labels, "activity": activity.name.lower()}, whole.spent_s[activity])
+    full, filling = counts[Count.SLOTS_FULL], counts[Count.SLOTS_FILLING]
+    yield from _head("slots", "gauge", "Slots of the ring, by what is in them.")
+    for state, number in (("full", full), ("filling", filling), ("empty", reading.header.slots - full - filling)):
+        yield _sample("slots", {**labels, "state": state}, max(0, number))
+    for name, value, what in (
+        ("loaders", len(reading.running), "Loaders that there are now."),
+        ("loader_memory_bytes", sum(line.resident for line in reading.running), "Memory of all loaders."),
+    ):
+        yield from _head(name, "gauge", what)
+        yield _sample(name, labels, value)
+    found = diagnose(whole, cores)
+    yield from _head("diagnosis_info", "gauge", "What limits the speed, since the start.")
+    yield _sample("diagnosis_info", {**labels, "blame": found.blame, "sentence": found.sentence}, 1)
+
+
+def _head(name: str, kind: str, what: str) -> tuple[str, str]:
+    return f"# TYPE blobfeed_{name} {kind}", f"# HELP blobfeed_{name} {what}"
+
+
+def _sample(name: str, labels: Mapping[str, str], value: float) -> str:
+    listed = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+    return f"blobfeed_{name}{{{listed}}} {value:.17g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

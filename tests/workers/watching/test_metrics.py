@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import socket
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,10 +11,9 @@ from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.files import with_files
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.watching.metrics import MetricsFile
-from blobfeed.workers.watching.openmetrics import MEDIA_TYPE
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from tests.support.pipelines import Numbered, Promise, deliver, deliver_all, parameters
+from tests.support.pipelines import Numbered, deliver, parameters
 from tests.support.waiting import wait_until
 
 
@@ -42,54 +38,17 @@ def check(values: dict[str, float]) -> None:
     assert values["blobfeed_stalls_total"] >= 1
 
 
-def wait_for_all(read: Callable[[], str]) -> None:
-    """The last release reaches the assembler a moment later."""
-    wait_until(lambda: values_of(read())["blobfeed_batches_total"] == 20, "all batches are counted")
-    check(values_of(read()))
-
-
 def test_a_file_has_the_counts_while_the_pipeline_runs_and_after_it(tmp_path: Path) -> None:
     path = tmp_path / "blobfeed.prom"
     with Pipeline(parameters(metrics="blobfeed.prom"), source=Numbered(), base_dir=tmp_path) as pipeline:
         list(deliver(pipeline))
         wait_until(path.exists, "the file is there")
-        wait_for_all(path.read_text)
+        # The last release reaches the assembler a moment later.
+        wait_until(lambda: values_of(path.read_text())["blobfeed_batches_total"] == 20, "all batches are counted")
     check(values_of(path.read_text()))
     kinds = {line.split()[3] for line in path.read_text().splitlines() if line.startswith("# TYPE")}
     assert kinds <= {"counter", "gauge"}, "node_exporter refuses a file with a type of OpenMetrics alone"
     assert [each.name for each in tmp_path.iterdir()] == ["blobfeed.prom"]
-
-
-def test_a_port_of_this_machine_answers_and_clients_that_say_nothing_do_no_harm() -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-
-    def read() -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
-            assert answer.headers["Content-Type"] == MEDIA_TYPE
-            return str(answer.read().decode())
-
-    with Pipeline(parameters(metrics=port), source=Numbered()) as pipeline:
-        pipeline.start()
-        pipeline.peek()
-        silent = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(12)]
-        list(deliver(pipeline))
-        wait_for_all(read)
-        for each in silent:
-            each.close()
-        wait_for_all(read)
-
-
-def test_a_port_that_is_taken_is_told_and_the_batches_come(caplog: pytest.LogCaptureFixture) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        given = parameters(metrics=port)
-        assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told.startswith(f"there are no metrics at port {port}: Address already in use")
 
 
 def test_a_file_that_cannot_be_written_any_more_is_told_and_the_batches_come(
