@@ -6,8 +6,9 @@ import pickle
 
 import numpy as np
 import pytest
+from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.base.specs import AnyArray
-from blobfeed.workers.transport.shared_arrays import SharedArrays
+from blobfeed.workers.sources.table import Memory
 
 ARRAYS: dict[str, AnyArray] = {
     "text": np.frombuffer(b"abc", np.uint8),
@@ -17,7 +18,7 @@ ARRAYS: dict[str, AnyArray] = {
 
 
 def test_a_pickled_copy_maps_the_same_memory_and_carries_no_bytes_of_it() -> None:
-    shared = SharedArrays("test", ARRAYS | {"large": np.zeros(100_000)})
+    shared = Memory("test", ARRAYS | {"large": np.zeros(100_000)})
     sent = pickle.dumps(shared)
     assert len(sent) < 1000
     copy = pickle.loads(sent)
@@ -29,17 +30,19 @@ def test_a_pickled_copy_maps_the_same_memory_and_carries_no_bytes_of_it() -> Non
 
 
 def test_they_cannot_be_written_to() -> None:
-    shared = SharedArrays("test", ARRAYS)
+    shared = Memory("test", ARRAYS)
     with pytest.raises(ValueError, match="read-only"):
         shared["numbers"][0, 0] = 7
 
 
-def test_a_copy_without_the_memory_knows_that_it_is_lost() -> None:
-    shared = SharedArrays("test", ARRAYS)
+def test_a_copy_without_the_memory_says_that_it_is_lost() -> None:
+    shared = Memory("test", ARRAYS)
     sent = pickle.dumps(shared)
-    assert not pickle.loads(sent).is_lost
+    assert pickle.loads(sent)["text"].tobytes() == b"abc"
     del shared
-    assert pickle.loads(sent).is_lost
-    other = SharedArrays("test", ARRAYS)  # most likely under the same number
-    assert pickle.loads(sent).is_lost
-    assert not other.is_lost
+    with pytest.raises(SourceError, match="has not inherited the memory file"):
+        pickle.loads(sent)
+    other = Memory("test", ARRAYS)  # most likely under the same number
+    with pytest.raises(SourceError, match="has not inherited the memory file"):
+        pickle.loads(sent)
+    assert pickle.loads(pickle.dumps(other))["text"].tobytes() == b"abc"
