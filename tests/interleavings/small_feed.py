@@ -83,17 +83,19 @@ class _Ring:
     slots: int = SLOTS
 
 
-class _Board:
-    """Keeps nothing: what the feed writes there are times, and no state may differ by these."""
+class _Counts:
+    """Keep nothing: what the feed writes there are times, and no state may differ by these."""
 
-    def count(self, _which: Count) -> int:
+    def __getitem__(self, _which: Count) -> int:
         return 0
 
-    def set_count(self, _which: Count, _value: int) -> None:
+    def __setitem__(self, _which: Count, _value: int) -> None:
         return
 
-    def add(self, _which: Count, _value: int = 1) -> None:
-        return
+
+@dataclass
+class _Board:
+    counts: _Counts = field(default_factory=_Counts)
 
 
 @dataclass

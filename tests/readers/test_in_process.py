@@ -198,8 +198,8 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
         feed = pipeline._feed
         board = feed.shared.board if isinstance(feed, ProcessFeed) else feed._board  # type: ignore[union-attr]
         assert board is not None
-        wait_until(lambda: board.count(Count.BATCHES) == len(rows), "all batches are counted")
-        assert board.count(Count.SAMPLES) == sum(rows)
+        wait_until(lambda: board.counts[Count.BATCHES] == len(rows), "all batches are counted")
+        assert board.counts[Count.SAMPLES] == sum(rows)
 
 
 def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:

@@ -52,13 +52,14 @@ class Feed(Protocol):
 
 def counts_on(board: StatusBoard) -> Statistics:
     """Return the counts of a feed that are on its board."""
+    counts = board.counts
     return Statistics(
-        stalls=board.count(Count.STALLS),
-        stall_s=board.count(Count.WAITED_NS) / 1e9,
-        start_s=board.count(Count.START_NS) / 1e9,
-        loaders=board.count(Count.LOADERS),
-        loader_deaths=board.count(Count.LOADER_DEATHS),
-        replaced=board.count(Count.REPLACED),
-        dropped_messages=board.count(Count.DROPPED_MESSAGES),
-        tasks=board.count(Count.TASKS),
+        stalls=counts[Count.STALLS],
+        stall_s=counts[Count.WAITED_NS] / 1e9,
+        start_s=counts[Count.START_NS] / 1e9,
+        loaders=counts[Count.LOADERS],
+        loader_deaths=counts[Count.LOADER_DEATHS],
+        replaced=counts[Count.REPLACED],
+        dropped_messages=counts[Count.DROPPED_MESSAGES],
+        tasks=counts[Count.TASKS],
     )

@@ -112,7 +112,7 @@ class InlineFeed:
 
     def accept(self, group: int) -> None:
         self._batches = ()
-        if self._board is not None and not self._board.count(Count.FIRST_BATCH_NS):
+        if self._board is not None and not self._board.counts[Count.FIRST_BATCH_NS]:
             self._board.note_start()
 
     def release(self, group: int) -> None:
@@ -195,8 +195,8 @@ class InlineFeed:
         with self._globals():
             work = self._worker.work(task, rows)
         if self._board is not None:  # as it is if a signal's handler has closed the feed
-            self._board.add(Count.WAITED_NS, time.monotonic_ns() - begun)
-            self._board.add(Count.STALLS, isinstance(task, Fill))
+            self._board.counts[Count.WAITED_NS] += time.monotonic_ns() - begun
+            self._board.counts[Count.STALLS] += isinstance(task, Fill)
         return work
 
     def _log_bad_samples(self) -> None:

@@ -172,7 +172,7 @@ class ProcessFeed:
         while self._releasing:
             self._reception.release(self._releasing[0])
             if self._release_link is not None and self._failure is None:
-                waited_ns = self.shared.board.count(Count.WAITED_NS)
+                waited_ns = self.shared.board.counts[Count.WAITED_NS]
                 waited, self._reported_ns = waited_ns - self._reported_ns, waited_ns
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
@@ -231,14 +231,14 @@ class ProcessFeed:
         if len(self._reception.held) >= self.shared.ring.slots:
             raise PipelineStalled(too_many_held(self.shared.ring.slots))
         begun, board = time.monotonic_ns(), self.shared.board
-        board.add(Count.STALLS)
-        board.set_count(Count.WAITING_SINCE, begun)
+        board.counts[Count.STALLS] += 1
+        board.counts[Count.WAITING_SINCE] = begun
         try:
             return self._watch(assembler)
         finally:
             if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
-                board.add(Count.WAITED_NS, time.monotonic_ns() - begun)
-                board.set_count(Count.WAITING_SINCE, 0)
+                board.counts[Count.WAITED_NS] += time.monotonic_ns() - begun
+                board.counts[Count.WAITING_SINCE] = 0
 
     def _watch(self, assembler: AssemblerProcess) -> Announce:
         timeout_s = self._plan.parameters.timeout_s

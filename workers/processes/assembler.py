@@ -179,10 +179,10 @@ class Assembler:
             self._take_events(ready)
         self._kill_overdue()
         self._let_go()
-        self._board.set_count(Count.DROPPED_MESSAGES, self._releases.dropped + self._results.dropped)
+        self._board.counts[Count.DROPPED_MESSAGES] = self._releases.dropped + self._results.dropped
         self._board.set_counts(self._assembly.counts)
-        self._board.set_count(Count.SLOTS_FULL, self._assembly.ledger.slots_full)
-        self._board.set_count(Count.SLOTS_FILLING, self._assembly.ledger.slots_filling)
+        self._board.counts[Count.SLOTS_FULL] = self._assembly.ledger.slots_full
+        self._board.counts[Count.SLOTS_FILLING] = self._assembly.ledger.slots_filling
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
 

@@ -141,7 +141,7 @@ class LoaderPool:
         while self._may_ask_for_one and now >= self._next_start:
             loader, line = next(self._numbers), self._free_lines.popleft()
             self._members[loader] = _Member(line)
-            self._board.add(Count.LOADERS)
+            self._board.counts[Count.LOADERS] += 1
             self._board.line(line).begin(loader, 0)
             self.home.spawn(loader, line)
         self._most_wanted = max(self._most_wanted, self.wanted)
@@ -198,7 +198,7 @@ class LoaderPool:
         last = status.read()
         status.end()
         self._free_lines.append(member.line)
-        self._board.add(Count.LOADERS, -1)
+        self._board.counts[Count.LOADERS] -= 1
         how, evidence = event.how, Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE
         if member.kill_reason:
             how, evidence = f"{how} by us: {member.kill_reason}", Evidence.HUNG
@@ -210,7 +210,7 @@ class LoaderPool:
         `tasks_done`: the number of tasks done so far; a row of deaths ends with each. The death of an idle loader
         (`was_idle`) is no evidence against its successors, so it is replaced and does not count towards that limit.
         """
-        self._board.add(Count.LOADER_DEATHS)
+        self._board.counts[Count.LOADER_DEATHS] += 1
         self._board.note_death(str(death))
         alike = death.last.sample, death.how
         self._alike[alike] += 1

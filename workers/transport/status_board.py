@@ -299,23 +299,19 @@ class StatusBoard:
         self._map.close()
         os.close(self.descriptor)
 
-    def count(self, what: Count) -> int:
-        return self.header.counts[what]
-
-    def set_count(self, what: Count, value: int) -> None:
-        self.header.counts[what] = value
+    @property
+    def counts(self) -> _Words:
+        """The counts, by Count; to be read and written in place."""
+        return self.header.counts
 
     def set_counts(self, counts: Mapping[Count, int]) -> None:
         for what, value in counts.items():
-            self.header.counts[what] = value
+            self.counts[what] = value
 
     def note_start(self) -> None:
         """Note that the trainer has the first batch, and has waited for that alone up to now."""
-        self.set_count(Count.START_NS, self.count(Count.WAITED_NS))
-        self.set_count(Count.FIRST_BATCH_NS, time.monotonic_ns())
-
-    def add(self, what: Count, value: int = 1) -> None:
-        self.header.counts[what] += value
+        self.counts[Count.START_NS] = self.counts[Count.WAITED_NS]
+        self.counts[Count.FIRST_BATCH_NS] = time.monotonic_ns()
 
     def line(self, number: int) -> LoaderStatus:
         return LoaderStatus(self.lines[number])

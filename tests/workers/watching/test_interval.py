@@ -130,12 +130,12 @@ def test_the_wait_for_the_first_batch_is_no_stall(monkeypatch: pytest.MonkeyPatc
     now = [0]
     monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
     board = StatusBoard.create(1)
-    board.set_count(Count.WAITED_NS, 3000 * MS)
-    board.set_count(Count.START_NS, 2000 * MS)
-    board.set_count(Count.FIRST_BATCH_NS, 2000 * MS)
+    board.counts[Count.WAITED_NS] = 3000 * MS
+    board.counts[Count.START_NS] = 2000 * MS
+    board.counts[Count.FIRST_BATCH_NS] = 2000 * MS
     now[0] = 12_000 * MS
     assert (interval(read_board(board)).stall_s, interval(read_board(board)).seconds) == (1.0, 10.0)
-    board.set_count(Count.WAITING_SINCE, 11_000 * MS)
+    board.counts[Count.WAITING_SINCE] = 11_000 * MS
     seen = interval(read_board(board))
     assert (seen.stall_s, seen.stall_share, seen.waiting_s) == (2.0, 0.2, 1.0)
     board.close()
@@ -178,7 +178,7 @@ def test_a_reading_does_not_change_with_the_board() -> None:
     board.line(0).begin(4, 77)
     reading = read_board(board)
     board.line(0).end()
-    board.add(Count.TASKS, 3)
+    board.counts[Count.TASKS] += 3
     assert [line.loader for line in reading.running] == [4]
     assert (reading.header.counts[Count.TASKS], read_board(board).header.counts[Count.TASKS]) == (0, 3)
     assert read_board(board).running == []
