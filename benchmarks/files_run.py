@@ -69,7 +69,7 @@ def first_rows(source: dict[str, Any], path: str, num_loaders: int | str) -> Fig
 def _pipeline(source: dict[str, Any], **given: Any) -> Pipeline:
     """With the default, `num_loaders: auto`."""
     pipeline = Pipeline(Parameters(source=source, batch_size=_BATCH, shuffle=True, **given))
-    pipeline.deliver_into_host(straight=False)
+    pipeline.deliver_into_host(calls_make=False)
     return pipeline
 
 

@@ -180,13 +180,13 @@ class HostDelivery(Delivery):
         self._copied = [(i, top) for i, top in enumerate(tops) if not is_shown[i]]
         self._shown_as = shown_as
         self._gathered = pipeline.gathered
-        self._straight = [
+        self._made_in_blobs = [
             (i, top)
             for i, top in self._copied
             if isinstance(top, EvenTop) and (is_as_stored(top) or top.name in self._gathered)
         ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
-        pipeline.deliver_into_host(straight=is_even and bool(self._straight))
+        pipeline.deliver_into_host(calls_make=is_even and bool(self._made_in_blobs))
         self._on_loan: deque[Batch] = deque()
 
     def end_loans(self) -> None:
@@ -215,7 +215,7 @@ class HostDelivery(Delivery):
         """Make a batch that is not made yet, right in the blobs where that is possible; returns the tops made there."""
         if batch.make is None:
             return ()
-        rows = {top.name: self._rows_in(top, as_numpy(copies[i])) for i, top in self._straight}
+        rows = {top.name: self._rows_in(top, as_numpy(copies[i])) for i, top in self._made_in_blobs}
         into = {name: given for name, given in rows.items() if given is not None}
         batch.replaced = batch.make(into)
         return into

@@ -60,13 +60,13 @@ _log = logging.getLogger("blobfeed")
 class InlineFeed:
     """An assembly and one worker in a loop."""
 
-    def __init__(self, plan: Plan, *, straight: bool) -> None:
-        """Prepare the run. `straight`: the delivery calls `make` of batches that have it.
+    def __init__(self, plan: Plan, *, calls_make: bool) -> None:
+        """Prepare the run. `calls_make`: the delivery calls `make` of batches that have it.
 
         Raises RingAllocationError.
         """
         known = plan.order is not None and not plan.postprocesses
-        self._makes_later = straight and known and plan.batch_bytes >= _LARGE_BYTES
+        self._makes_later = calls_make and known and plan.batch_bytes >= _LARGE_BYTES
         """All groups are announced before their rows are made."""
         if self._makes_later:
             ahead = plan.parameters.prefetch_batches

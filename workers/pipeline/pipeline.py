@@ -103,7 +103,7 @@ class Pipeline(Closing):
         self._finished: Statistics | None = None
         self._closed = False
         self._into_host = False
-        self._straight = False
+        self._calls_make = False
         self._trace = TrainerTrace() if parameters.trace else None
 
     # ---- what it will give
@@ -148,15 +148,15 @@ class Pipeline(Closing):
         plan, loaders, total = self._plan, self.parameters.num_loaders, self._plan.total_batches
         self._head_start = 0
         if loaders == 0 and self.parameters.remote_loaders is None:
-            return InlineFeed(plan, straight=self._straight)
+            return InlineFeed(plan, calls_make=self._calls_make)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
         if loaders == "auto" and self._into_host and not watched:
             if copies_memory(plan):
-                return InlineFeed(plan, straight=self._straight)
+                return InlineFeed(plan, calls_make=self._calls_make)
             if not ahead and (batches := head_start(plan)):
                 if total is None or total > batches:  # else it is over before loaders would be of use
                     self._head_start = batches
-                return InlineFeed(replace(plan, batches_per_slot=1), straight=False)
+                return InlineFeed(replace(plan, batches_per_slot=1), calls_make=False)
         return ProcessFeed(plan)
 
     def peek(self) -> Batch:
@@ -236,13 +236,13 @@ class Pipeline(Closing):
         source = self._plan.source
         return source.gathered if isinstance(source, Source) and reads_only(self._plan) else ()
 
-    def deliver_into_host(self, *, straight: bool) -> None:
+    def deliver_into_host(self, *, calls_make: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
 
-        `straight`: what `peek` gives may be a batch whose rows are made by `Batch.make`.
+        `calls_make`: what `peek` gives may be a batch whose rows are made by `Batch.make`.
         """
         self._into_host = True
-        self._straight = straight
+        self._calls_make = calls_make
 
     def use_huge_pages(self) -> None:
         """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""

@@ -85,7 +85,7 @@ def test_loaders_end_with_a_head_start_that_fails(large: Path) -> None:
 
 def test_what_is_held_stays_as_it_is_when_loaders_take_over(large: Path) -> None:
     with Pipeline(Parameters(source={"npy": {"data": str(large)}}, tops=("data",), **LARGE)) as pipeline:
-        pipeline.deliver_into_host(straight=False)
+        pipeline.deliver_into_host(calls_make=False)
         held = [pipeline.take()]
         before = np.array(held[0].tops["data"])
         while not pipeline.statistics().loaders:
@@ -101,7 +101,7 @@ def test_a_run_that_is_over_before_loaders_would_be_there_starts_none(large: Pat
     with Pipeline(
         Parameters(source={"npy": {"data": str(large)}}, tops=("data",), batch_size=64, epochs=1)
     ) as pipeline:
-        pipeline.deliver_into_host(straight=False)
+        pipeline.deliver_into_host(calls_make=False)
         batch = pipeline.take()
         np.testing.assert_array_equal(batch.tops["data"], LARGE_ROWS)
         assert psutil.Process().children() == children

@@ -71,7 +71,7 @@ def test_the_first_batch_of_a_cold_file_is_read_without_the_rest_of_it(
         num_loaders=num_loaders,
     )
     with Pipeline(parameters) as pipeline:
-        pipeline.deliver_into_host(straight=False)
+        pipeline.deliver_into_host(calls_make=False)
         before = _pages_in_memory(tmp_path / "data.npy")
         batch = pipeline.take()
         assert np.asarray(batch.tops["data"]).tobytes() == _values()[batch.indices].tobytes()
