@@ -35,6 +35,7 @@ from ..processes.process import (
     wait_for_exit,
 )
 from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
+from ..remote.home import Bridge
 from ..scheduling.assembly import Reception
 from ..transport import links
 from ..transport.board_reading import read_board
@@ -115,7 +116,13 @@ class ProcessFeed:
         self._sealer = links.Sealer(shared.key)
         self._opener: links.Opener[ToTrainer] = links.Opener(shared.key, ToTrainer)
         config = Config(
-            self._plan, shared.descriptors, str(shared.folder), shared.key, trainer_sys_path(), levels_of_trainer()
+            self._plan,
+            shared.descriptors,
+            str(shared.folder),
+            shared.key,
+            trainer_sys_path(),
+            levels_of_trainer(),
+            Bridge if self._plan.max_remote_loaders else None,
         )
         self._assembler = AssemblerProcess(config)
         shared.board.header.assembler = self._assembler.pid

@@ -25,7 +25,6 @@ import sys
 import time
 from collections.abc import Iterator
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import zmq
@@ -51,13 +50,10 @@ from ..transport.shared_file import SharedFile
 from ..transport.status_board import Count, StatusBoard
 from .config import Config
 from .loader import run_loader
-from .loader_pool import Event, Home, LoaderPool
+from .loader_pool import Event, LoaderPool
 from .nursery import Nursery, NurseryDied
 from .process import adopt_orphans, end_group, leave_signals_to_trainer, raise_descriptor_limit
 from .usage_monitor import UsageMonitor
-
-_ELSEWHERE = "blobfeed.workers.remote.home"
-"""The home of loaders on other machines. It is imported in a run that has some: this room knows no cluster."""
 
 _IN_FLIGHT = 4
 """The tasks of a remote loader. A task and its rows travel for milliseconds, and meanwhile it works on others."""
@@ -86,9 +82,8 @@ class Assembler:
         wanted = 1 if given.num_loaders == "auto" else given.num_loaders
         self._pool = new_pool(nursery, wanted=wanted, lines=local, in_flight=plan.tasks_in_flight)
         self._pools = [self._pool]
-        if plan.max_remote_loaders:
-            lines = range(plan.max_loaders, plan.status_lines)
-            home: Home = import_module(_ELSEWHERE).Bridge(config, self._poller)
+        if config.remote_home is not None:
+            lines, home = range(plan.max_loaders, plan.status_lines), config.remote_home(config, self._poller)
             self._pools.append(new_pool(home, wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
         self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))

@@ -14,8 +14,11 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
+
+import zmq
 
 from ..base.parameters import without_source
 from ..plan.plan import Plan
@@ -24,6 +27,7 @@ from ..transport.linux import memfd_create
 from ..transport.status_board import LoaderStatus, StatusBoard
 from ..watching.trace import TraceFile
 from .interpreter import child_environment
+from .loader_pool import Home
 
 _ALIGNMENT = 64
 """The alignment of arrays in bytes: a cache line, which suffices for any instruction."""
@@ -56,6 +60,9 @@ class Descriptors:
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 
 
+RemoteHome = Callable[["Config", zmq.Poller], Home]
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     """The plan, and the connections to the trainer."""
@@ -66,6 +73,8 @@ class Config:
     key: bytes
     sys_path: tuple[str, ...]
     log_levels: Levels
+    remote_home: RemoteHome | None = None
+    """Makes the home of loaders on other machines, in a run that has some: this room knows no cluster."""
 
     def status(self, line: int) -> LoaderStatus:
         """Return a line of the status board for the process that writes it."""
