@@ -276,8 +276,9 @@ class Schedule:
         return group in self._groups
 
     def rows_of(self, group: int) -> int:
-        """Return the number of rows to make."""
-        return self._groups[group].rounds * self._batch_size
+        """Return the number of rows to make; behind a short last batch the slot stays as it is."""
+        last = self._groups[group].runs[-1]
+        return last.row + last.rows
 
     def runs(self, group: int, first_row: int, rows: int) -> tuple[Run, ...]:
         """Return the samples of these rows."""

@@ -93,16 +93,16 @@ def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_
         if not here:
             break
         rows, each = schedule.rows_of(group), oracle.parameters.batch_size
-        assert rows == each * len(here)
         found = [oracle.batch(k) for k in here]
         expected = {place * each + row: one.start + row for place, one in enumerate(found) for row in range(one.rows)}
+        assert rows == 1 + max(expected), "a task holds rows that no batch has"
         tasks = [schedule.runs(group, first, min(size, rows - first)) for first in range(0, rows, size)]
         assert positions([run for task in tasks for run in task], oracle.samples) == expected
         assert all(run.position + run.rows <= oracle.samples for task in tasks for run in task)
         whole = tuple(one.rows for place, one in enumerate(found) if place * each + one.rows <= good)
         assert schedule.batch_rows(group, good) == whole
         assert all(run.rows > 0 and run.offset == -1 for task in tasks for run in task)
-        for row in (0, rows - 1):  # one behind a short batch is named as the last one in it
+        for row in (0, min(each, rows) - 1, rows - 1):  # one behind a short batch is named as the last one in it
             last = max(each for each in expected if each <= row)
             assert schedule.sample_in(group, row, -1)[:2] == divmod(expected[last], oracle.samples)
         announce = schedule.announcement(group, 2, ((0, 17),), good if group == 3 else -1)
