@@ -353,7 +353,7 @@ class Pipeline(Closing):
         with interrupts_deferred():
             if self._feed is None or not self._feed.goes_on():
                 return False
-            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0), end=0))
+            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0)))
         return True
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:

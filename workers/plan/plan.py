@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from ..base.errors import ParameterError, SourceError
-from ..base.parameters import Parameters, loop_end, without_source
+from ..base.parameters import Parameters, without_source
 from ..base.source import Source
 from ..base.specs import ArraySpec, Rows
 from ..loading.drawing import SamplerRunner, Sampling
@@ -70,8 +70,7 @@ class Plan:
     `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `auto_slots`: the slots of `prefetch_batches: auto`. `end`: the end of the loop in which the run stands if
-    `last_batch: wrap` cut a batch of a stream short there, else 0: more epochs cannot join the loop.
+    maximum. `auto_slots`: the slots of `prefetch_batches: auto`.
     """
 
     parameters: Parameters
@@ -86,7 +85,6 @@ class Plan:
     epoch: int = 0
     position: int = 0
     first_number: int = 0
-    end: int = 0
     seconds_per_row: float = 0.0
     rows_at_once: int = 1
     batches_per_slot: int = 1
@@ -158,23 +156,23 @@ class Plan:
     # ---- where a run stands
 
     def begin(self) -> Position:
-        return Position(self, end=self.end)
+        return Position(self)
 
-    @cached_property
-    def joins_epochs(self) -> bool:
-        """True if a batch is only cut short at the end of a loop."""
-        return self.shards is not None and self.parameters.last_batch == "wrap"
+    @property
+    def _joined_epochs(self) -> int:
+        """The number of epochs that a stream joins without a border, each loop; 0 if it joins none, or all."""
+        return self.parameters.epochs or 0 if self.parameters.last_batch == "wrap" else 0
 
     def resumed(self, state: Mapping[str, object]) -> Plan:
         """Return this plan continued from `state`; raises ParameterError if that is not possible."""
         fixed: tuple[str, ...] = ("samples", "seed", "shuffle" if self.sampling is None else "sampler", "order")
         if self.shards is not None:
-            fixed = ("seed", "batch_size", "last_batch", "world_size", "capacity")
+            fixed = ("seed", "batch_size", "last_batch", "epochs", "world_size", "capacity")
             fixed += () if self.shards.any_number else ("shards",)
         checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
         plan = self.moved(int(checked.get("epoch", 0)), int(checked["position"]), int(checked["batches"]))
         if self.shards is not None:
-            return plan._with_shards(self.shards, int(checked["shards"]), int(checked["end"]))
+            return plan._with_shards(self.shards, int(checked["shards"]))
         if self.sampling is not None:
             log = WeightsLog.from_text(str(checked["weights"]), self.sampling.samples)
             if log.changes and not self.sampling.about.takes_weights:
@@ -185,19 +183,12 @@ class Plan:
         # Of an epoch there may be less left than a round.
         return plan.moved(*divmod(plan.batches.round_start(0), plan.batches.samples), plan.first_number)
 
-    def _with_shards(self, shards: Shards, count: int, end: int) -> Plan:
-        epochs = self.parameters.epochs
-        if end and end != loop_end(epochs, self.epoch):
-            raise ParameterError(
-                f"the state was saved at the end of epochs={end}, whose last batches are short, and this "
-                f"pipeline has epochs={epochs}: the same batches cannot follow; give the same epochs, or start without "
-                "the state"
-            )
+    def _with_shards(self, shards: Shards, count: int) -> Plan:
         if not count:
             raise ParameterError("the state's shards are 0: expected at least one")
         if count != shards.count:
             self.decoded.value.num_shards = count * self.parameters.ranks
-        return replace(self, shards=replace(shards, count=count), end=end)
+        return replace(self, shards=replace(shards, count=count))
 
     def moved(self, epoch: int, position: int, number: int) -> Plan:
         """Return this plan from another position on, which is batch `number`."""
@@ -339,20 +330,16 @@ class Plan:
 class Position(msgspec.Struct, frozen=True):
     """The trainer's position in a run, behind `taken` batches of `plan`. Each batch replaces it in one assignment.
 
-    `next`: the epoch and item at which the next round begins, if only announcements say so. `end`: see Plan.
+    `next`: the epoch and item at which the next round begins, if only announcements say so.
     """
 
     plan: Plan
     taken: int = 0
     next: tuple[int, int] | None = None
-    end: int = 0
 
     def after(self, batch: Batch) -> Position:
         """Return the position after the trainer has also received `batch`."""
-        plan, end = self.plan, self.end
-        if plan.joins_epochs and batch.rows < plan.parameters.batch_size:
-            end = loop_end(plan.parameters.epochs, batch.epoch) or 0
-        return Position(plan, self.taken + 1, batch.end, end)
+        return Position(self.plan, self.taken + 1, batch.end)
 
     @property
     def at(self) -> tuple[int, int]:
@@ -376,7 +363,7 @@ class Position(msgspec.Struct, frozen=True):
         skipped = self.batches_before(epoch)
         if skipped is not None:
             return self.plan.from_batch(self.taken + skipped)
-        return replace(self.plan.moved(epoch, 0, self.plan.first_number + self.taken), end=0)
+        return self.plan.moved(epoch, 0, self.plan.first_number + self.taken)
 
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
@@ -409,8 +396,8 @@ class Position(msgspec.Struct, frozen=True):
             "shards": plan.shards.count,
             "world_size": given.ranks,
             "capacity": plan.shards.capacity,
-            "end": self.end,
             "last_batch": given.last_batch,
+            "epochs": plan._joined_epochs,
         }
 
 

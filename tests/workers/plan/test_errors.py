@@ -18,13 +18,12 @@ from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern
 from blobfeed.workers.order.samplers import HookSampler, IterableSampler, draw_epoch
 from blobfeed.workers.order.weights_log import WeightsLog, check_weights
 from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.transport.messages import Run
 
 from tests.support.batches import batches
 from tests.support.catalogue import Catalogue, Scenario
 
 from ..loading.test_row_maker import CROP, maker, row_of, sample
-from .test_plan import SAMPLES, indexed, of_stream, stream
+from .test_plan import SAMPLES, indexed, stream
 from .test_sampled_plan import EQUAL, FEW, plan_of, received
 
 pytestmark = pytest.mark.pure
@@ -107,12 +106,6 @@ def changed(name: str, value: object) -> Scenario:
     return other(stream(), lambda state: {**state, name: value})
 
 
-def at_the_end_of_a_loop(_folder: Path) -> Any:
-    plan = stream(last_batch="wrap", epochs=2)
-    (batch,) = of_stream(plan, [Run(0, 3, 0, 0, shard=1)])
-    return stream(last_batch="wrap", epochs=5).resumed(plan.begin().after(batch).state())
-
-
 def with_weights(_folder: Path) -> Any:
     plan = plan_of(12)
     plan.reweigh(FEW, plan.begin(), started=True)
@@ -132,7 +125,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
 }
 OF_VERSION_1 = {"version": 1, "batches": 3, "position": 12, "samples": SAMPLES, "seed": 5, "shuffle": "True"}
 SAMPLED = {"version": 3, "samples": SAMPLES, "sampler": "sampler {weights}", "weights": "[]"}
-OF_A_STREAM = {"batch_size": 5, "shards": 3, "last_batch": "drop", "world_size": 2, "capacity": 7, "end": 3}
+OF_A_STREAM = {"batch_size": 5, "shards": 3, "last_batch": "drop", "world_size": 2, "capacity": 7, "epochs": 3}
 
 STATES: dict[str, Scenario] = {
     **{f"a state {name}": other(indexed(), change) for name, change in CHANGES.items()},
@@ -143,7 +136,9 @@ STATES: dict[str, Scenario] = {
     "a state of other samples": other(indexed(), lambda state: {**state, "samples": 11}),
     "a state of another order": other(indexed(), lambda state: {**state, "shuffle": "chunk"}),
     **{f"a stream's state of another {name}": changed(name, value) for name, value in OF_A_STREAM.items()},
-    "a state at the end of a loop of fewer epochs": at_the_end_of_a_loop,
+    "a stream's state of fewer epochs that join": lambda _: stream(last_batch="wrap", epochs=5).resumed(
+        stream(last_batch="wrap", epochs=2).begin().state()
+    ),
     "a state with weights for a sampler that takes none": with_weights,
     "weights for a sampler that takes none": lambda _: _reweigh(plan_of(12, takes_weights=False)),
     "weights without a sampler": lambda _: _reweigh(indexed()),
