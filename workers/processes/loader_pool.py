@@ -164,7 +164,7 @@ class LoaderPool:
     def moved_at(self, loader: int) -> float:
         """Return the monotonic time of the loader's last entry on the status board; -inf for an unknown loader."""
         member = self._members.get(loader)
-        return -math.inf if member is None else self._board.line(member.line).read().since
+        return -math.inf if member is None else self._board.lines[member.line].state.since
 
     def kill(self, loader: int, reason: str) -> bool:
         """Kill a loader, also one that hangs, loops or is stopped. Its death is reported later.
@@ -194,9 +194,8 @@ class LoaderPool:
             member.started, member.deadline = True, now + self._start_timeout_s
             return None
         member = self._members.pop(event.loader)
-        status = self._board.line(member.line)
-        last = status.read()
-        status.end()
+        last = self._board.lines[member.line].state
+        self._board.line(member.line).end()
         self._free_lines.append(member.line)
         self._board.counts[Count.LOADERS] -= 1
         how, evidence = event.how, Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE

@@ -41,7 +41,7 @@ class UsageMonitor:
         self._board = board
         self._rank = parameters.own_rank
         self._file = MetricsFile(Path(parameters.metrics)) if parameters.metrics else None
-        self._lines = [board.line(number) for number in range(board.loaders)]
+        self._lines = [board.line(number) for number in range(len(board.lines))]
         self._before: dict[int, _Before] = {}
 
     def turn(self, now: float) -> None:
@@ -60,7 +60,7 @@ class UsageMonitor:
         file.write(openmetrics(read_board(self._board), usable_cores(), self._rank))
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
-        state = status.read()
+        state = self._board.lines[number].state
         if state.activity is Activity.ABSENT or status.is_remote or (usage := usage_of(state.pid)) is None:
             self._before.pop(number, None)
             return

@@ -164,20 +164,11 @@ def end_context(context: zmq.Context[zmq.Socket[bytes]]) -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def receive(socket: zmq.Socket[bytes]) -> bytes | None:
-    """Return the next frame, or None if none is waiting."""
-    try:
-        return socket.recv(zmq.NOBLOCK)
-    except zmq.Again:
-        return None
-
-
 def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
     """Yield the frames that have arrived, at most MOST_AT_ONCE."""
-    for _ in range(MOST_AT_ONCE):
-        if (frame := receive(socket)) is None:
-            return
-        yield frame
+    with suppress(zmq.Again):
+        for _ in range(MOST_AT_ONCE):
+            yield socket.recv(zmq.NOBLOCK)
 
 
 class Receiver:

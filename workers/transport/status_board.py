@@ -282,10 +282,6 @@ class StatusBoard:
         header.magic = MAGIC
         return board
 
-    @property
-    def loaders(self) -> int:
-        return len(self.lines)
-
     def describe(self, about: About) -> None:
         header = self.header
         header.trainer, header.slots, header.batches_per_slot, source = about
@@ -433,9 +429,6 @@ class LoaderStatus:
                 times[min(max(0, place - 2 * SHORTEST_BITS), _TIME_BUCKETS - 1)] += rows
         self._spent, self._times = [0] * len(Activity), [0] * _PLACES
         self._next_sum = now + _SUM_NS
-
-    def read(self) -> LoaderState:
-        return self._line.state
 
     # ---- written by the assembler
 
