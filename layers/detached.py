@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from types import MethodType
 from typing import Any
 
-from ..workers.base.errors import ParameterError
 from ..workers.base.hooks import Hooks
-from ..workers.transport.packed import pack, unsendable
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 
@@ -19,20 +16,20 @@ _STAYS_BEHIND = frozenset({"_input", "blobs", "type", "trainer_parameters"})
 class DetachedLayer:
     """A copy of the layer's class and attributes, pickled to the loaders, which construct the object from it.
 
-    `__init__` and `setup` of the class do not run there. Raises ParameterError if an attribute cannot be sent.
+    `__init__` and `setup` of the class do not run there. An attribute that cannot be sent is refused as that of any
+    hook is, under its name in `attributes`.
     """
 
     def __init__(self, layer: Any) -> None:
         self.layer_class: Any = type(layer)
-        self._attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
-        if not isinstance(self._attributes.get("param_str", ""), str):
-            del self._attributes["param_str"]  # a mapping, which may hold the source's arrays
+        self.attributes = {name: value for name, value in vars(layer).items() if name not in _STAYS_BEHIND}
+        if not isinstance(self.attributes.get("param_str", ""), str):
+            del self.attributes["param_str"]  # a mapping, which may hold the source's arrays
         # The layer's bound methods, as in `self.decode = self.decode_test`, are bound to the copy again.
-        attributes = self._attributes.items()
+        attributes = self.attributes.items()
         own = [name for name, it in attributes if isinstance(it, MethodType) and it.__self__ is layer]
-        self._methods = {name: self._attributes.pop(name).__func__ for name in own}
+        self._methods = {name: self.attributes.pop(name).__func__ for name in own}
         self._layer: Any = None
-        _check_can_be_sent(self.layer_class, {**self._attributes, **self._methods})
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_layer": None}
@@ -41,7 +38,7 @@ class DetachedLayer:
         if self._layer is None:
             self._layer = self.layer_class.__new__(self.layer_class)
             bound = {name: MethodType(function, self._layer) for name, function in self._methods.items()}
-            self._layer.__dict__.update(self._attributes, **bound)
+            self._layer.__dict__.update(self.attributes, **bound)
         return self._layer
 
 
@@ -49,20 +46,20 @@ class LayerHook:
     """The hook `name` of a detached layer, with the signature of the user's method for `inspect.signature`."""
 
     def __init__(self, layer: DetachedLayer, name: str) -> None:
-        self._layer = layer
+        self.layer = layer
         self._name = name
         self.__qualname__ = f"{layer.layer_class.__qualname__}.{name}"
 
     @property
     def __wrapped__(self) -> Any:
-        return getattr(self._layer.made(), self._name)
+        return getattr(self.layer.made(), self._name)
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
         return self.__wrapped__(*arguments, **named)
 
 
 def hooks_of(layer: Any, base: type[Any]) -> Hooks:
-    """Return the hooks that `layer` or its class overrides, bound to a detached copy; raises ParameterError."""
+    """Return the hooks that `layer` or its class overrides, bound to a detached copy."""
     overridden = [
         name
         for name in HOOKS
@@ -72,16 +69,3 @@ def hooks_of(layer: Any, base: type[Any]) -> Hooks:
         return Hooks()
     detached = DetachedLayer(layer)
     return Hooks(**{name: LayerHook(detached, name) for name in overridden})
-
-
-def _check_can_be_sent(layer_class: type[Any], attributes: Mapping[str, object]) -> None:
-    try:
-        pack((layer_class, attributes))
-    except Exception as error:
-        layer = layer_class.__name__
-        named = {f"attribute {name!r} ({type(it).__name__}) of layer {layer}": it for name, it in attributes.items()}
-        what = unsendable(named) or f"layer class {layer}"
-        raise ParameterError(
-            f"{what} cannot be sent to the loaders, where decode and postprocess run: {type(error).__name__}: {error}; "
-            "set such an attribute after super().setup(), or make it in decode at the first sample"
-        ) from error

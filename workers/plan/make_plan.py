@@ -79,6 +79,8 @@ def make_plan(
         plan = _made_plan(parameters, hooks, base_dir, train, source)
         if parameters.num_loaders != 0 or parameters.remote_loaders is not None:
             plan.decoded.require_sendable()
+            if plan.sampling is not None:
+                plan.sampling.sampler.require_sendable()
         return plan
 
 
