@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -151,15 +150,9 @@ class Trainer:
         survivors = [describe(pid) for pid in sorted(alive)]
         return survivors + Belongings.now(Path(self._temporary.name)).added_since(self._before)
 
-    def assert_no_children(self) -> None:
-        """Before long, whether or not the trainer lives."""
-        assert wait_until_none(lambda: [describe(pid) for pid in self.children()], DEADLINE_S) == [], self.stderr
-
-    def assert_nothing_is_left(self, recorded: list[int], *, spared: int = 0) -> float:
-        """Before long; `recorded`: children that were seen. Returns how long it took."""
-        begun = time.monotonic()
+    def assert_nothing_is_left(self, recorded: list[int], *, spared: int = 0) -> None:
+        """Before long; `recorded`: children that were seen."""
         assert wait_until_none(lambda: self.left_behind(recorded, spared), DEADLINE_S) == [], self.stderr
-        return time.monotonic() - begun
 
     def tidy(self) -> None:
         """Whatever the test has come to: end what still runs."""

@@ -94,15 +94,6 @@ def test_a_repeated_or_foreign_report_is_none_and_counts_nothing() -> None:
     assert (made.tasks_done, made.replaced) == (1, 1)
 
 
-def test_the_size_of_tasks_follows_what_was_reported() -> None:
-    made = assembly(rows=8, batches=4, rows_per_task=8)
-    for order in orders(made):
-        made.done(Done(order.loader, order.task.task, 8 * 10_000_000_000), 0.0)
-    for group, _ in [(message.group, message.slot) for message in told(made)]:
-        made.release(group)
-    assert [order.task.rows for order in orders(made) if isinstance(order.task, Fill)] == [1, 1]
-
-
 def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
     made, sizes = assembly(rows=8, batches=8), []
     while given := orders(made):
@@ -210,14 +201,6 @@ def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
     report(made, other)
     announced, failure = told(made)
     assert (announced, failure.index, failure.path) == (announce(0, 0, rows=2), 2, "")
-
-
-def test_a_batch_with_a_bad_row_is_not_postprocessed() -> None:
-    made = assembly(rows=2, rows_per_task=2, postprocess=True, batches=1)
-    (fill,) = orders(made)
-    report(made, fill, bad_row(1, 1))
-    (hook,) = orders(made)
-    assert hook.task == Postprocess(2, 0, 0, (), runs=(Run(0, 2, 0, 0),))
 
 
 def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:

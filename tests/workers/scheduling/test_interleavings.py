@@ -64,14 +64,6 @@ def _a_dead_loaders_queued_tasks_are_forgotten(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(Ledger, "_put_back", lambda _ledger, _task: None)
 
 
-def _what_waited_for_a_dead_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_put_back_waiting", lambda _ledger, line: line.waiting.clear())
-
-
-def _a_suspect_is_not_put_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_put_back_suspect", lambda _ledger, _task, _weight: None)
-
-
 def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None:
     right = Ledger._put_back_suspect
 
@@ -96,18 +88,6 @@ def _each_death_counts_double(patch: pytest.MonkeyPatch) -> None:
 def _a_death_weighs_double(patch: pytest.MonkeyPatch) -> None:
     right = Ledger._put_back_suspect
     patch.setattr(Ledger, "_put_back_suspect", lambda ledger, task, evidence: right(ledger, task, 2 * evidence))
-
-
-def _a_release_frees_twice(patch: pytest.MonkeyPatch) -> None:
-    right = Ledger.release
-
-    def wrong(ledger: Ledger, group: int) -> bool:
-        slot = ledger._announced.get(group)
-        if freed := right(ledger, group):
-            ledger._free.append(slot)  # type: ignore[arg-type]
-        return freed
-
-    patch.setattr(Ledger, "release", wrong)
 
 
 def _a_repeated_release_frees_again(patch: pytest.MonkeyPatch) -> None:
@@ -140,30 +120,12 @@ def _rows_that_are_there_are_made_again_without_being_counted(patch: pytest.Monk
     patch.setattr(Ledger, "_refill", lambda ledger, task: ledger._cut(task.group, task.slot, 2))
 
 
-def _a_suspicion_is_enough_to_give_a_loaders_tasks_away(patch: pytest.MonkeyPatch) -> None:
-    right = Ledger.overdue
-
-    def wrong(ledger: Ledger, now: float, limit: float) -> list[int]:
-        found = right(ledger, now, limit)
-        for loader in found:
-            for task in ledger._loaders[loader].tasks:
-                ledger._put_back(task)
-            ledger._loaders[loader].tasks.clear()
-        return found
-
-    patch.setattr(Ledger, "overdue", wrong)
-
-
 def _hangs_are_not_seen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "overdue", lambda *_: [])
 
 
 def _a_written_off_row_is_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "write_off", lambda _ledger, _task: None)
-
-
-def _a_row_to_be_retried_is_lost(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "retry", lambda _ledger, _task: None)
 
 
 def _what_waits_for_a_dismissed_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -207,16 +169,6 @@ def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Reception, "wants", lambda _reception, message: message)
 
 
-def _an_interrupted_release_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    def wrong(feed: ProcessFeed, group: int) -> None:
-        if group in feed._reception.held:
-            feed._reception.release(group)
-            feed._releasing.append(group)
-            feed._send_releases()
-
-    patch.setattr(ProcessFeed, "release", wrong)
-
-
 def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatch) -> None:
     def wrong(feed: ProcessFeed, group: int) -> None:
         feed._releasing.append(group)
@@ -237,16 +189,6 @@ def _an_epoch_is_requested_again_and_again(patch: pytest.MonkeyPatch) -> None:
         return right(order, epoch)
 
     patch.setattr(DrawnOrder, "wanted", wrong)
-
-
-def _the_draw_of_a_dead_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
-    right = Ledger._put_back
-
-    def wrong(ledger: Ledger, task: Task) -> None:
-        if task.draw is None:
-            right(ledger, task)
-
-    patch.setattr(Ledger, "_put_back", wrong)
 
 
 def _draws_are_given_back_while_rows_are_made_by_them(patch: pytest.MonkeyPatch) -> None:
@@ -292,32 +234,27 @@ _REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
 _INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
 _DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
-_DRAWN_ONCE = Variant("mistakes: drawn, a death", Faults(deaths=1), rows=1, drawn=((5,),))
 _LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, loops=2)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
 
+# At least one for each check of the world and for each kind of fault.
 MISTAKES: list[tuple[Mistake, Variant]] = [
     (_done_is_counted_twice, Variant("mistakes: nothing happens")),
     (_a_repeated_report_is_believed, _REPEAT),
     (_a_dead_loaders_queued_tasks_are_forgotten, _DEATH),
-    (_what_waited_for_a_dead_loader_is_forgotten, replace(_DEATH, name="mistakes: affinity", affinity=True)),
-    (_a_suspect_is_not_put_back, _DEATH),
     (
         _a_suspect_is_put_back_whole_and_in_parts,
         replace(_DEATH, name="mistakes: rows", batches=1, rows=4, rows_per_task=2),
     ),
     (_each_death_counts_double, _HANGS),
     (_a_death_weighs_double, replace(_HANGS, name="mistakes: a hang", faults=Faults(hangs=1), may_fail=False)),
-    (_a_release_frees_twice, Variant("mistakes: nothing happens")),
     (_a_repeated_release_frees_again, _REPEAT),
     (_a_release_frees_nothing, Variant("mistakes: nothing happens")),
     (_order_does_not_matter, Variant("mistakes: nothing happens")),
     (_a_half_changed_batch_is_postprocessed_again, _POSTPROCESS),
     (_rows_that_are_there_are_made_again_without_being_counted, _POSTPROCESS),
-    (_a_suspicion_is_enough_to_give_a_loaders_tasks_away, _HANGS),
     (_hangs_are_not_seen, _HANGS),
     (_a_written_off_row_is_not_counted, _HANGS),
-    (_a_row_to_be_retried_is_lost, replace(_HANGS, name="mistakes: replaced", on_error="replace")),
     (
         _what_waits_for_a_dismissed_loader_is_forgotten,
         Variant("mistakes: dismissed", Faults(dismissals=1), rows=3, affinity=True),
@@ -326,10 +263,8 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_group=1, may_fail=True)),
     (_a_frame_is_let_go_before_it_is_received, _INTERRUPT),
     (_a_repeated_message_counts, _REPEAT),
-    (_an_interrupted_release_is_forgotten, _INTERRUPT),
     (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
     (_an_epoch_is_requested_again_and_again, _DRAWN),
-    (_the_draw_of_a_dead_loader_is_forgotten, _DRAWN_ONCE),
     (_draws_are_given_back_while_rows_are_made_by_them, _DRAWN),
     (_an_epoch_is_drawn_over_the_one_before, _DRAWN),
     (_a_repeated_end_ends_the_next_loop, _LOOPS),

@@ -40,16 +40,6 @@ def test_as_much_is_kept_of_100000_groups_as_of_none(step: int) -> None:
     assert len(pickle.dumps(reception)) < len(pickle.dumps(Reception())) + 50
 
 
-def test_what_was_released_is_not_wanted_again() -> None:
-    reception = Reception()
-    reception.accept(0)
-    reception.release(0)
-    reception.release(0)
-    assert reception.held == set()
-    assert reception.wants(Announce(0, 0)) is None
-    assert reception.dropped == 1
-
-
 def test_an_end_is_wanted_if_it_is_that_of_the_present_loop() -> None:
     reception = Reception()
     reception.ends = 1

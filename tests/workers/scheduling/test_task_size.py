@@ -51,12 +51,6 @@ def test_a_single_slow_task_does_not_cut_all_that_follow_into_rows() -> None:
     assert 500 < size.rows < 1000
 
 
-def test_a_single_row_counts_like_any_others() -> None:
-    size = TaskSize(1e-4, 1000)
-    size.observe(1, 1.0)
-    assert size.rows == 1
-
-
 def test_a_task_without_rows_says_nothing_about_rows() -> None:
     size = TaskSize(1e-4, 1000)
     size.observe(0, 5.0)  # a postprocess hook ran over a whole slot
