@@ -55,18 +55,11 @@ RUNS = st.builds(Run, compute_s=st.floats(0.001, 1.0), make_s=st.floats(0.001, 5
 
 @settings(max_examples=200)
 @given(run=RUNS, most=st.integers(1, 16))
-def test_it_settles_on_the_fewest_loaders_that_keep_the_trainer_from_waiting(run: Run, most: int) -> None:
-    assume(all(abs(run.waits(n) - UNNOTICED) > 1e-6 for n in range(1, most + 1)))
-    assert run.simulate(most)[-1] == enough(run, most)
-
-
-@settings(max_examples=100)
-@given(run=RUNS, most=st.integers(1, 16))
-def test_it_adds_one_at_a_time_and_never_too_many(run: Run, most: int) -> None:
+def test_it_settles_on_the_fewest_loaders_that_suffice_one_at_a_time_and_never_more(run: Run, most: int) -> None:
     assume(all(abs(run.waits(n) - UNNOTICED) > 1e-6 for n in range(1, most + 1)))
     wanted = [1, *run.simulate(most)]
+    assert wanted[-1] == max(wanted) == enough(run, most)
     assert all(step in (0, 1) for step in (b - a for a, b in itertools.pairwise(wanted)))
-    assert max(wanted) <= enough(run, most)
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 5])

@@ -1,198 +1,33 @@
-"""The ledger against every interleaving of results, deaths, hangs, duplicates and releases."""
+"""What the ledger decides, one decision at a time; test_interleavings.py has every order of events."""
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, MAX_ASSIGNED, Evidence, Ledger, Task
+from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, Evidence, Ledger, Task
 from blobfeed.workers.transport.messages import Draw
-from hypothesis import HealthCheck, given, settings
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis import given
 
 from tests.support.schedules import schedule_of
 
 
-class LedgerMachine(RuleBasedStateMachine):
-    """Plays assembler, loaders and trainer in any order that can occur, and checks what always holds."""
-
-    @initialize(
-        slots=st.integers(1, 4),
-        groups=st.integers(1, 6),
-        rows=st.integers(1, 5),
-        postprocess=st.booleans(),
-    )
-    def begin(self, slots: int, groups: int, rows: int, postprocess: bool) -> None:
-        self.rows, self.groups, self.postprocess = rows, groups, postprocess
-        schedule = schedule_of(rows, groups=groups)
-        self.ledger = Ledger(schedule, slots=slots, postprocess=postprocess)
-        self.now = 0.0
-        self.next_loader = 1
-        self.working: dict[int, list[Task]] = {}
-        self.written: dict[int, Counter[int]] = {}
-        self.postprocessed: Counter[int] = Counter()
-        self.announced: list[int] = []
-        self.held: dict[int, int] = {}
-        self.poisoned: list[Task] = []
-        self.killed: set[int] = set()
-
-    # ---- what happens
-
-    @rule()
-    def a_loader_starts(self) -> None:
-        if len(self.working) < 3:
-            self.ledger.add_loader(self.next_loader)
-            self.working[self.next_loader] = []
-            self.next_loader += 1
-
-    @rule(size=st.integers(1, 6))
-    def tasks_are_given_out(self, size: int) -> None:
-        self.ledger.rows_per_task = size
-        self.ledger.open_groups()
-        for loader, task in self.ledger.assign(self.now):
-            assert loader not in self.killed
-            assert task.id > 0, "0 stands for no task"
-            assert task.slot not in self.held.values(), "a slot that the trainer holds was given to a loader"
-            self.working[loader].append(task)
-
-    @precondition(lambda self: any(self.working.values()))
-    @rule(data=st.data())
-    def a_loader_finishes_its_oldest_task(self, data: st.DataObject) -> None:
-        loader = data.draw(st.sampled_from([loader for loader, tasks in self.working.items() if tasks]))
-        task = self.working[loader].pop(0)
-        self.now += 1
-        assert self.ledger.done(loader, task.id, self.now) is task
-        assert self.ledger.done(loader, task.id, self.now) is None, "a repeated report was taken"
-        if task.is_postprocess:
-            assert (task.first_row, task.rows) == (0, 0)
-            assert self._complete(task.group), "postprocess ran on a group whose rows were not all there"
-            self.postprocessed[task.group] += 1
-        else:
-            rows = range(task.first_row, task.first_row + task.rows)
-            self.written.setdefault(task.group, Counter()).update(rows)
-
-    @precondition(lambda self: self.working)
-    @rule(data=st.data())
-    def a_loader_is_being_killed(self, data: st.DataObject) -> None:
-        loader = data.draw(st.sampled_from(sorted(self.working)))
-        self.ledger.note_killed(loader)
-        self.killed.add(loader)
-        assert loader not in self.ledger.overdue(self.now + 1000, 1)
-
-    @precondition(lambda self: self.working)
-    @rule(data=st.data(), begun=st.booleans(), evidence=st.sampled_from(Evidence))
-    def a_loader_dies(self, data: st.DataObject, begun: bool, evidence: Evidence) -> None:
-        loader = data.draw(st.sampled_from(sorted(self.working)))
-        tasks = self.working.pop(loader)
-        suspect = tasks[0] if tasks and begun else None
-        others = [(task, task.suspicion) for task in tasks if task is not suspect]
-        for task in tasks:
-            if task.is_postprocess:
-                self.written[task.group].clear()  # the half-changed group is made anew
-        poisoned = self.ledger.remove_loader(loader, suspect.id if suspect else 0, evidence)
-        if poisoned is not None:
-            assert poisoned is suspect
-            assert poisoned.rows <= 1, "a task of many rows was called poisoned before it was cut down"
-            self.poisoned.append(poisoned)
-        assert all(task.suspicion == before for task, before in others), "what was only queued was blamed"
-        assert self.ledger.done(loader, tasks[0].id if tasks else 1, self.now) is None, "the dead was believed"
-
-    @precondition(lambda self: self.poisoned)
-    @rule(give_up=st.booleans())
-    def a_poisoned_row_is_decided(self, give_up: bool) -> None:
-        task = self.poisoned.pop()
-        if task.is_postprocess or give_up:
-            self.ledger.write_off(task)
-            if task.is_postprocess:
-                self.written.setdefault(task.group, Counter()).update(range(self.rows))
-                self.postprocessed[task.group] += 1
-            else:
-                self.written.setdefault(task.group, Counter())[task.first_row] += 1
-        else:
-            self.ledger.retry(task)
-
-    @rule()
-    def what_is_complete_is_announced(self) -> None:
-        for group, slot in self.ledger.announcements():
-            assert group not in self.announced, "announced twice"
-            assert self._complete(group), "announced with rows missing"
-            assert not self.postprocess or self.postprocessed[group] >= 1
-            assert slot not in self.held.values(), "one slot in two hands"
-            assert group == len(self.announced)
-            self.announced.append(group)
-            self.held[group] = slot
-
-    @precondition(lambda self: self.held)
-    @rule(data=st.data())
-    def the_trainer_releases(self, data: st.DataObject) -> None:
-        group = data.draw(st.sampled_from(sorted(self.held)))
-        assert self.ledger.release(group)
-        del self.held[group]
-        assert not self.ledger.release(group), "a repeated release was taken"
-
-    @rule(group=st.integers(-2, 50))
-    def a_foreign_release_arrives(self, group: int) -> None:
-        if group not in self.held:
-            assert not self.ledger.release(group)
-
-    # ---- what always holds
-
-    def _complete(self, group: int) -> bool:
-        return self.written.get(group, Counter()) == Counter(range(self.rows))
-
-    @invariant()
-    def no_row_is_assigned_twice_or_made_twice(self) -> None:
-        assigned: Counter[tuple[int, int]] = Counter()
-        for tasks in getattr(self, "working", {}).values():
-            assert len(tasks) <= MAX_ASSIGNED
-            for task in tasks:
-                assigned.update((task.group, row) for row in range(task.first_row, task.first_row + task.rows))
-        for group, rows in getattr(self, "written", {}).items():
-            assigned.update({(group, row): count for row, count in rows.items() if group not in self.announced})
-        assert all(count == 1 for count in assigned.values()), assigned
-
-    def teardown(self) -> None:
-        """Whatever has happened: with one loader that lives, everything is delivered, each group once."""
-        if not hasattr(self, "ledger"):
-            return
-        for loader in self.killed & set(self.working):
-            for task in self.working.pop(loader):
-                if task.is_postprocess:
-                    self.written[task.group].clear()
-            self.ledger.remove_loader(loader)
-        for _ in range(self.groups * (self.rows + 2) * 3 + 10):
-            for _ in list(self.poisoned):
-                self.a_poisoned_row_is_decided(give_up=False)
-            if not self.working:
-                self.a_loader_starts()
-            self.tasks_are_given_out(2)
-            for loader, tasks in self.working.items():
-                while tasks:
-                    task = tasks.pop(0)
-                    self.ledger.done(loader, task.id, self.now)
-                    if task.is_postprocess:
-                        self.postprocessed[task.group] += 1
-                    else:
-                        rows = range(task.first_row, task.first_row + task.rows)
-                        self.written.setdefault(task.group, Counter()).update(rows)
-            self.what_is_complete_is_announced()
-            for group in list(self.held):
-                self.ledger.release(group)
-                del self.held[group]
-        assert sorted(self.announced) == list(range(self.groups))
-
-
-LedgerMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]
-)
-TestLedgerMachine = LedgerMachine.TestCase
-
-
 def make_ledger(rows: int = 4, slots: int = 2) -> Ledger:
     return Ledger(schedule_of(rows), slots=slots)
+
+
+def test_a_slot_is_freed_by_one_release_of_its_group() -> None:
+    ledger = make_ledger(slots=1)
+    ledger.add_loader(1)
+    ledger.open_groups()
+    ((_, task),) = ledger.assign(0.0)
+    assert not ledger.release(0), "it is not announced"
+    ledger.done(1, task.id, 0.0)
+    assert list(ledger.announcements()) == [(0, 0)]
+    assert [ledger.release(group) for group in (1, 0, 0)] == [False, True, False]
+    assert (ledger.slots_full, list(ledger.announcements())) == (0, [])
 
 
 def test_a_task_becomes_overdue_from_when_it_was_begun_not_from_when_it_was_queued() -> None:
