@@ -14,6 +14,8 @@ SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -na
 
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
+# Each process of pytest compiles all tests, unless it may keep what it has compiled.
+unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
 .PHONY: help train test test-long test-lowest test-cloud test-wheel test-cuda quick faults bench docs lint types pytest format clean distclean
