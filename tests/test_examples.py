@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import importlib.util
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,12 @@ from typer.testing import CliRunner
 
 from blobfeed.cli import app
 
+from .support.documents import EXAMPLES, right_in_percent
 from .support.training import importing_leaves_no_trace, one_thread
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
-EXAMPLES = Path(__file__).resolve().parent.parent / "prototxt_examples"
 
 
 @pytest.fixture(autouse=True)
@@ -34,8 +35,8 @@ def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.chdir(tmp_path)
 
 
-def train(example: str) -> str:
-    result = CliRunner().invoke(app, ["train", "--solver", str(EXAMPLES / example / "solver.prototxt")])
+def train(solver: Path) -> str:
+    result = CliRunner().invoke(app, ["train", "--solver", str(solver)])
     assert result.exit_code == 0, result.output
     return result.stdout
 
@@ -45,7 +46,7 @@ def last_scores(output: str) -> dict[str, float]:
     return {name: float(value) for name, value in (part.split(" = ") for part in scores.split(", "))}
 
 
-def copy_of(example: str, folder: Path, *, num_loaders: int) -> Path:
+def copy_of(example: str, folder: Path, *, num_loaders: int = 1, max_iter: int | None = None) -> Path:
     """The solver of a copy of the example, whose train net has so many loaders."""
     for name in ("net.prototxt", "solver.prototxt"):
         text = (EXAMPLES / example / name).read_text()
@@ -54,7 +55,10 @@ def copy_of(example: str, folder: Path, *, num_loaders: int) -> Path:
         (folder / name).write_text(text.replace("batch_size: 64,", f"batch_size: 64, num_loaders: {num_loaders},"))
     for module in (EXAMPLES / example).glob("augment.py"):
         (folder / module.name).write_text(module.read_text())
-    return folder / "solver.prototxt"
+    solver = folder / "solver.prototxt"
+    if max_iter is not None:
+        solver.write_text(re.sub(r"(?<=max_iter: )\d+", str(max_iter), solver.read_text()))
+    return solver
 
 
 def losses(solver: Solver, steps: int) -> list[float]:
@@ -66,7 +70,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The snapshot of a trained net, and what its training printed."""
     folder = tmp_path_factory.mktemp("digits")
     with contextlib.chdir(folder):
-        output = train("digits")
+        output = train(EXAMPLES / "digits" / "solver.prototxt")
     return folder / "runs" / "digits_iter_630.pt", output
 
 
@@ -79,28 +83,30 @@ def test_digits_are_told_apart(digits: tuple[Path, str]) -> None:
     assert result.stdout.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
 
 
-def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(tmp_path: Path, digits: tuple[Path, str]) -> None:
+def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(
+    tmp_path: Path, digits: tuple[Path, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     convert(digits[0], tmp_path / "digits.caffemodel")
     script = EXAMPLES / "parity_digits" / "train.py"
     loop = script.read_text().partition("torch.manual_seed(1)\n")[2]
     assert len(loop.splitlines()) <= 25
-    run = subprocess.run(
-        [sys.executable, str(script), "digits.caffemodel"], check=False, capture_output=True, text=True, timeout=240
-    )
-    assert run.returncode == 0, run.stderr
-    assert float(re.findall(r"([\d.]+)% of 450 test digits right", run.stdout)[-1]) > 95
+    monkeypatch.setattr(sys, "argv", [str(script), "digits.caffemodel"])
+    runpy.run_path(str(script), run_name="__main__")
+    assert right_in_percent(capsys.readouterr().out)[-1] > 95
     with h5py.File(EXAMPLES / "digits" / "digits_test.h5") as file:
         images, labels = torch.from_numpy(file["data"][:64] / np.float32(16)), file["label"][:64]
     parity = torch.export.load("parity.pt2").module()(data=images)["prob"].argmax(1).numpy()
     assert (parity == labels % 2).mean() > 0.9
 
 
-def test_shifted_digits_are_told_apart() -> None:
-    assert last_scores(train("augment"))["accuracy"] >= 0.96
+@pytest.mark.parametrize(("max_iter", "least"), [(420, 0.85), pytest.param(1260, 0.96, marks=pytest.mark.slow)])
+def test_shifted_digits_are_told_apart(tmp_path: Path, max_iter: int, least: float) -> None:
+    """Only 60 % of them are by a net that has seen none."""
+    assert last_scores(train(copy_of("augment", tmp_path, max_iter=max_iter)))["accuracy"] >= least
 
 
 def test_petals_are_estimated_to_two_millimetres() -> None:
-    assert last_scores(train("regression"))["loss"] < 0.03
+    assert last_scores(train(EXAMPLES / "regression" / "solver.prototxt"))["loss"] < 0.03
 
 
 @pytest.mark.parametrize("example", ["digits", "augment"])
@@ -167,8 +173,8 @@ def make_lmdbs(folder: Path, source: Path) -> None:
 
 
 def test_a_net_over_lmdbs_runs_as_in_caffe(tmp_path: Path) -> None:
-    solver = fashion(tmp_path, "max_iter: 100")
-    solver.write_text(solver.read_text().replace("test_iter: 100", "test_iter: 2").replace("1875", "100"))
+    solver = fashion(tmp_path, "max_iter: 50")
+    solver.write_text(solver.read_text().replace("test_iter: 100", "test_iter: 2").replace("1875", "50"))
     rng = np.random.default_rng(0)
     for prefix, count in (("train", 640), ("t10k", 200)):  # a bright row tells the class
         labels = rng.integers(0, 10, count, np.uint8)

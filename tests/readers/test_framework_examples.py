@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,12 +12,11 @@ import pytest
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
+from tests.support.documents import EXAMPLES, right_in_percent
 from tests.support.pictures import encoded, picture
 
-EXAMPLES = Path(__file__).resolve().parent.parent.parent / "prototxt_examples"
 
-
-def right_in_percent(*command: str, **environment: str) -> float:
+def percentage_of(*command: str, **environment: str) -> float:
     """The last percentage that an example prints."""
     run = subprocess.run(
         [sys.executable, *command],
@@ -29,7 +27,7 @@ def right_in_percent(*command: str, **environment: str) -> float:
         timeout=240,
     )
     assert run.returncode == 0, run.stderr
-    return float(re.findall(r"([\d.]+)% of (?:450|the) (?:test digits|photos) right", run.stdout)[-1])
+    return right_in_percent(run.stdout)[-1]
 
 
 def skip_without(*modules: str) -> None:
@@ -41,7 +39,7 @@ def skip_without(*modules: str) -> None:
 def test_two_ranks_of_torchrun_see_each_sample_once(tmp_path: Path) -> None:
     skip_without("torch")
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path))
-    assert right_in_percent(*launch, str(EXAMPLES / "torchrun_digits" / "train.py"), EPOCHS="5") > 90
+    assert percentage_of(*launch, str(EXAMPLES / "torchrun_digits" / "train.py"), EPOCHS="5") > 90
 
 
 @pytest.mark.slow
@@ -56,7 +54,7 @@ def test_folders_of_jpegs_become_a_list_and_train_two_ranks_of_torchrun(tmp_path
     assert listed.exit_code == 0, listed.output
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--log-dir", str(tmp_path))
     script = str(EXAMPLES / "photos_torchrun" / "train.py")
-    assert right_in_percent(*launch, script, str(tmp_path / "train.txt")) > 90
+    assert percentage_of(*launch, script, str(tmp_path / "train.txt")) > 90
 
 
 _RUNS_CELLS = """
@@ -82,4 +80,4 @@ def test_the_cells_of_a_notebook_run_in_any_order_and_again(tmp_path: Path) -> N
 @pytest.mark.slow
 def test_two_workers_of_ray_train_see_each_sample_once() -> None:
     skip_without("torch", "ray", "pyarrow")
-    assert right_in_percent(str(EXAMPLES / "ray_digits" / "train.py"), EPOCHS="5") > 90
+    assert percentage_of(str(EXAMPLES / "ray_digits" / "train.py"), EPOCHS="5") > 90

@@ -1,8 +1,13 @@
-"""The TensorFlow face: tf.data over batches made ahead of time, and the queue pipeline that it takes the place of."""
+"""The TensorFlow face: tf.data over batches made ahead of time, and the queue pipeline that it takes the place of.
+
+The documents' blocks of TensorFlow, and its example, run here too: it takes seconds to import.
+"""
 
 from __future__ import annotations
 
+import gc
 import os
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,7 @@ from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
+from tests.support.documents import BLOCKS, EXAMPLES, Block, documents_files, right_in_percent
 from tests.support.reader_data import IMAGE, boxes, records
 
 from .faces import Face, every_law
@@ -23,6 +29,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 tf: Any = pytest.importorskip("tensorflow")
 from blobfeed.readers.tensorflow_dataset import TensorFlowDataset  # noqa: E402
+
+__all__ = ["documents_files"]
 
 # TensorFlow's own: what it imports warns, and it leaves the iterators of datasets to be collected.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -130,6 +138,29 @@ def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
     dataset = TensorFlowDataset(source, **SETTINGS)
     with pytest.raises(tf.errors.UnknownError, match="another one over the same TensorFlowDataset has begun"):
         list(tf.data.Dataset.zip((dataset, dataset)))
+
+
+# ---- the documents
+
+
+def run(program: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    runpy.run_path(str(program), run_name="__main__")
+    gc.collect()  # the program's datasets, and their processes
+
+
+@pytest.mark.parametrize("block", [block for block in BLOCKS if block.is_of_tensorflow], ids=str)
+def test_a_block_of_the_documents_runs_as_it_is_written(
+    documents_files: Path, block: Block, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(block.write(documents_files), documents_files, monkeypatch)
+
+
+def test_the_example_tells_digits_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(EXAMPLES / "tensorflow_digits" / "train.py", tmp_path, monkeypatch)
+    assert right_in_percent(capsys.readouterr().out)[-1] > 94
 
 
 # ---- the queue pipeline

@@ -19,7 +19,10 @@ from .waiting import readable
 _PATIENCE_S = 200
 _SERVER = """
 import atexit, json, os, runpy, sys
-for module in sys.argv[1:]:
+hidden, *modules = sys.argv[1:]
+if hidden:
+    sys.modules[hidden] = None
+for module in modules:
     __import__(module)
 
 def traceback_of(error, program):
@@ -81,12 +84,15 @@ class Forks:
 
 
 @contextmanager
-def forks_with(*modules: str, **environment: str) -> Iterator[Forks]:
-    """Start a process that imports the modules and then runs programs, one after the other."""
+def forks_with(*modules: str, hidden: str = "", **environment: str) -> Iterator[Forks]:
+    """Start a process that imports the modules and then runs programs, one after the other.
+
+    The module `hidden` is found nowhere there.
+    """
     # One thread: those that wait for work spin, and take the time of others.
     variables = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", _SERVER, *modules],
+        [sys.executable, "-P", "-c", _SERVER, hidden, *modules],
         env=variables,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
