@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -19,6 +20,7 @@ from blobfeed.trainer.net.model_files import write_weights
 from blobfeed.trainer.solving.solver import Solver
 from torch import Tensor, nn
 
+from blobfeed import BatchReader
 from tests.support.papers import caffenet, lenet
 from tests.support.trainer_nets import SMALL_NET, with_inputs, write_project
 
@@ -257,40 +259,40 @@ def test_sgd_of_torch_trains_as_the_solver_does(tmp_path: Path) -> None:
             assert float(loss.detach()) == pytest.approx(float(by_solver.step()), abs=1e-6)
 
 
-RANK = """
-import sys
+RANKS = """
+import os, sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from blobfeed import BatchReader
 from blobfeed.trainer import Net
-from blobfeed.trainer.layer_types.blobs import gradient_of
 
-dist.init_process_group("gloo")
+child = os.fork()  # of what has imported torch
+dist.init_process_group("gloo", init_method=f"file://{os.getcwd()}/meeting", rank=int(not child), world_size=2)
 torch.set_num_threads(1)
 torch.manual_seed(1)
 net = DistributedDataParallel(Net("net.prototxt", "TRAIN"))
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+seen = []
 source = {"hdf5": {"path": "numbers.h5"}}
-rows, seen = 16 // dist.get_world_size(), []
-with BatchReader(source, batch_size=rows, shuffle=True, seed=1, epochs=1, device="cpu", num_loaders=1) as reader:
+with BatchReader(source, batch_size=8, shuffle=True, seed=1, epochs=1, device="cpu", num_loaders=1) as reader:
     for batch in reader:
         loss = net(data=batch["data"], label=batch["label"])["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        seen.append(sorted(batch.indices.tolist()))
-parts = [None] * dist.get_world_size()
+        seen.append(batch.indices.tolist())
+parts = [None, None]
 dist.all_gather_object(parts, seen)
-if dist.get_rank() == 0:
-    rounds = [sorted(sum(each, [])) for each in zip(*parts)]
-    torch.save({"state": net.module.state_dict(), "rounds": rounds}, sys.argv[1])
 dist.barrier()
 dist.destroy_process_group()
+if child:
+    torch.save({"state": net.module.state_dict(), "rounds": [sorted(sum(each, [])) for each in zip(*parts)]}, "two.pt")
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def test_two_ranks_of_torchrun_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
+def test_two_ranks_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     with h5py.File(tmp_path / "numbers.h5", "w") as file:
         file["data"] = draw.normal(size=(64, 1, 8, 8)).astype(np.float32)
@@ -299,24 +301,25 @@ def test_two_ranks_of_torchrun_train_as_one_with_twice_the_batch(tmp_path: Path)
     layers = text[text.index('layer {\n  name: "conv1"') :]
     lenet = "\n".join(line for line in layers.splitlines() if "Dropout" not in line)
     write(tmp_path, with_inputs(lenet, data=(8, 1, 8, 8), label=(8,)))
-    (tmp_path / "rank.py").write_text(RANK)
-    found = []
-    for ranks in (1, 2):
-        launch = ("torch.distributed.run", "--standalone", "--log-dir", str(tmp_path / "logs"), "--nproc-per-node")
-        run = subprocess.run(
-            [sys.executable, "-m", *launch, str(ranks), "rank.py", f"{ranks}.pt"],
-            cwd=tmp_path,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert run.returncode == 0, run.stderr
-        found.append(torch.load(tmp_path / f"{ranks}.pt"))
-    one, two = found
-    assert len(one["rounds"]) == 4
-    assert one["rounds"] == two["rounds"]
-    for name, tensor in one["state"].items():
+    (tmp_path / "ranks.py").write_text(RANKS)
+    command = [sys.executable, "-P", "ranks.py"]
+    run = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True, timeout=240)
+    assert run.returncode == 0, run.stderr
+    two = torch.load(tmp_path / "two.pt")
+
+    torch.manual_seed(1)
+    one, rounds = Net(tmp_path / "net.prototxt", "TRAIN"), []
+    optimizer = torch.optim.SGD(one.parameters(), lr=0.1, momentum=0.9)
+    settings: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 1, "epochs": 1, "num_loaders": 0}
+    with BatchReader({"hdf5": {"path": str(tmp_path / "numbers.h5")}}, device="cpu", **settings) as reader:
+        for batch in reader:
+            optimizer.zero_grad()
+            one(data=batch["data"], label=batch["label"])["loss"].backward()
+            optimizer.step()
+            rounds.append(sorted(batch.indices.tolist()))
+    assert len(rounds) == 4
+    assert two["rounds"] == rounds
+    for name, tensor in one.state_dict().items():
         torch.testing.assert_close(two["state"][name], tensor, rtol=0, atol=1e-6)
 
 
