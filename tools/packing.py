@@ -97,7 +97,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         rows = max(1, min(_MOST_ROWS, _BATCH_BYTES // max(1, sample_bytes)))
         if layout.chunk:  # a batch is whole chunks
             rows = max(1, rows // layout.chunk) * layout.chunk
-        loaders = loaders or usable_cores()
+        loaders = usable_cores() if loaders is None else loaders
         with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
             part = target.with_name(f"{target.name}.part")

@@ -40,7 +40,8 @@ def told(step: str, done: int, samples: int) -> None:
 
 
 def packed(found: Found, target: Path, layout: Layout = Layout()) -> Packed:  # noqa: B008 - it is frozen
-    return pack(found, target, layout, loaders=1, progress=told)
+    """Read in this process: test_in_process.py holds loaders to the same batches."""
+    return pack(found, target, layout, loaders=0, progress=told)
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def interrupted(found: Found, target: Path, at: int, layout: Layout) -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        pack(found, target, layout, loaders=1, progress=stop)
+        pack(found, target, layout, loaders=0, progress=stop)
 
 
 @pytest.fixture
@@ -205,7 +206,7 @@ def told(step, done, samples):
     if step == "packing" and done >= 20:
         os.kill(os.getpid(), signal.SIGKILL)
 
-pack(source_of([sys.argv[1]]), Path(sys.argv[2]), Layout(chunk=2, compression="gzip"), loaders=1, progress=told)
+pack(source_of([sys.argv[1]]), Path(sys.argv[2]), Layout(chunk=2, compression="gzip"), loaders=0, progress=told)
 """
 
 
@@ -230,7 +231,7 @@ def test_a_full_disk_is_told_in_short_and_packing_goes_on_when_there_is_room(
 
     try:
         with pytest.raises(ParameterError, match=r"a\.h5\.part cannot be written: File too large: remove the cause"):
-            pack(found, tmp_path / "a.h5", Layout(), loaders=1, progress=full)
+            pack(found, tmp_path / "a.h5", Layout(), loaders=0, progress=full)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert packed(found, tmp_path / "a.h5").resumed == 10
@@ -246,7 +247,7 @@ def test_two_runs_at_a_time_do_not_write_one_file(tmp_path: Path, name: str) -> 
     def run(meanwhile: packing.Progress) -> Packed:
         if name == "a.lmdb":
             return pack_encoded(found, tmp_path / name, meanwhile)
-        return pack(found, tmp_path / name, Layout(), loaders=1, progress=meanwhile)
+        return pack(found, tmp_path / name, Layout(), loaders=0, progress=meanwhile)
 
     def second(step: str, done: int, samples: int) -> None:
         if done and not refusals:
