@@ -117,7 +117,8 @@ def test_a_mapping_keeps_the_order_of_its_tops(tmp_path: Path) -> None:
 
 @pytest.fixture
 def values(tmp_path: Path) -> dict[str, Any]:
-    return {"source": {"hdf5": {"path": write_images(tmp_path / "train.h5")}}, "batch_size": np.int64(4)}
+    source = {"hdf5": {"path": write_images(tmp_path / "train.h5")}}
+    return {"source": source, "batch_size": np.int64(4), "num_loaders": 0}
 
 
 def test_a_mapping_may_hold_paths_numpy_numbers_and_tuples(values: dict[str, Any]) -> None:
@@ -163,7 +164,7 @@ _decoded_in: list[int] = []
 def test_a_sample_and_a_batch_are_made_in_this_process_with_the_bytes_that_the_loaders_make(
     values: dict[str, Any],
 ) -> None:
-    given = {**values, "shuffle": True, "factor": 3, "transform": {"crop_size": 2}}
+    given = {**values, "shuffle": True, "factor": 3, "transform": {"crop_size": 2}, "num_loaders": 1}
     with LayerHarness(_Doubled, given) as harness:
         _decoded_in.clear()
         order = harness.sampler()
@@ -219,7 +220,7 @@ class _NoisyByName(MultiProcessInputLayer):
 def test_a_batch_gets_the_random_numbers_of_the_one_that_begins_the_epoch(
     values: dict[str, Any], layer: type[MultiProcessInputLayer], options: dict[str, Any], count: int
 ) -> None:
-    with LayerHarness(layer, {**values, **options, "num_loaders": 0}) as harness:
+    with LayerHarness(layer, {**values, **options}) as harness:
         for epoch in range(2):
             made = harness.postprocess(harness.sampler(epoch)[:4], epoch)["label"]
             labels = [harness.forward()["label"].tolist() for _ in range(count)]

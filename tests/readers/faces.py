@@ -149,7 +149,7 @@ def after_ctrl_c_within_close_a_second_close_leaves_no_process(make: type[Face],
         if not interrupted:
             return
         # At every line for one face: they differ in a few lines of close, and each step starts processes.
-        step += 1 if make is Arrays else step
+        step += 1 if make is Arrays else 3 * step
 
 
 def children() -> set[Any]:

@@ -38,6 +38,11 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path / "train.h5")
 
 
+def read(path: str, **parameters: Any) -> AsyncReader:
+    """In this process, if the test asks for no loader."""
+    return AsyncReader(**{"hdf5_path": path, "nthread": 0, **parameters})
+
+
 def epoch(reader: AsyncReader) -> list[tuple[Any, Any]]:
     """All batches of an epoch, copied."""
     batches, ended = [], False
@@ -49,7 +54,7 @@ def epoch(reader: AsyncReader) -> list[tuple[Any, Any]]:
 
 
 def test_an_epoch_in_order_with_its_last_examples(path: str) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=3) as reader:
+    with read(path, batch_size=3) as reader:
         for _ in range(2):
             batches = epoch(reader)
             assert [tuple(data.shape) for data, _ in batches] == [(3, 3, 4, 5), (3, 3, 4, 5), (1, 3, 4, 5)]
@@ -59,7 +64,7 @@ def test_an_epoch_in_order_with_its_last_examples(path: str) -> None:
 
 @pytest.mark.parametrize(("last_batch", "rows"), [("drop", [3, 3]), ("wrap", [3, 3, 3]), ("partial", [3, 3, 1])])
 def test_the_last_batch_is_as_chosen(path: str, last_batch: Any, rows: list[int]) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=3, last_batch=last_batch) as reader:
+    with read(path, batch_size=3, last_batch=last_batch) as reader:
         assert [len(data) for data, _ in epoch(reader)] == rows
 
 
@@ -74,10 +79,10 @@ def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
 
 @pytest.mark.parametrize("name", ["batch_size", "batchSize"])
 def test_a_batch_size_of_none_is_not_given(path: str, name: str) -> None:
-    with AsyncReader({"hdf5_path": path, "batchSize": 3}, batch_size=None) as reader:
+    with AsyncReader({"hdf5_path": path, "batchSize": 3, "nthread": 0}, batch_size=None) as reader:
         assert [len(data) for data, _ in epoch(reader)] == [3, 3, 1]
     none: dict[str, Any] = {name: None}
-    with AsyncReader(hdf5_path=path, **none) as reader:
+    with read(path, **none) as reader:
         assert len(epoch(reader)) == EXAMPLES
 
 
@@ -90,13 +95,13 @@ def test_any_order_of_dimensions_comes_out_as_n_c_h_w(tmp_path: Path, order: tup
         name: order.index(axis) + 1 for axis, name in enumerate(["num_dim", "cha_dim", "h_dim", "w_dim"])
     }
     fields = {"data_field": "x/images", "labels_field": "y"}
-    with AsyncReader(fields, hdf5_path=str(tmp_path / "turned.h5"), batch_size=EXAMPLES, **places) as reader:
+    with read(str(tmp_path / "turned.h5"), batch_size=EXAMPLES, **fields, **places) as reader:
         reader.fetch_data()
         np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures())
 
 
 def test_a_pair_stays_valid_and_writable_while_the_next_one_is_there(path: str) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=1, njob=3) as reader:
+    with read(path, batch_size=1, njob=3, nthread=1) as reader:
         reader.fetch_data()
         before, _ = reader.get_next_batch()
         for number in range(1, 50):
@@ -108,7 +113,7 @@ def test_a_pair_stays_valid_and_writable_while_the_next_one_is_there(path: str) 
 
 
 def test_the_tensors_lie_in_memory_that_is_used_again(path: str) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES) as reader:
+    with read(path, batch_size=EXAMPLES) as reader:
         places = set()
         for _ in range(100):
             reader.fetch_data()
@@ -124,7 +129,7 @@ def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> 
             return None
         return np.multiply(data, 0.5, dtype=np.float32)
 
-    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=halve) as reader:
+    with read(path, batch_size=EXAMPLES, nthread=1, postprocess=halve) as reader:
         reader.fetch_data()
         data, labels = reader.get_next_batch()
         np.testing.assert_array_equal(data.numpy(), pictures() * 0.5)
@@ -143,8 +148,9 @@ class Locking:
 
 
 def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Locking, "__module__", "__main__")  # or the loader imports this module, and torch with it
-    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=Locking()) as reader:
+    for thing in (Locking, Locking.__call__):
+        monkeypatch.setattr(thing, "__module__", "__main__")  # or the loader imports this module, and torch with it
+    with read(path, batch_size=EXAMPLES, nthread=1, postprocess=Locking()) as reader:
         reader.fetch_data()
         np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() + 1)
 
@@ -153,13 +159,13 @@ def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -
     def scaled(data: NDArray[np.float32], rng: float = 3) -> NDArray[np.float32]:
         return data * np.float32(rng)
 
-    with AsyncReader(hdf5_path=path, batch_size=EXAMPLES, postprocess=scaled) as reader:
+    with read(path, batch_size=EXAMPLES, postprocess=scaled) as reader:
         reader.fetch_data()
         np.testing.assert_array_equal(reader.get_next_batch()[0].numpy(), pictures() * 3)
 
 
 def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:
-    with AsyncReader(hdf5_path=path, njob=2) as reader:
+    with read(path, njob=2) as reader:
         with pytest.raises(FetchOrderError, match=r"call fetch_data\(\) before it"):
             reader.get_next_batch()
         reader.fetch_data()
@@ -171,12 +177,12 @@ def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str)
 
 
 def test_an_end_of_epoch_is_told_for_the_batch_that_is_asked_for(path: str) -> None:
-    with AsyncReader(hdf5_path=path, batch_size=3, njob=6) as reader:
+    with read(path, batch_size=3, njob=6) as reader:
         assert [reader.fetch_data() for _ in range(6)] == [False, False, True] * 2
 
 
 def test_a_state_counts_what_was_got_and_not_what_was_asked_for(path: str) -> None:
-    settings: dict[str, Any] = {"hdf5_path": path, "batch_size": 2, "shuffle": True, "seed": 5}
+    settings: dict[str, Any] = {"hdf5_path": path, "batch_size": 2, "shuffle": True, "seed": 5, "nthread": 0}
     with AsyncReader(settings, njob=3) as reader:
         whole = [labels for _, labels in epoch(reader)]
     with AsyncReader(settings, njob=3) as reader:

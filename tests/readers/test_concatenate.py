@@ -58,7 +58,7 @@ def test_a_layers_tops_follow_with_and_without_the_owners() -> None:
         def decode(self, sample: Any, rng: Any) -> object:
             return decode(sample, rng)
 
-    given = {"source": SOURCE, "max_rows": 5, "concatenate": ["boxes"], "batch_size": 4}
+    given = {"source": SOURCE, "max_rows": 5, "concatenate": ["boxes"], "batch_size": 4, "num_loaders": 0}
     for tops in (["im_info", "index", "boxes"], ["im_info", "index", "boxes", "boxes_samples"]):
         with LayerHarness(Boxes, given, tops=tops) as harness:
             assert harness.tops["boxes"].shape == (20, 5)
