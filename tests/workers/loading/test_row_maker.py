@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -126,14 +125,6 @@ def test_specs_are_learnt_from_what_the_hook_makes() -> None:
     assert not made.changes_nothing
 
 
-def test_what_the_hook_raises_on_the_first_sample_comes_through() -> None:
-    def decode(*_: object) -> None:
-        raise ZeroDivisionError("on the first sample")
-
-    with pytest.raises(ZeroDivisionError):
-        maker(decode)
-
-
 def test_the_hook_is_given_sample_and_generator() -> None:
     def decode(raw: Sample, rng: np.random.Generator) -> Mapping[str, Any]:
         assert list(raw) == ["data", "label"]
@@ -148,12 +139,6 @@ def test_the_hook_is_given_sample_and_generator() -> None:
 
 
 # ---- what is put into the rows
-
-
-def test_a_sample_fills_its_own_row_and_no_other() -> None:
-    row = row_of(maker(), sample(7))
-    assert np.array_equal(row["data"], sample(7)["data"])
-    assert row["label"] == 7
 
 
 WORDS: Any = np.array([b"cat", b"leopard"], "S8")
@@ -183,15 +168,6 @@ def test_a_top_may_vary_up_to_its_declared_maximum() -> None:
 
 
 # ---- crop and mirror
-
-
-def test_only_the_first_top_is_cropped() -> None:
-    made = maker(transform=CROP)
-    assert made.specs == {"data": replace(RAW["data"], shape=(3, 2, 2)), "label": RAW["label"]}
-    assert not made.changes_nothing
-    row = row_of(made, sample(3))
-    assert np.array_equal(row["data"], sample(3)["data"][:, 1:3, 2:4])
-    assert row["label"] == 3
 
 
 def test_what_the_hook_made_is_cropped() -> None:

@@ -80,16 +80,6 @@ def test_what_is_delivered_does_not_depend_on_the_number_of_loaders(num_loaders:
     assert deliver_all(Pipeline(given, source=Numbered(items=items))) == Promise(given, items=items).batches()
 
 
-def test_a_batch_that_is_held_is_not_written_to() -> None:
-    with Pipeline(parameters(epochs=4), source=Numbered()) as pipeline:
-        held = pipeline.take()
-        as_it_was = Delivered.copy_of(held)
-        for _ in range(30):
-            pipeline.release(pipeline.take())
-        assert Delivered.copy_of(held) == as_it_was
-        pipeline.release(held)
-
-
 def test_a_peek_takes_nothing() -> None:
     with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
         first = pipeline.peek()

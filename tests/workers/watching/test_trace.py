@@ -52,10 +52,18 @@ def traced(trace: Path, **values: Any) -> None:
         assert len(list(deliver(pipeline))) == 20
 
 
-def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_a_trace_is_json_of_whole_lines_with_the_spans_of_every_process_and_leaves_nothing_beside_it(
+    tmp_path: Path,
+) -> None:
     trace = tmp_path / "run.json"
+    trace.write_text("an earlier one")
     traced(trace)
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+    assert isinstance(json.loads(trace.read_text()), list)
+    first, *lines, last = trace.read_text().splitlines()
+    assert (first, last) == ("[", "]")
+    assert all(json.loads(f"[{line.removeprefix(',')}]") for line in lines)
+    assert all(line.startswith(",") for line in lines[1:])
     copies, steps = spans_of(trace, "copy"), spans_of(trace, "step")
     assert (copies[0]["cat"], copies[0]["args"]) == ("trainer", {"batch": 0})
     assert [event["args"]["batch"] for event in copies] == list(range(20))
@@ -75,17 +83,6 @@ def test_a_trace_has_the_spans_of_every_process_and_leaves_nothing_beside_it(tmp
     assert {"trainer", "assembler"} < set(named.values())
     assert named[os.getpid()] == "trainer"
     assert {named[event["pid"]] for event in tasks} <= {"loader 1", "loader 2"}
-
-
-def test_a_closed_trace_is_json_and_every_line_of_it_is_whole(tmp_path: Path) -> None:
-    trace = tmp_path / "run.json"
-    trace.write_text("an earlier one")
-    traced(trace)
-    assert isinstance(json.loads(trace.read_text()), list)
-    first, *lines, last = trace.read_text().splitlines()
-    assert (first, last) == ("[", "]")
-    assert all(json.loads(f"[{line.removeprefix(',')}]") for line in lines)
-    assert all(line.startswith(",") for line in lines[1:])
 
 
 def test_a_sampler_traces_the_epochs_it_draws(tmp_path: Path) -> None:
