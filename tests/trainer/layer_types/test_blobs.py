@@ -1,4 +1,4 @@
-"""Blobs keep Caffe's contract over torch tensors."""
+"""Blobs over torch tensors; what they share with the stand-in's is held in tests/layers/test_standin.py."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.layers.torch_blob import Blob, BlobError, BlobTensor
+from blobfeed.layers.torch_blob import Blob, BlobTensor
 from blobfeed.trainer.layer_types.blobs import ArrayBlob
 from numpy.typing import NDArray
 
@@ -24,42 +24,6 @@ def test_data_is_a_float32_tensor_of_the_blobs_shape() -> None:
     blob = shaped(2, 3)
     assert isinstance(blob.data, torch.Tensor)
     assert (blob.data.dtype, blob.data.shape, blob.data.is_contiguous()) == (torch.float32, (2, 3), True)
-    assert blob.diff.shape == (2, 3)
-
-
-def test_shape_count_and_the_four_legacy_extents() -> None:
-    blob = shaped(2, 3)
-    assert (blob.shape, blob.count) == ((2, 3), 6)
-    assert (blob.num, blob.channels, blob.height, blob.width) == (2, 3, 1, 1)
-    with pytest.raises(BlobError):
-        shaped(1, 1, 1, 1, 1).num  # noqa: B018
-
-
-def test_a_blob_without_axes_holds_one_number() -> None:
-    blob = shaped()
-    blob.data[...] = 3
-    assert (blob.shape, blob.count, float(blob.data)) == ((), 1, 3.0)
-
-
-def test_memory_stays_when_a_blob_shrinks_and_moves_when_it_grows() -> None:
-    blob = shaped(8, 3)
-    address = blob.data.data_ptr()
-    for rows in (5, 1, 8):
-        blob.reshape(rows, 3)
-        assert blob.data.data_ptr() == address
-    blob.reshape(9, 3)
-    assert blob.data.data_ptr() != address
-
-
-@pytest.mark.parametrize("shape", [((2, 3),), ([2],), (2.0,), (np.int64(2),), (torch.tensor(2),)])
-def test_reshape_takes_only_plain_integers(shape: tuple[object, ...]) -> None:
-    with pytest.raises(TypeError):
-        Blob(CPU).reshape(*shape)  # type: ignore[arg-type]
-
-
-def test_data_cannot_be_replaced() -> None:
-    with pytest.raises(AttributeError):
-        shaped(1).data = torch.zeros(1)  # type: ignore[misc, assignment]
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.int64, bool])
