@@ -166,11 +166,11 @@ def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -
 
 def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:
     with read(path, njob=2) as reader:
-        with pytest.raises(FetchOrderError, match=r"call fetch_data\(\) before it"):
+        with pytest.raises(FetchOrderError):
             reader.get_next_batch()
         reader.fetch_data()
         reader.fetch_data()
-        with pytest.raises(FetchOrderError, match="2 batches have been asked for and not been got, and njob is 2"):
+        with pytest.raises(FetchOrderError):
             reader.fetch_data()
         reader.get_next_batch()
         reader.fetch_data()

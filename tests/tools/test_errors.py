@@ -81,7 +81,7 @@ def opening(*paths: str) -> Scenario:
 def packing(path: str, target: str = "packed.h5", layout: Layout = Layout()) -> Scenario:  # noqa: B008 - it is frozen
     def use(found: Found) -> None:
         try:
-            pack(found, Path(target), layout, loaders=1, progress=lambda *_: None)
+            pack(found, Path(target), layout, loaders=0, progress=lambda *_: None)
         finally:
             assert not list(Path().glob("packed*"))
 

@@ -66,6 +66,16 @@ def fetch(**parameters: Any) -> Scenario:
     return scenario
 
 
+def fetched(use: Callable[[Any], object], **parameters: Any) -> Scenario:
+    """A call of AsyncReader's that comes too early."""
+
+    def scenario(folder: Path) -> None:
+        with fetch(nthread=0, **parameters)(folder) as reader:
+            use(reader)
+
+    return scenario
+
+
 def h5(**parameters: Any) -> Scenario:
     """An archive of three samples with a number and a name."""
 
@@ -218,5 +228,7 @@ SCENARIOS: dict[str, Scenario] = {
     **READERS,
     **{f"sampler, {name}": read(ARRAYS, **given) for name, given in SAMPLERS.items()},
     **{f"AsyncReader, {name}": fetch(**given) for name, given in FETCHED.items()},
+    "AsyncReader, a batch before its fetch": fetched(lambda reader: reader.get_next_batch()),
+    "AsyncReader, more fetches than njob": fetched(lambda reader: [reader.fetch_data() for _ in range(3)], njob=2),
     **{f"H5Dataset, {name}": h5(**given) for name, given in ARCHIVES.items()},
 }
