@@ -86,7 +86,7 @@ def test_a_loop_has_the_batches_that_begin_in_its_epochs(
     assume(last_batch != "drop" or items >= each)
     assume(last_batch != "partial" or not 0 < items % each < world_size)
     with read(source, **values) as reader:
-        endless = [described(batch) for batch in islice(reader, (len(left_after) + 1) * (epochs + each) * items)]
+        endless = [described(batch) for batch in islice(reader, (len(left_after) + 1) * epochs * -(-items // each))]
     assert sampler or all(labels[0] == position for _, _, position, labels in endless)
     reader, done = read(source, epochs=epochs, **values), 0
     for taken in left_after:
