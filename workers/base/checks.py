@@ -7,6 +7,7 @@ import re
 import reprlib
 from array import array
 from collections.abc import Collection, Iterable, Mapping, MutableSequence
+from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -20,6 +21,8 @@ _Options = TypeVar("_Options", bound=msgspec.Struct)
 _Spec = TypeVar("_Spec")
 
 
+# msgspec evaluates all annotations at each call, which is half of the time that it takes to make a reader.
+_type_info = lru_cache(maxsize=64)(inspect.type_info)
 _MOST_SHOWN = 300
 _MOST_LISTED = 5
 
@@ -124,7 +127,7 @@ def check_options(options: object, into: type[_Options], what: str) -> _Options:
     """
     if not isinstance(options, Mapping):
         raise ParameterError(f"{what}: expected a mapping of names to values, got {shown(options)}")
-    kind = inspect.type_info(into)
+    kind = _type_info(into)
     options = {name: paths_as_text(value) for name, value in _plain(options, kind).items()}
     _check_keys(options, kind, what)
     try:
