@@ -152,7 +152,7 @@ def test_a_bad_sample_in_what_is_skipped_is_no_error(source: dict[str, Any]) -> 
 def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
     source: dict[str, Any], num_loaders: Any, position: int
 ) -> None:
-    with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
+    with read(source, batch_size=4, shuffle=True) as reader:
         plain = all_labels(list(islice(reader, 6)))
     with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
         reader.load_state_dict({**reader.state_dict(), "position": position, "batches": position // 4})
