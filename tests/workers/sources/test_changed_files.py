@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections import deque
@@ -62,19 +61,15 @@ def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(tmp_path: Path) 
     assert isinstance(caught.value.__cause__, SourceError)
 
 
-@pytest.mark.parametrize("change", ["cut", "replaced"])
-def test_a_trainer_that_reads_itself_looks_at_size_and_identity_with_each_task(change: str, tmp_path: Path) -> None:
+def test_a_trainer_that_reads_itself_looks_at_the_size_before_each_task(tmp_path: Path) -> None:
+    """Else a map of the rows that are gone would end it by SIGBUS."""
     path = tmp_path / "a.npy"
     np.save(path, VALUES)
     given: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "tops": ("data",)}
     with BatchReader(source={"npy": {"data": str(path)}}, **given) as reader:
         batches = iter(reader)
         np.testing.assert_array_equal(next(batches)["data"], VALUES[:4])
-        if change == "cut":
-            os.truncate(path, path.stat().st_size // 2)
-        else:
-            shutil.copy2(path, tmp_path / "b.npy")
-            (tmp_path / "b.npy").replace(path)
+        os.truncate(path, path.stat().st_size // 2)
         with pytest.raises(SampleError, match=r"a\.npy") as caught:
             deque(islice(batches, 1000), maxlen=0)  # one task may have read the next batches, too
     assert isinstance(caught.value.__cause__, SourceError)

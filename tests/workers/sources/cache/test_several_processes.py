@@ -25,7 +25,7 @@ from blobfeed.workers.sources.cache import file as sample_cache_file
 from blobfeed.workers.sources.cache.source import CachedSource
 
 from tests.support.pictures import encoded, noise, picture, write_list
-from tests.support.waiting import DEADLINE_S, wait_until
+from tests.support.waiting import DEADLINE_S
 from tests.workers.sources.cache.numbers import LIMIT, Numbers, filled, names_in
 
 
@@ -123,19 +123,6 @@ digests(source)
         finished(process)
         assert process.returncode == -signal.SIGKILL
         assert source.cached_samples == 0
-        assert digests(source) == digests(images)
-
-
-def test_what_a_killed_process_has_published_is_whole(tmp_path: Path, images: Source) -> None:
-    with closing(CachedSource(images, tmp_path / "cache", LIMIT)) as source:
-        process = child("while True:\n    digests(source)", source)
-        assert process.stdin is not None
-        process.stdin.close()
-        wait_until(lambda: source.cached_samples >= 10, "the child has stored ten samples")
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
         assert digests(source) == digests(images)
 
 

@@ -19,31 +19,20 @@ from tests.support.stored import (
 from tests.workers.sources.hdf5.layouts import three_files, write
 
 
-def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path) -> None:
+def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list is known by what it holds and not by its name, and may begin with a byte order mark."""
+    monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "lists").mkdir()
     whole = three_files(tmp_path)
     names = ["part2.h5", "part10.h5", "part11.h5"]
-    (tmp_path / "lists" / "train.txt").write_text("part2.h5\n\n" + f"  {tmp_path / 'part10.h5'} \n../part11.h5\n")
-    for path in (names, "part*.h5", "lists/train.txt", tmp_path / "lists" / "train.txt", [tmp_path / n for n in names]):
+    lines = f"part2.h5\n\n  {tmp_path / 'part10.h5'} \n../part11.h5\n"
+    (tmp_path / "lists" / "train.txt").write_text(lines)
+    (tmp_path / "lists" / "list.h5").write_text(f"~/{lines}", encoding="utf-8-sig")
+    lists = ["lists/train.txt", tmp_path / "lists" / "train.txt", "lists/list.h5"]
+    for path in (names, "part*.h5", *lists, [tmp_path / name for name in names]):
         assert_delivers(opened("hdf5", tmp_path, path=path), whole, patterns(30))
-
-
-def test_a_list_may_have_a_byte_order_mark_and_name_the_home_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = three_files(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    (tmp_path / "lists").mkdir()
-    (tmp_path / "lists" / "train.txt").write_text("~/part2.h5\n../part10.h5\n~/part11.h5\n", encoding="utf-8-sig")
-    assert_delivers(opened("hdf5", tmp_path / "lists", path="train.txt"), whole, patterns(30))
-
-
-def test_a_list_is_known_by_what_it_holds_and_not_by_its_name(tmp_path: Path) -> None:
-    whole = three_files(tmp_path)
-    (tmp_path / "list.h5").write_text("part2.h5\npart10.h5\npart11.h5")
     (tmp_path / "part2.h5").rename(tmp_path / "part2.txt")
-    (tmp_path / "list.h5").write_text("part2.txt\npart10.h5\npart11.h5")
-    assert_delivers(opened("hdf5", tmp_path, path="list.h5"), whole, patterns(30))
+    assert_delivers(opened("hdf5", tmp_path, path=["part2.txt", *names[1:]]), whole, patterns(30))
 
 
 def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) -> None:
