@@ -205,7 +205,7 @@ class _Scans(Pictures):
 
 
 class _OpensInItsConstructor(_OpensAtFirstRead):
-    """Setup closes it behind the trial, so what it has opened by then is gone."""
+    """It closes itself, so what it has assigned stays: to undo it would bring back what is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -219,8 +219,9 @@ class _OpensInItsConstructor(_OpensAtFirstRead):
 @pytest.mark.parametrize(
     "make",
     [
+        _OpensAtFirstRead,
         _OpensInItsConstructor,
-        lambda: {"concat": [_OpensInItsConstructor()]},
+        lambda: {"concat": [_OpensAtFirstRead()]},
         lambda: StreamSource(_OpensAtFirstRead().walk, shards=2),
     ],
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,11 +37,11 @@ from ..order.sample_rng import globals_kept
 from ..order.samplers import Sampler
 from ..order.shard_rounds import Shards
 from ..sources import is_our_own, open_source
-from ..sources.mixed import MixedSource, open_mix
+from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport.memory import available_memory
-from ..transport.packed import Packed, hook_name, trial_copy
+from ..transport.packed import Packed, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
 from .plan import Plan, max_loaders
 from .trial import on_trial
@@ -92,7 +92,7 @@ def _made_plan(
 
     sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
-    with globals_kept(), limits_kept():
+    with globals_kept(), limits_kept(), _reading_undone(parameters, source):
         if isinstance(source, StreamSource):
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is not None and parameters.num_loaders == 0 and parameters.remote_loaders is not None:
@@ -138,6 +138,25 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
                 f"one sample of {name!r}, {spec}, takes {spec.nbytes:,} bytes, and {have:,} bytes are available: the "
                 "first axis of a stored array counts the samples; if sizes vary, declare a smaller one as the largest"
             )
+
+
+@contextmanager
+def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> Iterator[None]:
+    """Restore a user's source after the block if it opened a handle that it does not close and that cannot be sent.
+
+    An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
+    """
+    parts = source.sources if isinstance(source, ConcatSource) else (source,)
+    is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
+    own = [part for part in parts if is_sent and isinstance(part, Source) and type(part).close is Source.close]
+    before = trial_copy(own)
+    try:
+        yield
+    finally:
+        if before is not own and unsendable({"": own}) is not None:
+            for part, copy in zip(own, before, strict=True):
+                vars(part).clear()
+                vars(part).update(vars(copy))
 
 
 def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:

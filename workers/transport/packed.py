@@ -187,8 +187,8 @@ def _unsendable_error(parts: Mapping[str, object], error: Exception) -> Paramete
     found = "" if name is None else _culprit(parts[name])
     return ParameterError(
         f"{name or 'the pipeline'} cannot be sent to the loaders: {type(error).__name__}: {error}{found}; make such an "
-        "object inside the hook at its first call, a source at its first read and drop it in close, or leave it out in "
-        "the __getstate__ of its class"
+        "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
+        "one), or leave it out in the __getstate__ of its class"
     )
 
 

@@ -45,14 +45,6 @@ class Own(Source):
             rows[...] = 0
 
 
-class Opening(Own):
-    """It opens something at its first read, and has neither a close nor a __getstate__ that drops it."""
-
-    def read(self, indices: Any, out: Any) -> None:
-        self.opened = Lock()
-        super().read(indices, out)
-
-
 METHOD = type("Method", (Own,), {"specs": lambda _self: {}})
 
 
@@ -238,7 +230,6 @@ OWN = {
     "decode, a breakpoint in a loader": read(ARRAYS, decode=breaks, num_loaders=1),
     "decode, an open file": sends_a_file,
     "postprocess, a lock": sends_a_lock,
-    "source, a lock": read(Opening({"data": ArraySpec((2,), np.dtype(np.uint8))}), num_loaders=1),
     "postprocess, a fraction": later(lambda batch: {"new": batch["label"] + 0.5}),
     "postprocess, a large fraction": later(lambda batch: {"new": batch["label"].astype(np.float64) * 1e30}),
     "postprocess, another shape": later(lambda batch: {"new": batch["data"]}),
