@@ -89,12 +89,6 @@ def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
     assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
 
 
-def test_a_batch_that_wraps_knows_the_epoch_of_each_row() -> None:
-    (batch,) = unpacked(indexed(batches_per_slot=1, last_batch="wrap"), 2)
-    assert batch.epochs.tolist() == [0, 0, 1, 1]
-    assert (batch.rows, len(np.asarray(batch.tops["data"]))) == (4, 4)
-
-
 @pytest.mark.parametrize("per_slot", [1, 2, 5])
 @pytest.mark.parametrize("starts_small", [True, False])
 def test_a_groups_first_batch_is_counted_behind_those_of_the_groups_before(per_slot: int, starts_small: bool) -> None:
@@ -256,11 +250,6 @@ def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
     plan = indexed(batches_per_slot, prefetch_batches=prefetch, delivery=delivery)
     assert plan.slots == slots
     assert plan.layout.rows == 4 * batches_per_slot
-
-
-def test_there_are_as_many_loaders_as_asked_for_or_cores() -> None:
-    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders=7)) == 7
-    assert max_loaders(Parameters(source={}, batch_size=1, num_loaders="auto")) == usable_cores()
 
 
 @pytest.mark.parametrize(

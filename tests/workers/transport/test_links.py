@@ -177,11 +177,6 @@ def test_a_flood_does_not_keep_its_reader_for_ever(folder: Path, open_link: Open
     assert taken <= 100_000
 
 
-def test_nothing_waits_where_nothing_has_come(folder: Path, open_link: Open) -> None:
-    receiver, _ = pair(folder, open_link)
-    assert list(links.frames(receiver)) == []
-
-
 def test_sending_does_not_wait_for_a_receiver_and_what_was_sent_is_kept(folder: Path, open_link: Open) -> None:
     sender = open_link(zmq.PUSH)
     sender.connect(links.address(folder, "batches"))

@@ -145,26 +145,6 @@ def test_what_is_no_message_of_the_link_is_dropped_and_counted(frames: list[tupl
         assert_dropped(link, frame, frame)
 
 
-WRONG = {
-    "a number where text is wanted": ["start_failed", 1, 2, 3, "traceback"],
-    "text where a number is wanted": ["release", "1", 2],
-    "a fraction where a whole number is wanted": ["release", 1.5, 2],
-    "too few fields": ["release", 1],
-    "no such kind": ["erase", 1, 2],
-    "no kind at all": [],
-    "a mapping": {"release": 1},
-    "a bare number": 7,
-    "nothing": None,
-    "fields of a part with a wrong type": ["done", 1, 2, 3, [[1, 2, 3, 4, 5, "text"]]],
-}
-
-
-@pytest.mark.parametrize("body", WRONG.values(), ids=WRONG)
-@pytest.mark.parametrize("link", sorted(LINKS))
-def test_a_message_with_wrong_parts_is_dropped(link: str, body: object) -> None:
-    assert_dropped(link, sealed(msgspec.msgpack.encode(body)))
-
-
 def test_deep_nesting_and_false_lengths_are_dropped() -> None:
     nested = b"\x91" * 100_000  # an array in an array in an array …
     giant = b"\xdd\xff\xff\xff\xff"  # an array of 2**32 - 1 items, said to follow
