@@ -18,7 +18,7 @@ from .figures import Figure
 from .processes import send, some_loader
 from .record import Difference, Record, compare, read
 from .scale import Scale
-from .works import EPOCHS, WORKS, Work
+from .works import WORKS, Work
 
 _SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGSTOP)
 _ODDS = (5, 3, 2)
@@ -77,9 +77,9 @@ class Outcome:
 
 def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
     """The work once undisturbed and once in chaos, which takes about `chaos_s`."""
-    with work.open(folder) as pipeline:
+    with work.open(folder, epochs=scale.chaos_epochs) as pipeline:
         undisturbed = read(pipeline)
-    with work.open(folder) as pipeline:
+    with work.open(folder, epochs=scale.chaos_epochs) as pipeline:
         disturbed = Record()
         injector = Injector(pipeline, disturbed, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
         pipeline.peek()
@@ -102,7 +102,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
     kinds = ", ".join(f"{number.name} {struck[number]}" for number in _SIGNALS)
     yield _figure(f"faults injected ({kinds})", struck.total())
     yield _figure("loaders that died and were replaced", totals["deaths"])
-    yield _figure(f"samples delivered, {EPOCHS} epochs of each work", totals["samples"])
+    yield _figure(f"samples delivered, {scale.chaos_epochs} epochs of each work", totals["samples"])
     yield _figure("samples lost", totals["lost"], 0)
     yield _figure("samples repeated", totals["repeated"], 0)
     yield _figure("samples out of order", totals["misplaced"], 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Scale:
-    """`chaos_s`: how long the trainer takes over each work's ten epochs; `pause_s`: mean time between two faults."""
+    """`chaos_s`: how long the trainer takes over each work's epochs; `pause_s`: mean time between two faults."""
 
     chaos_s: float
     pause_s: float
@@ -32,6 +32,7 @@ class Scale:
     """Of actors, raylets, the bridge and trainers, in all."""
     survival_s: float = 1.0
     """So long after its parent's end nothing lives. A second is the promise, if the machine has nothing else to do."""
+    chaos_epochs: int = 10
     work_step: int = 1
     """One work in so many is thrown into chaos."""
     seed: int = 1
