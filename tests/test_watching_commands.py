@@ -176,7 +176,7 @@ def test_training_writes_a_trace(tmp_path: Path) -> None:
     copies = [event["args"] for event in events if event["name"] == "copy"]
     batches = [n for copy in copies for n in range(copy["batch"], copy["batch"] + copy.get("batches", 1))]
     assert batches[:30] == list(range(30))  # the last slot holds more than training takes
-    assert {"task", "step", "fill"} <= {event["name"] for event in events}
+    assert {"task", "step"} <= {event["name"] for event in events}
 
 
 def test_the_doctor_tells_what_a_bug_report_needs() -> None:
