@@ -143,10 +143,12 @@ def read_whole(dataset: h5py.Dataset, where: str) -> AnyArray:
     Its filters are looked at only if it cannot be read: that takes a tenth of the time of reading a small one.
     """
     try:
-        return np.asarray(dataset[()])
+        value = dataset[()]
     except OSError:
         require_filters(dataset, where)
-        return np.asarray(dataset[()])
+        value = dataset[()]
+    # A single text comes without the zeros behind it, and NumPy would take its length for the type's.
+    return np.asarray(value, dataset.dtype if isinstance(value, bytes) else None)
 
 
 def _has_filter(number: int) -> bool:

@@ -24,6 +24,14 @@ def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
     assert rows_of(source, [0, 2])["none"].shape == (2, 0, 2)
 
 
+def test_a_text_is_a_sample_of_its_type_though_it_is_shorter(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w", userblock_size=512) as file:
+        file["s0"], file["s1"] = np.bytes_(b"longest"), np.array(b"tea", "S7")
+    source = opened(KIND, tmp_path, path="a.h5")
+    assert source.specs["data"].dtype == "S7"
+    assert rows_of(source, [1, 0])["data"].tolist() == [b"tea", b"longest"]
+
+
 def test_a_text_that_is_no_utf_8_is_a_label_as_it_is(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number, text in enumerate((b"caf\xe9", b"tea")):
