@@ -139,6 +139,7 @@ class MultiProcessInputLayer(CaffeLayer):
 
         Caffe calls it once when the net is constructed, and a net may never run: so the first call needs no batch.
         """
+        __tracebackhide__ = True
         try:
             feed = self._opened()
             if feed.is_fresh:
@@ -152,6 +153,7 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
         """Copy the next batch into the tops."""
+        __tracebackhide__ = True
         try:
             feed = self._opened()
             delivery = feed.delivery_to(top)
