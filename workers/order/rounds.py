@@ -227,7 +227,10 @@ class _Group:
 
 @dataclass(slots=True)
 class Schedule:
-    """`rounds_per_slot`: in each group; `rounds_in_first`: in the first one. `drawn`: the order if a sampler draws."""
+    """The rounds of a run, put into slots: the runs of each group, and what the trainer is told about it.
+
+    `rounds_per_slot`: in each group; `rounds_in_first`: in the first one. `drawn`: the order if a sampler draws.
+    """
 
     rounds: Rounds | ShardRounds
     rounds_per_slot: int = 1
