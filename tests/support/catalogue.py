@@ -16,11 +16,16 @@ from typing import Any
 
 from blobfeed.workers.base.errors import BlobfeedError
 
+import blobfeed
+
 Scenario = Callable[[Path], Any]
 """Gets an empty folder, and raises; or returns what `Catalogue.use` raises for."""
 
 _LONGEST = 1200
 """Characters of a message: one screen."""
+
+_PACKAGE = Path(blobfeed.__file__).parent
+"""Where blobfeed is installed: a checkout's folder may have the same name, with the libraries somewhere below it."""
 
 
 @dataclass(frozen=True)
@@ -100,4 +105,4 @@ def _is_ours(error: BaseException) -> bool:
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:  # it came from a loader, or its frames, all of blobfeed, were cut off
         return isinstance(error, BlobfeedError) or str(error).startswith(("decode ", "postprocess "))
-    return "/blobfeed/" in frames[-1].filename and (frames[-1].line or "").startswith("raise ")
+    return frames[-1].filename.startswith(f"{_PACKAGE}/") and (frames[-1].line or "").startswith("raise ")
