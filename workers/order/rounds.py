@@ -227,7 +227,7 @@ class _Group:
 
 @dataclass(slots=True)
 class Schedule:
-    """The rounds of a run, put into slots: the runs of each group, and what the trainer is told about it.
+    """The rounds of a run, put into slots: the runs of each group, and its announcement.
 
     `rounds_per_slot`: in each group; `rounds_in_first`: in the first one. `drawn`: the order if a sampler draws.
     """
