@@ -137,6 +137,7 @@ FILTERS: list[dict[str, Any]] = [
 @given(data=st.data())
 def test_hdf5_files(data: st.DataObject) -> None:
     tops, is_plain, is_decoded = data.draw(some_tops([*NUMBERS, "S5", "u8"])), True, False
+    may_be_unfiltered = False  # an edge chunk as large as its bytes may be stored as it is: only the library can tell
     with own_folder() as folder:
         for number, part in enumerate(parts_of(data, tops)):
             how: dict[str, Any] = {"libver": data.draw(st.sampled_from(["earliest", "latest"]))}
@@ -146,14 +147,18 @@ def test_hdf5_files(data: st.DataObject) -> None:
                     stored, filters = top.stored(part), {}
                     if data.draw(st.booleans(), "chunked"):
                         filters = data.draw(st.sampled_from(FILTERS))
-                        filters = {"chunks": chunks_of(data, stored.shape), **filters}
+                        chunks = chunks_of(data, stored.shape)
+                        cut = any(extent % size for extent, size in zip(stored.shape, chunks, strict=True))
+                        may_be_unfiltered |= cut and bool(filters)
+                        filters = {"chunks": chunks, **filters}
                     file.create_dataset(name, data=stored, **filters)
                     is_plain &= filters.keys() <= {"chunks"} and not block
                     is_decoded |= filters.get("compression") == "lzf" or bool(block)
         cache_bytes = data.draw(st.sampled_from([0, 200, 1 << 20]))
         source = opened("hdf5", folder, list(tops), path="*.h5", dims=dims_of(tops), chunk_cache_bytes=cache_bytes)
         assert not (is_plain and source.modules)
-        assert (LIBRARY_MODULE in source.modules) == is_decoded, "a loader needs h5py only for lzf and blocks"
+        if not may_be_unfiltered:
+            assert (LIBRARY_MODULE in source.modules) == is_decoded, "a loader needs h5py only for lzf and blocks"
         check(data, source, values_of(tops))
 
 
