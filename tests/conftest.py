@@ -23,6 +23,7 @@ from .support.waiting import DEADLINE_S
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEMPORARY = pytest.StashKey[Path]()
+_KEPT = pytest.StashKey[Path]()
 
 # Begun first, in this order: else one of them might be left to one worker while the others have no more to do.
 _LONG = (
@@ -77,6 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
     leftovers.mark_environment()
     purity.watch()
     resource_tracker.ensure_running()  # or the first test to use it would look as if it had left a pipe open
+    config.stash[_KEPT] = Path(tempfile.mkdtemp(prefix="bf-kept-"))
+    os.environ["XDG_CACHE_HOME"] = str(config.stash[_KEPT])  # the indices that sources keep, and none in the user's own
     config.stash[_TEMPORARY] = _own_temporary_directory()
 
 
@@ -85,7 +88,8 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    shutil.rmtree(config.stash.get(_TEMPORARY, ""), ignore_errors=True)
+    for folder in (_TEMPORARY, _KEPT):
+        shutil.rmtree(config.stash.get(folder, ""), ignore_errors=True)
 
 
 def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:

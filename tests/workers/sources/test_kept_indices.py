@@ -32,6 +32,11 @@ open_source({"tar": {"path": "killed.tar"}}, tops=None, base_dir=Path.cwd())
 """
 
 
+@pytest.fixture(autouse=True)
+def _a_cache_folder_for_each_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for name in "abcd":
