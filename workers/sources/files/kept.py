@@ -53,12 +53,12 @@ def kept(
         return make()
     found: _Index | None = None
     try:
-        found = still(_read(file, header, kind))
+        found = _read(file, header, kind)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError, TypeError, msgspec.MsgspecError) as error:
         _log.warning("the index %s cannot be read and is made again: %s", file, error)
-    if found is not None:
+    if found is not None and (found := still(found)) is not None:
         with suppress(OSError):  # a folder that is not ours to write to: its indices serve, and nothing is removed
             os.utime(file)
         return found
