@@ -47,12 +47,12 @@ class ChunkOrder(EpochOrder):
     """Chunks in random order, samples shuffled within windows of several chunks; another order in each epoch."""
 
     def __init__(
-        self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, chunks_are_decoded: bool = True
+        self, samples: int, seed: int, chunk_samples: int, window_chunks: int, *, has_affinity: bool = True
     ) -> None:
-        """Prepare the order. `chunks_are_decoded`: reading one sample of a chunk costs as much as reading all."""
+        """Prepare the order. `has_affinity`: one loader makes all samples of a window, and so reads each chunk once."""
         super().__init__(samples)
         self._key = partial(derive_key, seed)
-        self._chunks_are_decoded = chunks_are_decoded
+        self._has_affinity = has_affinity
         for name, value in (("chunk_samples", chunk_samples), ("window_chunks", window_chunks)):
             if value < 1:
                 raise ParameterError(f"{name} is {value}: expected at least 1")
@@ -69,7 +69,7 @@ class ChunkOrder(EpochOrder):
         return super().__getstate__() | {"_epoch": None}
 
     def window_at(self, position: int) -> int | None:
-        if not self._chunks_are_decoded:
+        if not self._has_affinity:
             return None
         number, within = divmod(position, self.samples)
         return number * self._windows + self._window_at(self._of_epoch(number), within)

@@ -31,6 +31,6 @@ def make_order(
     """
     if shuffle == "chunk":
         size = DEFAULT_CHUNK_SAMPLES if chunk_samples is None else chunk_samples
-        kept_together = chunk_samples is not None and not chunks_are_cheap
-        return ChunkOrder(samples, seed, size, window_chunks, chunks_are_decoded=kept_together)
+        has_affinity = chunk_samples is not None and not chunks_are_cheap
+        return ChunkOrder(samples, seed, size, window_chunks, has_affinity=has_affinity)
     return ShuffledOrder(samples, seed) if shuffle else SequentialOrder(samples)
