@@ -139,6 +139,7 @@ class MultiProcessInputLayer(CaffeLayer):
 
         Caffe calls it once when the net is constructed, and a net may never run: so the first call needs no batch.
         """
+        # As shortens_tracebacks does, without one call more for each batch; so does `forward`.
         __tracebackhide__ = True
         try:
             feed = self._opened()

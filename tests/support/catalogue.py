@@ -25,7 +25,7 @@ _LONGEST = 1200
 """Characters of a message: one screen."""
 
 _PACKAGE = Path(blobfeed.__file__).parent
-"""Where blobfeed is installed: a checkout's folder may have the same name, with the libraries somewhere below it."""
+"""The folder of the installed package. That of a checkout may have the same name, with the libraries below it."""
 
 
 @dataclass(frozen=True)

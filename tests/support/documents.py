@@ -51,7 +51,7 @@ model, training, criterion = Model(), Training(), train
 parse = features_of = lambda line: [float(len(line))]
 label_of = len
 """
-"""What the documents take for granted: a trainer with a model, and data that somebody understands."""
+"""The names that the documents take for granted: a trainer with a model, and functions that know its data."""
 
 
 @dataclass(frozen=True)

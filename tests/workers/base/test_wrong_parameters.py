@@ -103,7 +103,7 @@ ARRAY = np.random.default_rng(0).random((30, 30))
 
 
 class _Pairs:
-    """What torch calls a map-style dataset."""
+    """A map-style dataset, as torch has it."""
 
     def __getitem__(self, index: int) -> tuple[int, int]:
         return index, index

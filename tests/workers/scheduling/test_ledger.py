@@ -1,4 +1,4 @@
-"""What the ledger decides, one decision at a time; test_interleavings.py has every order of events."""
+"""Decisions of the ledger, one at a time; test_interleavings.py has every order of events."""
 
 from __future__ import annotations
 
