@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -20,9 +21,9 @@ from blobfeed.workers.plan.make_plan import make_plan
 from blobfeed.workers.sources.parquet.values import Values
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
 from blobfeed import BatchReader
+from tests.support.documents import EXAMPLES
 from tests.support.object_servers import range_server
 from tests.support.pictures import encoded, noise, photograph
 from tests.support.stored import in_loader, opened, rows_of
@@ -154,12 +155,14 @@ for loaders in 0, 1:
 
 
 def test_a_hugging_face_folder_of_pictures_is_trained_on_to_the_end(tmp_path: Path) -> None:
-    digits = load_digits()
-    images = [
-        {"bytes": encoded(np.repeat((image * 15).astype(np.uint8)[..., np.newaxis], 3, 2), ".png"), "path": None}
-        for image in digits.images
-    ]
-    table = pa.table({"image": images, "label": digits.target})
+    images, labels = [], []
+    for part in ("train", "test"):
+        with h5py.File(EXAMPLES / "digits" / f"digits_{part}.h5") as file:
+            labels += file["label"][:].tolist()
+            for image in file["data"]:
+                grey = np.repeat((image * 15).transpose(1, 2, 0), 3, 2)
+                images.append({"bytes": encoded(grey, ".png"), "path": None})
+    table = pa.table({"image": images, "label": labels})
     for number, part in enumerate((table.slice(0, 900), table.slice(900))):
         with pa.ipc.new_stream(tmp_path / f"data-{number:05}-of-00002.arrow", table.schema) as stream:
             stream.write_table(part, max_chunksize=100)
@@ -172,13 +175,13 @@ def test_a_hugging_face_folder_of_pictures_is_trained_on_to_the_end(tmp_path: Pa
     with BatchReader(source, **given) as reader:
         for batch in reader:
             scores = torch.from_numpy(batch["image"].reshape(-1, 64) / 255).float() @ weights
-            labels = torch.from_numpy(batch["label"].copy())
-            loss = torch.nn.functional.cross_entropy(scores, labels)
+            expected = torch.from_numpy(batch["label"].copy())
+            loss = torch.nn.functional.cross_entropy(scores, expected)
             (gradient,) = torch.autograd.grad(loss, weights)
             weights.data -= 0.5 * gradient
             losses.append(loss.item())
-            seen += len(labels)
-            correct += int((scores.argmax(1) == labels).sum()) * (seen > 3 * 1797)
+            seen += len(expected)
+            correct += int((scores.argmax(1) == expected).sum()) * (seen > 3 * 1797)
     assert seen == 4 * 1797
     assert correct / 1797 > 0.9
 
