@@ -31,7 +31,7 @@ class Values:
                 self.levels.append(size := array.type.list_size)
                 items = array.values.slice(array.offset * size, len(array) * size)
             else:
-                self.levels.append(array.offsets.to_numpy())
+                self.levels.append(_as_numpy(array.offsets))
                 items = array.values
             array = self._next(items)
         if array.type in (*_TEXT, *_BYTES):
@@ -44,7 +44,7 @@ class Values:
             self.numbers: AnyArray = np.frombuffer(data or b"", np.uint8)
         else:
             filled = array.fill_null(0) if array.null_count else array
-            self.numbers = filled.to_numpy(zero_copy_only=False)
+            self.numbers = _as_numpy(filled)
         ragged = [level for level in self.levels if not isinstance(level, int)]
         if any((np.diff(level) < 0).any() for level in ragged):
             raise ValueError("its lists end before they begin: it is damaged")
@@ -90,6 +90,13 @@ class Values:
                     raise ValueError(f"its inner lists have {lengths.min()} to {lengths.max()} items: no array")
                 begin, end = int(level[begin]), int(level[end])
         return self.numbers[begin:end].reshape(shape)
+
+
+def _as_numpy(array: pa.Array) -> Any:
+    """Return the values of an array without nulls. Arrow's own way imports pandas if it is there, which is slow."""
+    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        return np.from_dlpack(array)
+    return array.to_numpy(zero_copy_only=False)
 
 
 def holds_picture(kind: pa.DataType) -> bool:
