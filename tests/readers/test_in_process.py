@@ -30,11 +30,10 @@ from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource
-from blobfeed.workers.transport.status_board import Count
 
+from blobfeed.monitor import Monitor, as_mapping
 from tests.support.interrupting import interrupts_in
 from tests.support.leftovers import descriptors
 from tests.support.reader_data import images, labels, write_hdf5
@@ -195,11 +194,13 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
             while True:
                 rows.append(pipeline.peek().rows)
                 pipeline.release(pipeline.take())
-        feed = pipeline._feed
-        board = feed.shared.board if isinstance(feed, ProcessFeed) else feed._board  # type: ignore[union-attr]
-        assert board is not None
-        wait_until(lambda: board.counts[Count.BATCHES] == len(rows), "all batches are counted")
-        assert board.counts[Count.SAMPLES] == sum(rows)
+
+        def counted() -> bool:
+            (readings,) = Monitor(os.getpid()).look()
+            shown = as_mapping(readings)
+            return (shown["batches"], shown["samples"]) == (len(rows), sum(rows))
+
+        wait_until(counted, "all batches and their samples are counted")
 
 
 def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:

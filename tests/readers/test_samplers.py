@@ -26,11 +26,11 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.loading.worker import Workplace
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.transport.messages import Draw
 from blobfeed.workers.transport.shared_file import SharedFile
 from blobfeed.workers.transport.status_board import Activity, Unwatched
 
+from tests.support.leftovers import descriptors
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 from tests.support.sampled import expected_batches
@@ -712,24 +712,23 @@ def test_a_state_has_the_weights() -> None:
 
 
 def test_weights_set_in_every_step_take_no_more_memory() -> None:
-    with _weighted() as reader:
-        for number, _ in enumerate(islice(reader, 60)):
-            reader.set_weights(only(number % SAMPLES))
-        feed = reader._pipeline._feed
-        assert isinstance(feed, ProcessFeed)
-        assert feed.shared.weights is not None
-        sampling = reader._pipeline.plan.sampling
-        assert sampling is not None
-        assert len(sampling.log.changes) < 20
+    samples, steps = 100_000, 60
+    numbers = {"arrays": {"label": np.arange(samples)}}
+    with BatchReader(numbers, batch_size=4, num_loaders=1, sampler={"draws": 40}) as reader:
+        for number, _ in enumerate(islice(reader, steps)):
+            reader.set_weights(np.arange(samples) == number)
+        (file,) = (number for number, target in descriptors().items() if "weights" in target)
+        assert 0 < 512 * os.fstat(file).st_blocks < 20 * 8 * samples
 
 
 def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpys() -> None:
+    given = Parameters(source={}, batch_size=4, sampler={"draws": 40})
     with (
-        _weighted() as reader,
+        Pipeline(given, source=source()) as pipeline,
         contextlib.closing(SharedFile.create("drawn")) as drawn,
         contextlib.closing(SharedFile.create("weights")) as weights,
     ):
-        plan: Any = reader._pipeline.plan
+        plan: Any = pipeline.plan
         weights.write(8 * SAMPLES, only(3))
         weights.free(8 * SAMPLES, 8 * SAMPLES)
         place = Workplace([], Unwatched(), lambda _: 0, drawn.descriptor, weights.descriptor)

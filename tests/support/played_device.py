@@ -105,9 +105,11 @@ class PlayedDevice(PlayedTorch):
         self.staging: list[NDArray[np.uint8]] = []
         self.judge = RaceDetector()
         self.freed: list[bool] = []
+        self.events = weakref.WeakSet[_Event]()
 
     def make_event(self) -> _Event:
-        return _Event(self)
+        self.events.add(event := _Event(self))
+        return event
 
     def copy_stream(self) -> _Stream:
         return _Stream(self, COPY_STREAM)

@@ -42,6 +42,8 @@ class Feeding:
         self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self._tops = make_tops(self.pipeline.specs, parameters, folder)
         self.devices: list[Any] = []
+        self.released: list[int] = []
+        """The numbers of the batches whose slots were given back."""
         self._release, self.pipeline.release = self.pipeline.release, self.release  # type: ignore[method-assign]
         self.go_to(device)
 
@@ -68,6 +70,7 @@ class Feeding:
                 if isinstance(rows, np.ndarray):
                     judge.host_writes(rows.ctypes.data, "a loader's write")
         self._release(batch)
+        self.released.append(batch.number)
 
     def wait_until_ready(self) -> None:
         """So that what is sent ahead does not depend on the machine."""

@@ -69,12 +69,7 @@ def test_every_batch_is_the_users_own(source: dict[str, Any], device: str, copyi
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_a_users_own_tensors_are_filled(source: dict[str, Any], device: str, prefetch: int) -> None:
     with BatchReader(source, **SETTINGS, device=device, device_prefetch=prefetch) as reader:
-        on = reader._batches.on
-        assert on is not None
-        own = {
-            "data": torch.zeros(4, *images(1).shape[1:], device=on.device),
-            "label": torch.zeros(4, dtype=torch.int64, device=on.device),
-        }
+        own = {name: torch.zeros_like(tensor) for name, tensor in next(iter(reader)).items()}
         seen = []
         for batch in reader.into(own):
             assert batch["data"].data_ptr() == own["data"].data_ptr()
