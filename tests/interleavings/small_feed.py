@@ -152,6 +152,16 @@ class SmallFeed(ProcessFeed):
         }
         self.__dict__.update(fields)
 
+    def holds(self, group: int) -> bool:
+        return group in self._reception.held
+
+    def will_release(self, group: int) -> bool:
+        return group in self._releasing
+
+    def fingerprint(self) -> object:
+        """What calls of the trainer change here."""
+        return self._failure is None, tuple(self._releasing), repr(vars(self._reception))
+
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)
 

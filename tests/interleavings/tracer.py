@@ -13,7 +13,7 @@ from blobfeed.workers.base.errors import BlobfeedError
 import blobfeed
 
 
-def quietly(call: Callable[[], None]) -> None:
+def quietly(call: Callable[[], object]) -> None:
     try:
         call()
     except (KeyboardInterrupt, BlobfeedError):

@@ -27,10 +27,8 @@ from blobfeed.workers.transport.messages import (
     Done,
     Draw,
     Drawn,
-    End,
     Fill,
     GoOn,
-    Postprocess,
     Ready,
     Release,
     Run,
@@ -38,6 +36,7 @@ from blobfeed.workers.transport.messages import (
 )
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
+from .canonical import Canonical, LoaderNumber
 from .small_feed import DrawsFile, Link, NothingYet, SmallFeed, Wrong, require
 from .tracer import Tracer, quietly
 from .variants import SHARD_ROWS, SLOTS, Variant
@@ -48,18 +47,25 @@ Cell = tuple[int, int, int] | None
 
 
 @dataclass
+class Dying:
+    """The end of a loader that the assembler does not know yet. `was_at`: the task, 0 for none."""
+
+    was_at: int
+    evidence: Evidence
+
+
+@dataclass
 class Loader:
-    """`current`: what it is working on. `reported`: the task whose report it sent last, until it begins another."""
+    """`current`: what it is working on. `was_at`: the task whose report it sent last, until it begins another."""
 
     inbox: list[Assignment] = field(default_factory=list)
-    last: int = 0
+    last_order: int = 0
     ready: bool = False
     """Whether it has been welcomed by the assembler."""
     current: Assignment | None = None
-    reported: int = 0
+    was_at: int = 0
     hung: bool = False
-    death: Death | None = None
-    """If it is dead, and the assembler does not know it yet."""
+    death: Dying | None = None
 
 
 class World:
@@ -73,8 +79,8 @@ class World:
         self.assembly.schedule.use_file(self.file)
         self.batches, self.releases = Link(), Link()
         self.feed = SmallFeed(plan, self.batches, self.releases)
-        self.loaders: dict[int, Loader] = {}
         self.results: dict[int, list[Any]] = {}
+        self.loaders: dict[int, Loader] = {}
         self.slots: list[list[Cell]] = [[None] * variant.rows for _ in range(SLOTS)]
         self.opened: Announce | None = None
         self.held: dict[int, Announce] = {}
@@ -135,7 +141,7 @@ class World:
         if self.left["deaths"]:
             for lost in (False, True) if self.results.get(number) else (False,):
                 yield "die", number, lost, False
-                if loader.current is None and loader.reported:
+                if loader.current is None and loader.was_at:
                     yield "die", number, lost, True
         if self.left["hangs"] and loader.ready:
             yield "hang", number
@@ -192,9 +198,14 @@ class World:
 
     def _start_missing(self) -> None:
         while self.assembly.last is None and len(self.loaders) < self.wanted:
-            self.loaders[self.next_loader] = Loader()
-            self.results[self.next_loader] = [Ready(self.next_loader)]
+            number = LoaderNumber(self.next_loader)
+            self.loaders[number] = Loader()
+            self._report(number, Ready(number))
             self.next_loader += 1
+
+    def _report(self, number: int, message: Ready | Done) -> None:
+        self.results.setdefault(number, []).append(message)
+        self.results = dict(sorted(self.results.items()))
 
     def _result(self, number: int) -> None:
         message = self.results[number].pop(0)
@@ -211,16 +222,17 @@ class World:
             self.assembly.ledger.add_loader(message.loader)
 
     def _bury(self, number: int) -> None:
-        death = self.loaders.pop(number).death
-        assert death is not None
-        self.assembly.loader_died(death)
+        loader = self.loaders.pop(number)
+        assert loader.death is not None
+        state = LoaderState(0, number, Activity.DECODING, loader.death.was_at, -1, 0.0)
+        self.assembly.loader_died(Death(number, state, "", loader.ready, False, loader.death.evidence))
         self._let_go()
 
     def _let_go(self) -> None:
         for number in self.assembly.ledger.dismissed_and_free():
             self.assembly.ledger.remove_loader(number)
             loader = self.loaders[number]
-            loader.death = loader.death or self._death(number, 0, Evidence.HUNG)
+            loader.death = loader.death or Dying(0, Evidence.HUNG)
 
     def _dismiss(self) -> None:
         self.left["dismissals"] -= 1
@@ -245,9 +257,9 @@ class World:
     def _begin(self, number: int) -> None:
         loader = self.loaders[number]
         order = loader.inbox.pop(0)
-        if order.loader != number or order.number <= loader.last:
+        if order.loader != number or order.number <= loader.last_order:
             return
-        loader.last, loader.current = order.number, order
+        loader.last_order, loader.current = order.number, order
         require(
             any(order.task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
             f"loader {number} works on task {order.task.task}, which is not assigned to it",
@@ -273,16 +285,16 @@ class World:
         order, loader.current = loader.current, None
         assert order is not None
         if isinstance(task := order.task, Draw):
-            loader.reported = task.task
+            loader.was_at = task.task
             samples = self.variant.drawn[task.epoch]
             self.file.write(task.offset, samples)
-            self.results.setdefault(number, []).append(Done(number, task.task, 0, drawn=Drawn(len(samples))))
+            self._report(number, Done(number, task.task, 0, drawn=Drawn(len(samples))))
             return
         cells = self.slots[task.slot]
         group = task.group if isinstance(task, Fill) else self._group_of(task.task)
         for row in _rows(order):
             cells[row] = (group, row, int(not isinstance(task, Fill)))
-        loader.reported = task.task
+        loader.was_at = task.task
         bad: tuple[BadRow, ...] = ()
         stream_rows = -1
         elapsed = 0
@@ -297,7 +309,7 @@ class World:
                 for run in task.runs:  # none for rows behind a short batch
                     read = tuple(self.file.read(run.offset, run.rows).tolist())
                     require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
-        self.results.setdefault(number, []).append(Done(number, task.task, elapsed, bad, stream_rows))
+        self._report(number, Done(number, task.task, elapsed, bad, stream_rows))
 
     def _samples_of(self, run: Run) -> tuple[int, ...]:
         return self.variant.drawn[run.epoch][run.position :][: run.rows]
@@ -312,8 +324,8 @@ class World:
         loader = self.loaders[number]
         if lost:
             del self.results[number]
-        task = loader.current.task.task if loader.current else loader.reported if late else 0
-        loader.death = self._death(number, task, Evidence.CRASHED)
+        task = loader.current.task.task if loader.current else loader.was_at if late else 0
+        loader.death = Dying(task, Evidence.CRASHED)
 
     def _hang(self, number: int) -> None:
         self.left["hangs"] -= 1
@@ -321,15 +333,11 @@ class World:
 
     def _timeout(self, number: int) -> None:
         loader = self.loaders[number]
-        loader.death = self._death(number, loader.current.task.task if loader.current else 0, Evidence.HUNG)
-
-    def _death(self, number: int, task: int, evidence: Evidence) -> Death:
-        state = LoaderState(0, number, Activity.DECODING, task, -1, 0.0)
-        return Death(number, state, "", self.loaders[number].ready, False, evidence)
+        loader.death = Dying(loader.current.task.task if loader.current else 0, Evidence.HUNG)
 
     # ---- the trainer
 
-    def _call(self, call: Event) -> Callable[[], None]:
+    def call(self, call: Event) -> Callable[[], object]:
         what, *rest = call
         feed = self.feed
         if what == "accept":
@@ -338,7 +346,7 @@ class World:
             return lambda: feed.accept(group)
         if what == "release":
             return lambda: feed.release(rest[0])
-        return lambda: setattr(self, "_found", feed.next_announce())
+        return feed.next_announce
 
     def _receive(self) -> None:
         try:
@@ -395,9 +403,7 @@ class World:
 
     def _release(self, group: int) -> None:
         announce = self.held.pop(group)
-        if (
-            group in self.feed._reception.held
-        ):  # else an interrupted release has given it back, and it is not read again
+        if self.feed.holds(group):  # else an interrupted release has given it back, and it is not read again
             self._look(announce)
         self.feed.release(group)
 
@@ -419,19 +425,17 @@ class World:
         trial: World = pickle.loads(pickle.dumps(self))
         tracer = Tracer(trial.fingerprint)
         with tracer:
-            quietly(trial._call(call))
+            quietly(trial.call(call))
         return [*tracer.points, -1]
 
     def fingerprint(self) -> object:
         """What calls of the trainer change."""
-        feed = self.feed
-        counts = len(self.batches.frames), len(self.releases.frames), self.batches.kept is None, feed._failure is None
-        return counts, tuple(feed._releasing), repr(vars(feed._reception))
+        return len(self.batches.frames), len(self.releases.frames), self.batches.kept is None, self.feed.fingerprint()
 
     def _call_interrupted(self, call: Event, point: int) -> None:
         with Tracer(lambda: None, point):
-            quietly(self._call(call))
-        if call[0] == "release" and call[1] in self.feed._releasing:
+            quietly(self.call(call))
+        if call[0] == "release" and self.feed.will_release(call[1]):
             del self.held[call[1]]  # the feed knows of it: nobody has to say it again
 
     # ---- somebody sends a message again
@@ -463,7 +467,8 @@ class World:
     def at_end(self) -> bool:
         if self.over:
             return True
-        idle = sorted(self.assembly.ledger._free) == list(range(SLOTS))
+        ledger = self.assembly.ledger
+        idle = not ledger.slots_filling and not ledger.slots_full
         known = not (self.variant.stream or self.variant.drawn)
         return known and len(self.delivered) == self.variant.batches and idle
 
@@ -492,7 +497,9 @@ class World:
 
     def _check_loader(self, number: int, loader: Loader) -> None:
         """What the ledger believes the loader to have is with it, or its report is on its way."""
-        have = [order.task.task for order in loader.inbox if order.loader == number and order.number > loader.last]
+        have = [
+            order.task.task for order in loader.inbox if order.loader == number and order.number > loader.last_order
+        ]
         have += [loader.current.task.task] if loader.current else []
         have += [message.task for message in self.results.get(number, []) if isinstance(message, Done)]
         assigned = [task.id for task in self.assembly.ledger.assigned(number)]
@@ -502,93 +509,10 @@ class World:
     # ---- to recognise a state
 
     def key(self) -> object:
-        """Equal for states that have the same future: numbers of tasks and loaders count by their order alone."""
-        ledger, feed = self.assembly.ledger, self.feed
-        tasks = sorted({task.id for task in _all_tasks(ledger)} | set(self._mentioned()))
-        task_rank = {number: rank for rank, number in enumerate(tasks)}
-        task_rank[0] = -1
-        loaders = sorted({*self.loaders, *self.results, *ledger.loaders})
-        rank = {number: position for position, number in enumerate(loaders)}
-
-        def told(message: Any) -> object:
-            if isinstance(message, Assignment):
-                loader = self.loaders.get(message.loader)
-                number = message.number - loader.last if loader else 0
-                return "order", rank.get(message.loader), max(0, number), told(message.task)
-            if isinstance(message, Done):
-                return ("done", rank.get(message.loader), task_rank[message.task], message.bad, message.stream_rows,
-                        message.drawn)  # fmt: skip
-            if isinstance(message, Draw):
-                return "draw", task_rank[message.task], message.epoch, message.offset
-            if isinstance(message, Ready):
-                return "ready", rank.get(message.loader)
-            if isinstance(message, Fill):
-                return (
-                    task_rank[message.task],
-                    message.group,
-                    message.slot,
-                    message.first_row,
-                    message.rows,
-                    message.skip,
-                )
-            if isinstance(message, Announce):
-                return "announce", message.group, message.slot
-            if isinstance(message, Release):
-                return "release", message.group
-            if isinstance(message, End | GoOn):
-                return type(message).__name__, message.number
-            return type(message).__name__, task_rank[message.task] if isinstance(message, Postprocess) else None
-
-        def of(task: Task | None) -> object:
-            return task and (task_rank[task.id], task.group, task.slot, task.first_row, task.rows, task.affinity,
-                             task.deaths, task.suspicion, task.skip, task.draw)  # fmt: skip
-
-        reception = feed._reception
-        schedule: Any = self.assembly.schedule
-        return (
-            tuple(ledger._free),
-            ledger._next_group,
-            tuple((number, g.slot, g.open_rows, of(g.postprocess)) for number, g in sorted(ledger._working.items())),
-            tuple(sorted((number, g.slot) for number, g in ledger._complete)),
-            tuple(sorted(ledger._announced.items())),
-            tuple(of(entry[-1]) for entry in sorted(ledger._queue, key=lambda entry: entry[:3])),
-            tuple(
-                (rank[n], tuple(map(of, line.tasks)), tuple(of(e[-1]) for e in sorted(line.waiting)), line.dismissed)
-                for n, line in ledger._loaders.items()
-            ),
-            tuple((affinity, rank[owner]) for affinity, owner in ledger._owners.items() if owner in ledger._loaders),
-            tuple(map(told, self.assembly.outbox)),
-            type(self.assembly.last).__name__,
-            tuple((rank[number], self.assembly._orders.get(number, 0) - loader.last, told(loader.current),
-                   tuple(map(told, loader.inbox)), loader.ready, task_rank.get(loader.reported, -2), loader.hung,
-                   loader.death and (task_rank.get(loader.death.last.task, -2), loader.death.evidence))
-                  for number, loader in self.loaders.items()),
-            tuple((rank[number], tuple(map(told, messages))) for number, messages in sorted(self.results.items())),
-            tuple(sorted(self.assembly._failures)),
-            tuple(self.assembly._unreleased),
-            repr((schedule.rounds, schedule._groups)) if self.variant.stream or self.variant.drawn else "",
-            tuple(self.file.numbers),
-            tuple(map(told, self.batches.frames)),
-            tuple(map(told, self.releases.frames)),
-            tuple(feed._releasing), told(self.batches.kept), feed._failure is None,
-            tuple(sorted(reception.held)), reception._next, reception.ends, self.assembly._ends, self.loops,
-            self.is_between_loops,
-            tuple(map(tuple, self.slots)), told(self.opened), tuple(self.held), len(self.delivered),
-            tuple(sorted(self.delivered)), tuple(self.left.values()),
-            self.copy and (self.copy[0], rank.get(self.copy[1]), told(self.copy[2])),
-            self.wanted, self.stopping, self.over,
-        )  # fmt: skip
-
-    def _mentioned(self) -> Iterator[int]:
-        messages = [*(m for queue in self.results.values() for m in queue), *([self.copy[2]] if self.copy else [])]
-        for loader in self.loaders.values():
-            messages += [*loader.inbox, *([loader.current] if loader.current else [])]
-        for message in messages:
-            if isinstance(message, Done):
-                yield message.task
-            elif isinstance(message, Assignment):
-                yield message.task.task
-        yield from (g.postprocess.id for g in self.assembly.ledger._working.values() if g.postprocess)
+        """Equal for states that have the same future."""
+        heard_of = {**dict.fromkeys(self.assembly.ledger.loaders, 0), **dict.fromkeys(self.results, 0)}
+        last_orders = {number: loader.last_order for number, loader in self.loaders.items()}
+        return Canonical(heard_of | last_orders).of(vars(self))
 
 
 FAULTS = {"die", "hang", "copy", "dismiss", "stop"}
