@@ -8,7 +8,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -147,14 +149,33 @@ def test_a_folder_cannot_be_imported_by_its_bare_name() -> None:
     assert run.stdout.split() == list(FOLDERS)
 
 
+def _for_type_checkers() -> dict[str, str]:
+    """Each public name, and the module in which type checkers find it."""
+    tree, homes = ast.parse(Path(blobfeed.__file__).read_text()), {}
+    (guarded,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    for node in guarded.body:
+        assert isinstance(node, ast.ImportFrom)
+        module = f"blobfeed.{node.module}"
+        names = [alias.name for alias in node.names]
+        homes.update(dict.fromkeys(_public(import_module(module)) if names == ["*"] else names, module))
+    return homes
+
+
+def _public(module: ModuleType) -> list[str]:
+    own = (name for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
+    return list(getattr(module, "__all__", own))
+
+
+HOMES = _for_type_checkers()
+
 # Each of these imports a framework that must not get into this process: blocks of README.md import them.
-IN_ANOTHER_PROCESS = [name for name in blobfeed._HOME_OF if re.match("jax|keras|tf_|tensorflow", name.lower())]
+IN_ANOTHER_PROCESS = [name for name in HOMES if re.match("jax|keras|tf_|tensorflow", name.lower())]
 
 
-@pytest.mark.parametrize("name", sorted({*blobfeed._HOME_OF} - {*IN_ANOTHER_PROCESS}))
+@pytest.mark.parametrize("name", sorted({*HOMES} - {*IN_ANOTHER_PROCESS}))
 def test_every_public_name_is_there(name: str) -> None:
     try:
-        assert getattr(blobfeed, name).__name__ == name
+        assert getattr(blobfeed, name) is getattr(import_module(HOMES[name]), name)
     except errors.ExtraMissing as error:
         pytest.skip(str(error))
     assert name in dir(blobfeed)
@@ -230,13 +251,7 @@ def test_every_class_of_error_is_public() -> None:
 
 
 def test_the_public_names_are_the_same_for_type_checkers() -> None:
-    tree = ast.parse(Path(blobfeed.__file__).read_text())
-    (guarded,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
-    starred = {"layers", "workers.base.errors"}  # all that they have is public
-    expected = {(home, name) for home, names in blobfeed._HOMES.items() for name in names if home not in starred}
-    assert {
-        (node.module, alias.asname) for node in guarded.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    } == expected | {(each, None) for each in starred}
+    assert set(blobfeed.__all__) <= set(HOMES)
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:

@@ -26,6 +26,7 @@ from blobfeed.workers.base.errors import ParameterError
 from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.base.statistics import Statistics
 from blobfeed.workers.sources import KINDS, options_of
+from msgspec.inspect import StructType, Type, UnionType, type_info
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -188,11 +189,19 @@ def test_the_table_of_counts_has_all_statistics() -> None:
     assert [row[0] for row in rows_of("monitor.md", "The counts")] == [f"`{each.name}`" for each in fields(Statistics)]
 
 
-STRUCTS: dict[str, type[msgspec.Struct]] = {
-    "": Parameters,
-    **parameters._PARTS,
-    **{kind: options_of(kind) for kind in KINDS if KINDS[kind].options},
-}
+def _with_parts(kind: Type) -> Iterator[type[msgspec.Struct]]:
+    """The parameters of `kind`, and those of each parameter that is a mapping itself."""
+    if isinstance(kind, StructType):
+        yield kind.cls
+        for field in kind.fields:
+            yield from _with_parts(field.type)
+    if isinstance(kind, UnionType):
+        for each in kind.types:
+            yield from _with_parts(each)
+
+
+ALL_OPTIONS = (Parameters, *(options_of(kind) for kind in KINDS if KINDS[kind].options))
+STRUCTS = {struct.__name__: struct for options in ALL_OPTIONS for struct in _with_parts(type_info(options))}
 
 
 @pytest.mark.parametrize("name", STRUCTS)

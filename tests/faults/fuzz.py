@@ -274,12 +274,12 @@ def _try_each(name: str, folder: Path, seed: int, copies: range, say: Callable[[
     for number in copies:
         path.write_bytes(damaged(content, target.most, random.Random(f"{seed} {name} {number}")))
         say(f"{number}\n")
-        wrong = _what_is_wrong(target, path)
+        wrong = what_is_wrong(target, path)
         if wrong:
             say(f"wrong {wrong}\n")
 
 
-def _what_is_wrong(target: Target, path: Path) -> str:
+def what_is_wrong(target: Target, path: Path) -> str:
     try:
         target.read(path)
     except BlobfeedError as error:

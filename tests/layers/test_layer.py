@@ -43,6 +43,10 @@ def _children() -> set[int]:
     return {child.pid for child in psutil.Process().children()}
 
 
+def _two_tops() -> BlobVector:
+    return BlobVector([Blob(), Blob()])
+
+
 def test_two_layers_of_one_seed_order_crop_and_mirror_alike_so_masks_follow_their_pictures(
     train: dict[str, Any],
 ) -> None:
@@ -128,9 +132,11 @@ def test_the_trainer_gets_no_python_thread(with_loader: dict[str, Any]) -> None:
 def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_changed(train: dict[str, Any]) -> None:
     with LayerHarness(MultiProcessInputLayer, {**train, "last_batch": "partial"}) as harness:
         harness.forward()
+        tops = _two_tops()
+        harness.layer.reshape(BlobVector(()), tops)
         harness.forward()
-        with pytest.raises(ValueError, match=r"call reshape before each forward; a reshape of your own must not"):
-            harness.layer.forward(BlobVector(()), harness._top)
+        with pytest.raises(ValueError, match=r"reshape"):
+            harness.layer.forward(BlobVector(()), tops)
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
 
 
@@ -288,7 +294,7 @@ class ClosesItsOwn(MultiProcessInputLayer):
 
 def test_setup_closes_nothing_that_was_not_set_up(train: dict[str, Any]) -> None:
     with LayerHarness(ClosesItsOwn, train) as harness:
-        harness.layer.setup(BlobVector(()), harness._top)
+        harness.layer.setup(BlobVector(()), _two_tops())
         assert harness.layer.closed == 1
 
 
@@ -333,14 +339,17 @@ def test_crops_are_drawn_in_train_and_centred_in_test(train: dict[str, Any]) -> 
 def test_setup_may_be_called_again(with_loader: dict[str, Any]) -> None:
     with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
         harness.forward()
-        harness.layer.setup(BlobVector(()), harness._top)
-        harness.layer.reshape(BlobVector(()), harness._top)
+        harness.layer.setup(BlobVector(()), _two_tops())
+        harness.layer.reshape(BlobVector(()), _two_tops())
         assert harness.forward()["label"][0] == 0
 
 
 def test_backward_has_nothing_to_do(train: dict[str, Any]) -> None:
     with LayerHarness(MultiProcessInputLayer, train) as harness:
         harness.forward()
-        before = harness.tops["data"].copy()
-        harness.layer.backward(harness._top, [], BlobVector(()))
-        np.testing.assert_array_equal(harness.tops["data"], before)
+        tops = _two_tops()
+        harness.layer.reshape(BlobVector(()), tops)
+        harness.layer.forward(BlobVector(()), tops)
+        before = tops[0].data.copy()
+        harness.layer.backward(tops, [], BlobVector(()))
+        np.testing.assert_array_equal(tops[0].data, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import shutil
 import subprocess
@@ -193,24 +194,25 @@ def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "net_iter_1.solverstate").write_text("of an earlier run")
-    listings: list[set[str]] = []
-    names = StateFile._names
+    listings: list[Path] = []
+    listed = os.scandir
 
-    def counted(file: StateFile) -> set[str]:
-        listings.append(names(file))
-        return listings[-1]
+    def counted(folder: Path) -> Any:
+        listings.append(folder)
+        return listed(folder)
 
-    monkeypatch.setattr(StateFile, "_names", counted)
+    monkeypatch.setattr(os, "scandir", counted)
     with _Training(tmp_path) as training:
         training.step(1)
         (tmp_path / "net_iter_1.solverstate").unlink()
         training.step(1)
-        monkeypatch.setattr(state_file, "_SETTLED_NS", 0)  # as if ten seconds had passed
+        os.utime(tmp_path, (1, 1))  # the change lies longer back than a file system's times are exact
         training.step(1)
         before = len(listings)
         training.step(5)
         assert len(listings) == before
         snapshot = training.snapshot()
+        os.utime(tmp_path, (2, 2))
         expected = training.step(5)
         assert len(listings) == before + 1
     with _Training(tmp_path) as training:

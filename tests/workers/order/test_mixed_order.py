@@ -117,32 +117,28 @@ def test_no_sample_comes_twice_in_an_epoch_of_its_own_source(
             np.testing.assert_array_equal(again[: 9000 - start], whole[start : start + 50])
 
 
-class _Waiting:
-    """An order that waits, once, in the midst of a block that a second thread computes."""
-
-    def __init__(self, order: EpochOrder) -> None:
-        self._order = order
-        self.reached, self.may_go_on = threading.Event(), threading.Event()
-
-    def with_epochs(self, start: int, count: int) -> tuple[IndexArray, IndexArray]:
-        if threading.current_thread() is not threading.main_thread():
-            self.reached.set()
-            assert self.may_go_on.wait(30)
-        return self._order.with_epochs(start, count)
-
-
-def test_a_thread_that_asks_while_another_computes_a_block_gets_the_epochs_of_its_own_samples() -> None:
+def test_a_thread_that_asks_while_another_computes_a_block_gets_the_epochs_of_its_own_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     expected = MixedOrder([50, 40], [1, 1], shuffle=True, seed=1).with_epochs(100, 60)
     order = MixedOrder([50, 40], [1, 1], shuffle=True, seed=1)
     order.with_epochs(100, 60)
-    order._orders[1] = waiting = _Waiting(order._orders[1])  # type: ignore[call-overload]
+    reached, may_go_on, compute = threading.Event(), threading.Event(), ShuffledOrder.with_epochs
+
+    def waiting(of_source: ShuffledOrder, start: int, count: int) -> tuple[IndexArray, IndexArray]:
+        if threading.current_thread() is not threading.main_thread() and of_source.samples == 40:
+            reached.set()  # in the midst of a block
+            assert may_go_on.wait(30)
+        return compute(of_source, start, count)
+
+    monkeypatch.setattr(ShuffledOrder, "with_epochs", waiting)
     other = threading.Thread(target=order.indices, args=(10**6, 5))
     other.start()
     try:
-        assert waiting.reached.wait(30)
+        assert reached.wait(30)
         indices, epochs = order.with_epochs(100, 60)
     finally:
-        waiting.may_go_on.set()
+        may_go_on.set()
         other.join(30)
     np.testing.assert_array_equal(indices, expected[0])
     np.testing.assert_array_equal(epochs, expected[1])

@@ -17,6 +17,8 @@ from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 
+from tests.support.boards import boards_of
+
 SAMPLES = 90
 ARRAYS = {"data": np.arange(SAMPLES * 10).reshape(SAMPLES, 10), "label": np.arange(SAMPLES)}
 IN_MEMORY = {"arrays": ARRAYS}
@@ -150,7 +152,8 @@ def test_a_read_that_hangs_is_an_error_by_default(large: Path) -> None:
         batches = iter(reader)
         for _ in islice(batches, 20):
             pass
-        loaders = [state.pid for state in reader._pipeline.activities()]
+        (board,) = boards_of(os.getpid())
+        loaders = [line.pid for line in board.running]
         assert loaders
         for pid in loaders:
             os.kill(pid, signal.SIGSTOP)

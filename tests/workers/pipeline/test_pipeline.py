@@ -20,9 +20,9 @@ from blobfeed.workers.base.errors import (
 from blobfeed.workers.base.hooks import Hooks, Sample
 from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.transport.status_board import Activity, Count
 
+from tests.support.boards import boards_of
 from tests.support.pipelines import (
     LARGE,
     SAMPLES,
@@ -165,10 +165,9 @@ def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_t
         wait_until(pipeline.is_ready, "the first batch is there")
         pipeline.release(pipeline.take())
         take_until_one_more_stall(pipeline)
-        counted, feed = pipeline.statistics(), pipeline._feed
-        assert isinstance(feed, ProcessFeed)
-        assert feed.shared.board.counts[Count.FIRST_BATCH_NS]
-        assert feed.shared.board.counts[Count.START_NS] == 0
+        counted, (board,) = pipeline.statistics(), boards_of(os.getpid())
+        assert board.header.counts[Count.FIRST_BATCH_NS]
+        assert board.header.counts[Count.START_NS] == 0
     assert counted.stall_s > counted.start_s == 0
 
 
@@ -361,6 +360,6 @@ def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
         available = int(room * pipeline.plan.layout.slot_bytes)
         monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))
-        running: Any = pipeline._feed
-        assert running.shared.ring.slots == slots
+        (board,) = boards_of(os.getpid())
+        assert board.header.slots == slots
     assert delivered == Promise(given).batches()

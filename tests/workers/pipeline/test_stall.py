@@ -10,7 +10,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -23,8 +22,12 @@ from blobfeed.workers.pipeline.failures import what_loaders_do
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.transport.links import Sealer
+from blobfeed.workers.transport.messages import Message
 from blobfeed.workers.transport.status_board import Activity, LoaderState
 
+from tests.support import leftovers
 from tests.support.pipelines import (
     Numbered,
     Promise,
@@ -191,8 +194,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pipeline = started(Pipeline(parameters(), source=Numbered()))
-    running, assembler = pipeline._feed, the_assembler()
-    assert isinstance(running, ProcessFeed)
+    assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
     gone_first: list[bool] = []
 
@@ -204,7 +206,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
     with pytest.raises(RuntimeError, match="counted wrong"):
         pipeline.close()
     assert gone_first == [True] * len(family)
-    assert not hasattr(running.shared.board, "lines"), "its memory is given back"
+    assert not [target for target in leftovers.descriptors().values() if target.startswith("/memfd:blobfeed")]
 
 
 def test_who_waits_while_another_thread_closes_is_told_that_it_is_closed(tmp_path: Path) -> None:
@@ -245,17 +247,16 @@ def test_a_handler_of_a_signal_may_close_the_pipeline_that_is_waited_for_and_lea
 
 
 def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, start = Pipeline(parameters(), source=Numbered()), Pipeline._started
+    pipeline, start = Pipeline(parameters(), source=Numbered()), ProcessFeed.__init__
     before, processes = psutil.Process().children(), set[psutil.Process]()
 
-    def started_and_closed(starting: Pipeline, ahead: bool) -> object:
-        made = start(starting, ahead)
+    def started_and_closed(starting: ProcessFeed, plan: Plan) -> None:
+        start(starting, plan)
         processes.update(set(psutil.Process().children()) - set(before))
         with ThreadPoolExecutor(1) as another:
             another.submit(pipeline.close).result(DEADLINE_S)
-        return made
 
-    monkeypatch.setattr(Pipeline, "_started", started_and_closed)
+    monkeypatch.setattr(ProcessFeed, "__init__", started_and_closed)
     with pytest.raises(PipelineClosed, match="closed while it started"):
         pipeline.take()
     assert processes
@@ -319,19 +320,17 @@ def test_ctrl_c_gets_through_to_who_waits_and_no_batch_is_lost(tmp_path: Path) -
         assert [batch.number for batch in rest] == [2, 3, 4]
 
 
-def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind() -> None:
+def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = started(Pipeline(parameters(), source=Numbered()))
     assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
-    running: Any = pipeline._feed
-    send = running._sealer.seal
+    seal = Sealer.seal
 
-    def interrupted(message: object) -> bytes:
+    def interrupted(sealer: Sealer, message: Message) -> bytes:
         os.kill(os.getpid(), signal.SIGINT)
-        sealed: bytes = send(message)
-        return sealed
+        return seal(sealer, message)
 
-    running._sealer.seal = interrupted
+    monkeypatch.setattr(Sealer, "seal", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.close()
     assert_gone_soon(family)

@@ -7,7 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.scheduling.ledger import _MOST_OWNERS, Evidence, Ledger, Task
+from blobfeed.workers.scheduling.ledger import Evidence, Ledger
 from blobfeed.workers.transport.messages import Draw
 from hypothesis import given
 
@@ -112,15 +112,11 @@ def test_a_row_is_tried_with_one_candidate_after_the_other_each_free_of_blame() 
         ledger.add_loader(skip)
         ((_, task),) = ledger.assign(0.0)
         assert (task.skip, task.deaths, task.suspicion, task.first_row, task.rows) == (skip, 0, 0, 0, 1)
-        ledger.remove_loader(skip)
-        ledger.retry(_taken(ledger))
-
-
-def _taken(ledger: Ledger) -> Task:
-    """The only task, out of the ledger's hands as a poisoned one is."""
-    ((_, _, _, task),) = ledger._queue
-    ledger._queue.clear()
-    return task
+        assert ledger.remove_loader(skip, task.id, Evidence.HUNG) is None
+        ledger.add_loader(skip)
+        assert list(ledger.assign(0.0)) == [(skip, task)]
+        assert ledger.remove_loader(skip, task.id, Evidence.HUNG) is task
+        ledger.retry(task)
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 4])
@@ -229,13 +225,16 @@ def test_tasks_of_one_window_go_to_one_loader_as_long_as_it_lives() -> None:
 
 
 def test_of_very_many_windows_the_latest_are_remembered() -> None:
-    ledger = Ledger(schedule_of(600, affinity=lambda _, row: row), slots=1)
+    ledger = Ledger(schedule_of(600, affinity=lambda group, row: 599 - row if group else row), slots=1)
     ledger.add_loader(1)
     ledger.open_groups()
     while given := list(ledger.assign(0.0)):
         for loader, task in given:
             ledger.done(loader, task.id, 0.0)
-    assert list(ledger._owners) == list(range(600 - _MOST_OWNERS, 600))
+    assert [ledger.release(group) for group, _ in ledger.announcements()] == [True]
+    ledger.add_loader(2)
+    ledger.open_groups()
+    assert [(loader, task.first_row) for loader, task in ledger.assign(0.0)] == [(1, 0), (1, 1), (2, 256), (2, 257)]
 
 
 class CountingHeaps:

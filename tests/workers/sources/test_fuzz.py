@@ -23,7 +23,7 @@ def _raise(_path: Path) -> None:
 
 
 def test_a_raw_exception_is_wrong(tmp_path: Path) -> None:
-    assert fuzz._what_is_wrong(Target(lambda folder: folder, _raise), tmp_path) == "KeyError: 'label'"
+    assert fuzz.what_is_wrong(Target(lambda folder: folder, _raise), tmp_path) == "KeyError: 'label'"
 
 
 def _refuse(_path: Path) -> None:
@@ -31,7 +31,7 @@ def _refuse(_path: Path) -> None:
 
 
 def test_an_error_that_does_not_name_the_file_is_wrong(tmp_path: Path) -> None:
-    assert "does not name the file" in fuzz._what_is_wrong(Target(lambda folder: folder, _refuse), tmp_path)
+    assert "does not name the file" in fuzz.what_is_wrong(Target(lambda folder: folder, _refuse), tmp_path)
 
 
 @pytest.mark.parametrize("alone", [False, True])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import inspect
 import json
@@ -134,11 +135,13 @@ def test_a_creator_that_died_leaves_no_litter_and_no_lock(tmp_path: Path) -> Non
 
 def test_a_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_cache_file, "_LOCK_PATIENCE_S", 0.1)
-    with (
-        sample_cache_file._locked(tmp_path),
-        pytest.raises(SourceError, match=r"has been locked by another process for 0 s"),
-    ):
-        CachedSource(Numbers(), tmp_path / "cache", LIMIT)
+    folder = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        with pytest.raises(SourceError, match=rf"{tmp_path} .*locked"):
+            CachedSource(Numbers(), tmp_path / "cache", LIMIT)
+    finally:
+        os.close(folder)
 
 
 def batches(folder: Path, loaders: int, cache: dict[str, Any] | None) -> list[AnyArray]:

@@ -12,7 +12,6 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources.hdf5_samples import scan
 from blobfeed.workers.sources.hdf5_samples.headers import HeaderReader
 
 from tests.support.stored import in_loader, opened, rows_of
@@ -163,16 +162,16 @@ def test_the_library_opens_only_the_first_ones_of_data_sets_that_are_alike(
     with h5py.File(path, "w") as file:
         for number in range(SAMPLES):
             _add(file, number, (1 + number % 5, 3), label)
-    opening: list[str] = []
-    open_one = scan._open
+    opening: list[bytes] = []
+    open_one = h5py.h5o.open
 
-    def noted(*given: Any) -> Any:
-        opening.append(given[1])
-        return open_one(*given)
+    def noted(group: Any, name: bytes) -> Any:
+        opening.append(name)
+        return open_one(group, name)
 
-    monkeypatch.setattr(scan, "_open", noted)
+    monkeypatch.setattr(h5py.h5o, "open", noted)
     source = opened("hdf5_samples", tmp_path, path="a.h5", labels=["label"])
-    assert len(opening) == scan._MEMBERS_AT_ONCE
+    assert opening == [b"s%d" % number for number in range(256)]
     assert rows_of(in_loader(source), [SAMPLES - 1])["label"].tolist() == [SAMPLES - 1]
 
 
