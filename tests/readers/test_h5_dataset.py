@@ -72,7 +72,7 @@ def test_samples_of_several_files_come_in_natural_order_with_their_labels(archiv
     with pytest.raises(IndexError):
         dataset[2 * PER_FILE]
     assert dataset.where(-1) == dataset.where(2 * PER_FILE - 1)
-    with pytest.raises(IndexError, match="sample 24 of an H5Dataset of 24"):
+    with pytest.raises(IndexError, match=r"24\D+24"):
         dataset.where(2 * PER_FILE)
     dataset.close()
 

@@ -57,14 +57,11 @@ def test_it_keeps_the_contract_of_all_faces(law: Any, tmp_path: Path) -> None:
 
 def test_text_and_choices_that_it_has_not_are_refused(tmp_path: Path, source: dict[str, Any]) -> None:
     np.save(tmp_path / "text.npy", np.array(["train", "valid"]))
-    with pytest.raises(ParameterError, match="'text' has the type <U5, which JAX does not have: leave it out of 'top"):
+    with pytest.raises(ParameterError, match=r"'text'.*<U5"):
         read({"npy": {"text": str(tmp_path / "text.npy")}}, batch_size=1)
-    with pytest.raises(ParameterError, match="JaxDataset always copies"):
-        read(source, copy=False)
-    with pytest.raises(ParameterError, match="JaxDataset has its framework's own form of a batch: leave out 'tuples'"):
-        read(source, tuples=True)
-    with pytest.raises(ParameterError, match=r"JaxDataset: unknown parameter 'shufle' \(did you mean 'shuffle'"):
-        read(source, shufle=True)
+    for given in ({"copy": False}, {"tuples": True}, {"shufle": True}):
+        with pytest.raises(ParameterError, match=f"'{next(iter(given))}'"):
+            read(source, **given)
 
 
 _SHARDED = """

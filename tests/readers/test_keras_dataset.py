@@ -157,16 +157,16 @@ def test_the_lengths_of_what_is_padded_are_no_weights_but_may_be_an_input(source
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "names"),
     [
-        ({"targets": "y"}, "'targets' is 'y', but 'inputs' is missing"),
-        ({"inputs": "x", "weights": "y"}, "'weights' is 'y', but 'targets' is missing"),
-        ({"inputs": "z"}, "'inputs' names 'z'; the tops are x, y"),
-        ({"inputs": ["x", "yy"]}, r"'inputs' names 'yy' .did you mean 'y'"),
-        ({"input": "data"}, "KerasDataset: unknown parameter 'input' .did you mean 'inputs'"),
-        ({"delivery": "view"}, "'delivery' is 'view', and 'copy' is True, .* Keras and TensorFlow always need"),
+        ({"targets": "y"}, "'targets'.*'y'.*'inputs'"),
+        ({"inputs": "x", "weights": "y"}, "'weights'.*'y'.*'targets'"),
+        ({"inputs": "z"}, "'inputs'.*'z'.*x, y"),
+        ({"inputs": ["x", "yy"]}, "'inputs'.*'yy'.*'y'"),
+        ({"input": "data"}, "KerasDataset.*'input'.*'inputs'"),
+        ({"delivery": "view"}, "'delivery'.*'view'.*'copy'.*True"),
     ],
 )
-def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ParameterError, match=says):
+def test_arguments_that_make_no_sense_are_an_error(source: dict[str, Any], given: dict[str, Any], names: str) -> None:
+    with pytest.raises(ParameterError, match=names):
         feed_of(source, **given)

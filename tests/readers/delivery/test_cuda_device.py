@@ -67,7 +67,7 @@ def test_torch_does_not_know_staging_memory_by_its_address(
 def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:
     runtime.cudaHostRegister = lambda *_: 2
     runtime.cudaGetErrorString = {2: "out of memory"}.__getitem__
-    with pytest.warns(RuntimeWarning, match=r"the ring's 16 bytes \(out of memory\): batches go through a page-locked"):
+    with pytest.warns(RuntimeWarning, match=r"\b16\b.*out of memory"):
         assert not CudaDevice("cuda:0").lock(np.zeros(16, np.uint8))
 
 
@@ -83,7 +83,7 @@ def test_a_capturing_stream_is_told_what_to_do(runtime: SimpleNamespace) -> None
     runtime.captures = False
     CudaDevice("cuda").refuse_capture()
     runtime.captures = True
-    with pytest.raises(RuntimeError, match="the current stream of cuda:1 captures a CUDA graph"):
+    with pytest.raises(RuntimeError, match="cuda:1"):
         CudaDevice("cuda").refuse_capture()
 
 
@@ -131,7 +131,7 @@ def test_memory_that_cannot_be_locked_is_said_and_leaves_no_error_behind() -> No
     device = CudaDevice("cuda:0")
     memory = np.zeros(1 << 20, np.uint8)
     assert device.lock(memory)
-    with pytest.warns(RuntimeWarning, match="refused to page-lock"):
+    with pytest.warns(RuntimeWarning, match="1,048,576"):
         assert not CudaDevice("cuda:0").lock(memory)
     assert float(torch.ones(3, device="cuda:0").sum()) == 3
     device.unlock()

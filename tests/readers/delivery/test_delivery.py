@@ -157,7 +157,7 @@ class _PlainBlob:
 
 
 def test_a_view_needs_blobs_that_can_be_shown_other_memory(feeding: Any) -> None:
-    with pytest.raises(ParameterError, match=r"_PlainBlob\) has no adopt\(tensor\)"):
+    with pytest.raises(ParameterError, match="_PlainBlob"):
         feeding(dtype="float32", delivery="view").next([_PlainBlob(), _PlainBlob()])
 
 

@@ -76,7 +76,7 @@ def test_a_users_own_tensors_are_filled(source: dict[str, Any], device: str, pre
             np.testing.assert_array_equal(batch["data"].cpu().numpy(), images(SAMPLES)[batch.indices])
             seen += batch["label"].tolist()
         assert sorted(seen) == list(range(SAMPLES))
-        with pytest.raises(ParameterError, match="the array for top 'data' lies on 'NumPy': expected a tensor on"):
+        with pytest.raises(ParameterError, match=r"'data'.*'NumPy'"):
             reader.into({"data": images(4), "label": own["label"]})
 
 

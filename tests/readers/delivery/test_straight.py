@@ -160,8 +160,9 @@ def test_a_file_that_was_cut_short_is_told(tmp_path: Path) -> None:
         delivered.delivery.deliver(delivered.blobs())
         with (tmp_path / "data.npy").open("r+b") as file:
             file.truncate(1000)
-        with pytest.raises(SampleError, match="cut short"):
+        with pytest.raises(SampleError) as caught:
             delivered.delivery.deliver(delivered.blobs())
+        assert str(tmp_path / "data.npy") in str(caught.value)
 
 
 @pytest.mark.usefixtures("converts_straight")

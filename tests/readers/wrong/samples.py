@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from copy import copy
 from itertools import islice
@@ -181,6 +182,15 @@ def sends_a_lock(folder: Path) -> Any:
     return read(ARRAYS, num_loaders=1, postprocess=postprocess)(folder)
 
 
+def exiting(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    os._exit(9)
+
+
+def hanging(epoch: int, samples: int, rng: np.random.Generator) -> Any:
+    while True:
+        time.sleep(1000)
+
+
 def out_of_range(epoch: int, samples: int, rng: np.random.Generator) -> list[int]:
     return [3, samples + epoch]
 
@@ -301,6 +311,8 @@ OWN = {
     "a sampler of one rank for two": sharded,
     "a sampler with no full batch": read(ARRAYS, sampler={"indices": [0, 3]}, last_batch="drop"),
     "an index that a sampler makes up": read(ARRAYS, sampler=out_of_range),
+    "a sampler that ends its loader": read(ARRAYS, sampler=exiting, num_loaders=2),
+    "a sampler that hangs": read(ARRAYS, sampler=hanging, num_loaders=1, task_timeout_s=1),
 }
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators, Layer, layer_type
+from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators, Layer
 from blobfeed.trainer.layer_types.refusals import REFUSALS
 from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
@@ -164,8 +164,3 @@ def test_every_refusal_of_the_table_stands_in_the_catalogue() -> None:
     messages = (Path(__file__).parents[1] / "errors.txt").read_text()
     texts = {text.partition("{")[0] for rows in REFUSALS.values() for _, _, text in rows}
     assert [text for text in sorted(texts) if text not in messages] == []
-
-
-def test_a_layer_type_is_registered_once() -> None:
-    with pytest.raises(ValueError, match=r"'ReLU' is .*functions\.ReLU already: give .* another name"):
-        layer_type("ReLU")(Layer)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import re
@@ -78,10 +79,10 @@ def test_a_failing_write_leaves_the_old_snapshot_and_nothing_else(
         files = sorted(tmp_path.iterdir())
 
         def full(descriptor: int) -> None:
-            raise OSError(28, "No space left on device")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
         monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(SnapshotError, match="No space left on device"):
+        with pytest.raises(SnapshotError, match=os.strerror(errno.ENOSPC)):
             solver.save()
     assert saved.read_bytes() == before
     assert sorted(tmp_path.iterdir()) == files
@@ -93,7 +94,7 @@ def test_a_full_disk_is_named_whatever_torch_makes_of_it(tmp_path: Path, monkeyp
         ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
         try:
-            with pytest.raises(SnapshotError, match="File too large"):
+            with pytest.raises(SnapshotError, match=os.strerror(errno.EFBIG)):
                 solver.save()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -172,17 +173,17 @@ def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
             begun.test()
         saved = begun.save()
     (tmp_path / "net.prototxt").write_text(net({"TRAIN": 40, "TEST": 40} | {phase: 48}))
-    says = "data of .*: layer 'data': the state was saved with samples=40, this pipeline has samples=48"
+    names = r"'data'.*\b40\b.*\b48\b"
     with Solver.from_file(path) as other:
         if phase == "TRAIN":
-            with pytest.raises(SnapshotError, match=says):
+            with pytest.raises(SnapshotError, match=names):
                 other.restore(saved)
         else:
             begins = other.test_nets[0].data_states()
             other.restore(saved)
             assert other.iteration == 1
             assert other.test_nets[0].data_states() == begins, "one alone would not be in step with the other"
-            assert re.search(says + ".*; the test data stay where they are", caplog.text)
+            assert re.search(names, caplog.text)
 
 
 def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
