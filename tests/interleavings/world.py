@@ -255,20 +255,20 @@ class World:
     # ---- a loader
 
     def _begin(self, number: int) -> None:
-        loader = self.loaders[number]
+        loader, ledger = self.loaders[number], self.assembly.ledger
         order = loader.inbox.pop(0)
         if order.loader != number or order.number <= loader.last_order:
             return
         loader.last_order, loader.current = order.number, order
         require(
-            any(order.task.task == assigned.id for assigned in self.assembly.ledger.assigned(number)),
+            any(order.task.task == assigned.id for assigned in ledger.assigned(number)),
             f"loader {number} works on task {order.task.task}, which is not assigned to it",
         )
         if isinstance(task := order.task, Draw):
             return
-        require(task.slot not in self.assembly.ledger._announced.values(), "a slot that the trainer has is written to")
+        require(task.slot not in ledger._announced.values(), "a slot that the trainer has is written to")
         if not isinstance(task, Fill):
-            group = next(held.group for held in self.assembly.ledger.assigned(number) if held.id == task.task)
+            group = next(held.group for held in ledger.assigned(number) if held.id == task.task)
             cells = self.slots[task.slot][: sum(task.batches)]
             whole = [(group, row, 0) for row in range(len(cells))]
             require(cells == whole, f"postprocessing of group {group}: {cells}")
