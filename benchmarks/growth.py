@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .datasets import HDF5_28, data_folder, made

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.order.batches import Batches
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import Shuffle, make_order

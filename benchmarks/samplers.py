@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.order.samplers import HookSampler, draw_epoch
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.shared_file import SharedFile

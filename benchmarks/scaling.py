@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from .growth import take_for

@@ -11,8 +11,8 @@ import numpy as np
 from blobfeed.readers.delivery.delivery import Delivery
 from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.transport.messages import Run

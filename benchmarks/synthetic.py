@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
 
 
 class SyntheticSource(Source):

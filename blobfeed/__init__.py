@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from .readers.sharding import find_shard as find_shard
     from .readers.tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
     from .readers.torch_dataset import TorchDataset as TorchDataset
+    from .workers.api.hooks import Sample as Sample
+    from .workers.api.source import Source as Source
+    from .workers.api.specs import ArraySpec as ArraySpec
+    from .workers.api.specs import RaggedRows as RaggedRows
+    from .workers.api.statistics import Statistics as Statistics
     from .workers.base.errors import *  # noqa: F403
-    from .workers.base.hooks import Sample as Sample
-    from .workers.base.source import Source as Source
-    from .workers.base.specs import ArraySpec as ArraySpec
-    from .workers.base.specs import RaggedRows as RaggedRows
-    from .workers.base.statistics import Statistics as Statistics
     from .workers.sources.stream import StreamSource as StreamSource
     from .workers.sources.table import Column as Column
     from .workers.sources.table import Field as Field
@@ -80,12 +80,12 @@ _HOMES = {
         "TooManyBadSamples",
         "UnequalShapesError",
     ),
-    "workers.base.hooks": ("Sample",),
-    "workers.base.source": ("Source",),
+    "workers.api.hooks": ("Sample",),
+    "workers.api.source": ("Source",),
     "workers.sources.stream": ("StreamSource",),
     "workers.sources.table": ("Column", "Field", "Records", "Resident", "Store", "Table"),
-    "workers.base.specs": ("ArraySpec", "RaggedRows"),
-    "workers.base.statistics": ("Statistics",),
+    "workers.api.specs": ("ArraySpec", "RaggedRows"),
+    "workers.api.statistics": ("Statistics",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -19,8 +19,7 @@ from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
 from .workers.base.errors import ParameterError
 from .workers.base.extras import need
-from .workers.base.files import require_ending, writing
-from .workers.processes.process import fill_standard_streams
+from .workers.base.files import fill_standard_streams, require_ending, writing
 
 Effect = Literal["stop", "snapshot", "none"]
 Phase = Literal["TRAIN", "TEST"]

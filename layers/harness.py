@@ -11,11 +11,11 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..workers.api.param_str import parse_param_str
+from ..workers.api.specs import AnyArray, IndexArray, Rows
 from ..workers.base.closing import Closing
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import need
-from ..workers.base.param_str import parse_param_str
-from ..workers.base.specs import AnyArray, IndexArray, Rows
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.plan.plan import Plan
 from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch

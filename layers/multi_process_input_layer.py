@@ -15,13 +15,13 @@ from ..readers.delivery.delivery import Delivery
 from ..readers.delivery.make_delivery import make_delivery
 from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
 from ..readers.sharding import with_shard
+from ..workers.api.hooks import HookBatch, Sample
+from ..workers.api.parameters import Parameters
+from ..workers.api.specs import AnyArray
+from ..workers.api.statistics import Statistics
 from ..workers.base.closing import close_all
 from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
 from ..workers.base.files import absolute
-from ..workers.base.hooks import HookBatch, Sample
-from ..workers.base.parameters import Parameters
-from ..workers.base.specs import AnyArray
-from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.plan import Plan, Position

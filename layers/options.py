@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from ..workers.base.checks import allowed, check_names, shown
+from ..workers.api.checks import allowed, check_names, shown
+from ..workers.api.param_str import parse_param_str
+from ..workers.api.parameters import Parameters, check_parameters
 from ..workers.base.errors import ParameterError
-from ..workers.base.param_str import parse_param_str
-from ..workers.base.parameters import Parameters, check_parameters
 from ..workers.sources import options_of
 
 

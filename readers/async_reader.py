@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
 
-from ..workers.base.checks import check_names, check_options
+from ..workers.api.checks import check_names, check_options
+from ..workers.api.parameters import NotNegative, Positive, SharedParameters
+from ..workers.api.specs import AnyArray
+from ..workers.api.statistics import Statistics
 from ..workers.base.closing import Closing
 from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
-from ..workers.base.parameters import NotNegative, Positive, SharedParameters
-from ..workers.base.specs import AnyArray
-from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.plan.state import State
 from ..workers.transport.packed import hook_name

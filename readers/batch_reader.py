@@ -13,6 +13,11 @@ from typing import Any, ClassVar, NamedTuple, Unpack, cast
 
 import msgspec
 
+from ..workers.api.hooks import DecodeHook, Hooks, PostprocessHook
+from ..workers.api.parameters import ReaderParameters, loop_end
+from ..workers.api.source import Source
+from ..workers.api.specs import ArraySpec
+from ..workers.api.statistics import Statistics
 from ..workers.base.closing import Closing, close_all
 from ..workers.base.errors import (
     BlobfeedError,
@@ -23,11 +28,6 @@ from ..workers.base.errors import (
     SourceError,
 )
 from ..workers.base.files import absolute
-from ..workers.base.hooks import DecodeHook, Hooks, PostprocessHook
-from ..workers.base.parameters import ReaderParameters, loop_end
-from ..workers.base.source import Source
-from ..workers.base.specs import ArraySpec
-from ..workers.base.statistics import Statistics
 from ..workers.base.tracebacks import shortened, shortens_tracebacks
 from ..workers.pipeline.pipeline import Pipeline
 from ..workers.plan.locating import Place, locate

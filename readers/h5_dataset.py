@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..workers.api.specs import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.files import absolute
-from ..workers.base.specs import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.base.tracebacks import shortens_tracebacks
 from ..workers.sources.files.file import Locking
 from ..workers.sources.files.paths import list_hdf5_files

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import keras  # type: ignore[import-untyped]
 
-from ..workers.base.checks import nearest
+from ..workers.api.checks import nearest
 from ..workers.base.errors import ParameterError
 from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader, owning_reader

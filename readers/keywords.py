@@ -9,11 +9,11 @@ from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from ..workers.base.checks import check_names
+from ..workers.api.checks import check_names
+from ..workers.api.hooks import DecodeHook, PostprocessHook
+from ..workers.api.parameters import Parameters, ReaderParameters, check_parameters
+from ..workers.api.source import Source
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import DecodeHook, PostprocessHook
-from ..workers.base.parameters import Parameters, ReaderParameters, check_parameters
-from ..workers.base.source import Source
 from ..workers.sources.stream import StreamSource
 
 SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None

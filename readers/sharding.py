@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
+from ..workers.api.parameters import Parameters
 from ..workers.base.errors import ParameterError
-from ..workers.base.parameters import Parameters
 
 _log = logging.getLogger("blobfeed")
 

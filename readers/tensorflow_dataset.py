@@ -8,8 +8,8 @@ from typing import Any, Unpack, overload
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
+from ..workers.api.specs import AnyArray, ArraySpec
 from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.specs import AnyArray, ArraySpec
 from ..workers.base.tracebacks import shortens_tracebacks
 from .batch_reader import BatchReader, owning_reader
 from .epoch_iterator import EpochIterator

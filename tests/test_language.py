@@ -25,6 +25,7 @@ ROOMS = (
     "tools",
     "readers",
     "trainer",
+    "workers/api",
     "workers/base",
     "workers/loading",
     "workers/order",

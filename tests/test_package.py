@@ -66,7 +66,7 @@ def test_imports_go_one_way_only(folder: str) -> None:
         ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
         ("blobfeed.layers.base", "from ..trainer import net", True),
         ("blobfeed.layers.base", "from ..readers.delivery import Delivery", False),
-        ("blobfeed.workers.sources.stored.npy", "from ...base.specs import ArraySpec", False),
+        ("blobfeed.workers.sources.stored.npy", "from ...api.specs import ArraySpec", False),
         ("blobfeed.workers.sources.stored.npy", "from . import rows", False),
         ("blobfeed.workers.sources.stream", "from .stored.npy import open_npy", False),
         ("blobfeed.workers.transport.ring", "import numpy", False),

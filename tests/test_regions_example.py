@@ -19,7 +19,7 @@ from blobfeed.trainer.net.graph import Net
 from blobfeed.trainer.prototxt.phases import State
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter, Phase
-from blobfeed.workers.base.param_str import parse_param_str
+from blobfeed.workers.api.param_str import parse_param_str
 from numpy.typing import NDArray
 
 from .support.trainer_nets import CPU

@@ -22,9 +22,9 @@ import yaml
 from blobfeed.tools import parameters
 from blobfeed.trainer.prototxt.prototxt import read_prototxt
 from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.statistics import Statistics
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.statistics import Statistics
 from blobfeed.workers.sources import KINDS, options_of
 from msgspec.inspect import StructType, Type, UnionType, type_info
 from typer.testing import CliRunner

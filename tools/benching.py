@@ -12,9 +12,9 @@ from functools import partial
 from typing import Any
 
 from ..readers.batch_reader import BatchReader
+from ..workers.api.source import Source
+from ..workers.api.specs import AnyArray
 from ..workers.base.extras import is_installed
-from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray
 from .found import Found, sample_of
 
 _ROUNDS = 3

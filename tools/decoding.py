@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..workers.api.hooks import Sample
+from ..workers.api.specs import AnyArray, channels_first_hint
 from ..workers.base.errors import InexactValueError, ParameterError
-from ..workers.base.hooks import Sample
-from ..workers.base.specs import AnyArray, channels_first_hint
 
 
 def decode(

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from ..workers.api.source import Source
+from ..workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.base.errors import BlobfeedError
-from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..workers.order.make_order import make_order
 from ..workers.sources.arrays import open_arrays
 from ..workers.sources.files.paths import list_hdf5_files

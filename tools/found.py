@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
+from ..workers.api.source import Source
+from ..workers.api.specs import AnyArray
 from ..workers.base.errors import BlobfeedError, SourceError
 from ..workers.base.extras import need
-from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray
 from ..workers.loading.worker import read_one
 from ..workers.sources import KINDS, open_source
 from ..workers.sources.files.file import FileStamp

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
+from ..workers.api.hooks import Hooks
+from ..workers.api.param_str import parse_param_str
+from ..workers.api.parameters import check_parameters
 from ..workers.base.errors import ParameterError
-from ..workers.base.hooks import Hooks
-from ..workers.base.param_str import parse_param_str
-from ..workers.base.parameters import check_parameters
 from ..workers.plan.locating import Place, locate
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan

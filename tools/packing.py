@@ -26,11 +26,11 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
+from ..workers.api.source import Source
+from ..workers.api.specs import AnyArray, allocate_rows
 from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
 from ..workers.base.extras import need
 from ..workers.base.files import writing
-from ..workers.base.source import Source
-from ..workers.base.specs import AnyArray, allocate_rows
 from ..workers.plan.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from ..workers.sources.stored.hdf5_library import h5py

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import inspect as types
 
-from ..workers.base.checks import allowed, meant
+from ..workers.api.checks import allowed, meant
+from ..workers.api.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
 from ..workers.base.errors import ExtraMissing, ParameterError
-from ..workers.base.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
 from ..workers.sources import KINDS, options_of
 from ..workers.sources.images.options import PictureOptions
 from ..workers.sources.table import WindowOptions

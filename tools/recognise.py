@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
-from ..workers.base.checks import shown
+from ..workers.api.checks import shown
+from ..workers.api.param_str import parse_param_str
 from ..workers.base.errors import ParameterError, SourceError
 from ..workers.base.files import writing
-from ..workers.base.param_str import parse_param_str
 from ..workers.sources.files.paths import natural_key
 from ..workers.sources.images.list_file import parse_image_list
 from ..workers.sources.kinds import KINDS, kind_of, kind_of_name

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ..readers.delivery.tops import Top, UnevenTop, make_tops
+from ..workers.api.hooks import Hooks
+from ..workers.api.param_str import parse_param_str
+from ..workers.api.parameters import check_parameters
+from ..workers.api.specs import AnyArray
 from ..workers.base.errors import ParameterError
 from ..workers.base.extras import is_installed
 from ..workers.base.files import writing
-from ..workers.base.hooks import Hooks
-from ..workers.base.param_str import parse_param_str
-from ..workers.base.parameters import check_parameters
-from ..workers.base.specs import AnyArray
 from ..workers.loading.worker import SampleDecoder
 from ..workers.plan.make_plan import make_plan
 from ..workers.plan.plan import Plan

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.tops import Top, make_tops
-from blobfeed.workers.base.parameters import Parameters, check_parameters
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.parameters import Parameters, check_parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..datasets import data_folder

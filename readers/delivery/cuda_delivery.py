@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...workers.api.specs import AnyArray, IndexArray
 from ...workers.base.closing import close_all
-from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.loading.transform import CROPS
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ...workers.api.specs import AnyArray
 from ...workers.base.errors import ParameterError
-from ...workers.base.specs import AnyArray
 from ...workers.processes.process import interrupts_deferred
 
 _PORTABLE = 1

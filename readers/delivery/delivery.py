@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 import numpy as np
 
+from ...workers.api.specs import AnyArray, ConvertedRows
 from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShapesError
-from ...workers.base.specs import AnyArray, ConvertedRows
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Position

@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ...workers.api.specs import AnyArray, IndexArray
 from ...workers.base.errors import ParameterError
 from ...workers.base.files import read_whole
-from ...workers.base.specs import AnyArray, IndexArray
 
 Mean = NDArray[np.float32]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ...workers.base.checks import nothing_there
+from ...workers.api.checks import nothing_there
+from ...workers.api.specs import AnyArray, IndexArray
 from ...workers.base.closing import close_all
 from ...workers.base.errors import ParameterError
 from ...workers.base.extras import need
-from ...workers.base.specs import AnyArray, IndexArray
 from ...workers.pipeline.pipeline import Pipeline
 from ...workers.plan.batch import Batch
 from ...workers.plan.plan import Plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ...workers.base.checks import nearest
+from ...workers.api.checks import nearest
 from ...workers.base.errors import ParameterError
 from .conversion import Conversion, check_types
 from .delivery import as_numpy

@@ -11,11 +11,11 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.base.checks import nearest
+from ...workers.api.checks import nearest
+from ...workers.api.parameters import Pad, Parameters, Transform
+from ...workers.api.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.base.errors import ParameterError, UnequalShapesError
 from ...workers.base.files import in_folder
-from ...workers.base.parameters import Pad, Parameters, Transform
-from ...workers.base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
 from ...workers.loading.transform import CROPS
 from ...workers.plan.batch import Batch
 from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers

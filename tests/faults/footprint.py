@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..support.pipelines import Numbered

@@ -24,9 +24,9 @@ import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 from blobfeed.readers.delivery.mean_image import load_mean_file
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import allocate_rows
 from blobfeed.workers.base.errors import BlobfeedError
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.cache.source import CachedSource
 

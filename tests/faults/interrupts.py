@@ -225,7 +225,7 @@ def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledg
 def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock: str) -> tuple[int, Ledger]:
     """The delivery to a CUDA device, on a played one."""
     from blobfeed.readers.delivery.tops import make_tops
-    from blobfeed.workers.base.parameters import check_parameters
+    from blobfeed.workers.api.parameters import check_parameters
     from blobfeed.workers.pipeline.pipeline import Pipeline
 
     parameters = check_parameters({"source": source, **_GIVEN, "device_prefetch": buffers, "page_lock": page_lock})

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobfeed.workers.api.hooks import Hooks
 from blobfeed.workers.base.errors import AssemblerDied
-from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from ..support import leftovers

@@ -9,9 +9,9 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources.stream import StreamSource
 

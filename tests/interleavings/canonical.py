@@ -15,7 +15,7 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.pipeline.failures import Failed

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
-from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 from blobfeed.workers.plan.plan import Plan
 from blobfeed.workers.scheduling.assembly import Reception

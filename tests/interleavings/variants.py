@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.loading.drawing import Sampling
 from blobfeed.workers.order.epoch_order import SequentialOrder
 from blobfeed.workers.order.samplers import AboutSampler

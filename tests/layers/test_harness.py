@@ -12,8 +12,8 @@ import yaml
 from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
+from blobfeed.workers.api.hooks import Sample
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.hooks import Sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -15,14 +15,14 @@ import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer, multi_process_input_layer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
+from blobfeed.workers.api.hooks import HookBatch, Sample
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import (
     InexactValueError,
     ParameterError,
     RingAllocationError,
     SourceError,
 )
-from blobfeed.workers.base.hooks import HookBatch, Sample
-from blobfeed.workers.base.specs import AnyArray
 
 from tests.support.standin_files import images, write_hdf5, write_images
 from tests.support.waiting import wait_until

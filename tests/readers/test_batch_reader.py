@@ -31,9 +31,9 @@ from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
+from blobfeed.workers.api.hooks import Sample
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError
-from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.sources.stream import StreamSource
 from blobfeed.workers.sources.table import Table

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.specs import AnyArray
 
 COUNTS = np.array([2, 0, 3, 1, 4, 1, 0, 0, 2, 5])
 SOURCE = {"arrays": {"count": COUNTS}}

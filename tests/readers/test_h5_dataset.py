@@ -13,7 +13,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import IndexArray, NamedRows
+from blobfeed.workers.api.specs import IndexArray, NamedRows
 from blobfeed.workers.sources.table import Table
 
 from tests.support.leftovers import descriptors

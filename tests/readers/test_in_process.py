@@ -19,6 +19,9 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.base.errors import (
     EndOfData,
     PipelineStalled,
@@ -26,9 +29,6 @@ from blobfeed.workers.base.errors import (
     SourceError,
     TooManyBadSamples,
 )
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stream import StreamSource

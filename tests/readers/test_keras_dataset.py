@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.specs import AnyArray
 
 from .faces import Face, every_law
 

@@ -14,7 +14,7 @@ import pytest
 from blobfeed.readers.async_reader import AsyncReaderOptions, AsyncReaderParameters
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.torch_dataset import TorchDataset
-from blobfeed.workers.base.parameters import Parameters, ReaderParameters, SharedParameters
+from blobfeed.workers.api.parameters import Parameters, ReaderParameters, SharedParameters
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.named_batches import NamedBatch
+from blobfeed.workers.api.hooks import Sample
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.plan.locating import Place
 
 from tests.support.reader_data import write_hdf5

@@ -17,10 +17,10 @@ import pytest
 from blobfeed.layers.harness import LayerHarness
 from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.hooks import HookBatch, Sample
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.base.errors import SampleError, SampleShapeError
-from blobfeed.workers.base.hooks import HookBatch, Sample
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.waiting import wait_until

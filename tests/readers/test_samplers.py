@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.hooks import HookBatch, Sample
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
-from blobfeed.workers.base.hooks import HookBatch, Sample
-from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.loading.worker import Workplace
 from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
 from blobfeed.workers.pipeline.pipeline import Pipeline

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.sharding import WHOLE, find_shard, shard_in_environment, with_shard
-from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.api.parameters import check_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 

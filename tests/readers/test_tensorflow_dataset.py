@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.hooks import Sample
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.base.errors import ParameterError, SampleError
-from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.documents import BLOCKS, EXAMPLES, Block, documents_files, right_in_percent

@@ -26,7 +26,7 @@ from blobfeed.layers.torch_blob import Blob
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
 from blobfeed.readers.delivery.cuda_device import view_as
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.plan.batch import Batch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from blobfeed.workers.base.parameters import LastBatch, Parameters
+from blobfeed.workers.api.parameters import LastBatch, Parameters
 from blobfeed.workers.order.batches import Batches
 
 

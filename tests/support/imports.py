@@ -41,6 +41,7 @@ ROOMS = (
     "workers.order",
     "workers.watching",
     "workers.transport",
+    "workers.api",
     "workers.base",
 )
 

@@ -17,10 +17,10 @@ from typing import Any, NoReturn
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.sample_rng import SampleRng, replacement_index

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 from blobfeed.readers.delivery.cuda_device import CudaDevice
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.specs import AnyArray
 
 
 class PlayedTorch(CudaDevice):

@@ -16,6 +16,7 @@ import numpy.testing  # noqa: F401 - NumPy 1.26 starts `lscpu` when it is import
 _TESTS = Path(__file__).resolve().parent.parent
 ROOMS = (
     "trainer/prototxt",
+    "workers/api",
     "workers/base",
     "workers/loading",
     "workers/order",

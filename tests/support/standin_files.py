@@ -7,8 +7,8 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.hooks import Sample
+from blobfeed.workers.api.specs import AnyArray
 from numpy.typing import NDArray
 
 

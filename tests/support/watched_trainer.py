@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 
 from blobfeed import BatchReader, Sample, Source
 

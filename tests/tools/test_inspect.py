@@ -17,9 +17,9 @@ from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise
 from blobfeed.tools.recognise import source_of
 from blobfeed.tools.sheet import Seen, class_names, drawn, look
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.plan.make_plan import make_plan
 from typer.testing import CliRunner, Result
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
-from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.api.hooks import Sample
 from blobfeed.workers.watching.trace import load
 from hypothesis import given
 from hypothesis import strategies as st

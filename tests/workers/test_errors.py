@@ -18,10 +18,10 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import RemoteLoaders
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base import extras
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import RemoteLoaders
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan import make_plan
 from blobfeed.workers.processes import interpreter, process

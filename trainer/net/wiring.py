@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...workers.base.checks import nearest
+from ...workers.api.checks import nearest
 from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
 from ..prototxt.errors import not_supported
 

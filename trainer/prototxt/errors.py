@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...workers.base.checks import nearest
+from ...workers.api.checks import nearest
 from ...workers.base.errors import BlobfeedError
 
 

@@ -1,1 +1,1 @@
-"""The vocabulary of all other rooms: errors, shapes and types, parameters and their checks, hooks."""
+"""The ground of all other rooms, without NumPy: errors, extras, files, deadlines, limits."""

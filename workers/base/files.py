@@ -156,3 +156,13 @@ def writing(what: object) -> Iterator[None]:
         raise ParameterError(
             f"{what} cannot be written: {error.strerror or error}: remove the cause, or name another file"
         ) from None
+
+
+def fill_standard_streams() -> None:
+    """Open the null device permanently as descriptors 0, 1 and 2 if they are closed.
+
+    Otherwise the next socket or memory file would get such a number, and printed text would go into it.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)

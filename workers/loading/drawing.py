@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ..api.parameters import Parameters
 from ..base.errors import ParameterError, SourceError
-from ..base.parameters import Parameters
 from ..order.drawn_order import MOST_SAMPLES, draws_of
 from ..order.sample_rng import globals_kept
 from ..order.samplers import AboutSampler, DrawnEpoch, Sampler, Weights, draw_epoch

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import chosen
+from ..api.checks import chosen
+from ..api.hooks import HookBatch, PostprocessHook, as_array, plain_array, takes_rng
+from ..api.parameters import Parameters
+from ..api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..base.errors import ParameterError
-from ..base.hooks import HookBatch, PostprocessHook, as_array, plain_array, takes_rng
 from ..base.keys import derive_key
-from ..base.parameters import Parameters
-from ..base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import seed_generators
 from .transform import CROPS
 

@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
+from ..api.parameters import RandomResizedCrop
+from ..api.specs import AnyArray
 from ..base.extras import need
-from ..base.parameters import RandomResizedCrop
-from ..base.specs import AnyArray
 
 RESIZABLE = frozenset(map(np.dtype, ("uint8", "uint16", "int16", "float32", "float64")))
 

@@ -7,12 +7,12 @@ from functools import partial
 
 import numpy as np
 
-from ..base.checks import chosen
+from ..api.checks import chosen
+from ..api.hooks import DecodeHook, Hooks, Sample, by_name, check_decode
+from ..api.parameters import Parameters
+from ..api.source import SufficientSize
+from ..api.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
 from ..base.errors import ParameterError, SampleShapeError, SampleTooLargeError
-from ..base.hooks import DecodeHook, Hooks, Sample, by_name, check_decode
-from ..base.parameters import Parameters
-from ..base.source import SufficientSize
-from ..base.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
 from ..order.sample_rng import SampleRng, seed_generators
 from .transform import CROPS, NOTE_SPEC, CropMirror
 

@@ -13,11 +13,11 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from ..api.hooks import Sample
+from ..api.parameters import Parameters, loop_end
+from ..api.specs import NamedRows, RaggedRows
 from ..base.errors import SourceError
-from ..base.hooks import Sample
 from ..base.keys import derive_key
-from ..base.parameters import Parameters, loop_end
-from ..base.specs import NamedRows, RaggedRows
 from ..order.shard_rounds import EMPTY_EPOCH
 from ..sources.stream import FIX_STREAM, StreamSource, shuffled
 from ..transport.error_channel import summary_of

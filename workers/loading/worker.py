@@ -24,11 +24,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..base.hooks import Sample
+from ..api.hooks import Sample
+from ..api.parameters import Parameters
+from ..api.source import Source, SufficientSize
+from ..api.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..base.keys import text_digest
-from ..base.parameters import Parameters
-from ..base.source import Source, SufficientSize
-from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..order.rounds import Order, between
 from ..order.sample_rng import replacement_among, replacement_index
 from ..sources.stream import StreamSource

@@ -17,9 +17,9 @@ from functools import partial
 
 import numpy as np
 
+from ..api.specs import IndexArray
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
-from ..base.specs import IndexArray
 from .epoch_order import (
     BLOCK,
     SORTED_LIMIT,

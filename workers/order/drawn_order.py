@@ -13,9 +13,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
+from ..api.parameters import Parameters
+from ..api.specs import IndexArray
 from ..base.keys import derive_key
-from ..base.parameters import Parameters
-from ..base.specs import IndexArray
 from ..transport.messages import Draw, Drawn, Run, WeightsChange
 from .epoch_order import keyed_permutation
 from .samplers import AboutSampler

@@ -28,9 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..api.specs import IndexArray
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
-from ..base.specs import IndexArray
 from ..transport.messages import Run
 
 Words = NDArray[np.uint64]

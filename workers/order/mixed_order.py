@@ -18,9 +18,9 @@ from fractions import Fraction
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
+from ..api.specs import IndexArray
 from ..base.errors import ParameterError
 from ..base.keys import derive_key
-from ..base.specs import IndexArray
 from .epoch_order import BLOCK, SORTED_LIMIT, Block, EpochOrder, numbered_keys, shuffled_rows
 from .make_order import Shuffle, make_order
 

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from ..base.parameters import Parameters
-from ..base.specs import IndexArray
+from ..api.parameters import Parameters
+from ..api.specs import IndexArray
 from ..transport.messages import Announce, Draw, Drawn, Replaced, Run
 from .drawn_order import DrawnOrder, DrawsFile
 from .shard_rounds import Placed, ShardRounds

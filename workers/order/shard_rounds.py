@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from ..base.parameters import Parameters, loop_end
+from ..api.parameters import Parameters, loop_end
 from ..transport.messages import Run
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"

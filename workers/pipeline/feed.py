@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..base.statistics import Statistics
+from ..api.statistics import Statistics
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
 from ..transport.status_board import Count, LoaderState, StatusBoard

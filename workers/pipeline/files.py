@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from ..api.parameters import Parameters
 from ..base.errors import ParameterError
 from ..base.files import check_replaceable, in_folder
-from ..base.parameters import Parameters
 from ..plan.plan import Plan
 from ..watching.trace import TraceFile
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..base.hooks import Hooks
+from ..api.hooks import Hooks
 from ..plan.plan import Plan
 from ..sources import is_in_memory, is_our_own
 

@@ -22,10 +22,10 @@ from typing import cast
 
 import numpy as np
 
+from ..api.specs import DirectRows, Rows
+from ..api.statistics import Statistics
 from ..base.closing import close_all
 from ..base.errors import PipelineStalled, RingAllocationError
-from ..base.specs import DirectRows, Rows
-from ..base.statistics import Statistics
 from ..loading.worker import WorkDone, Workplace
 from ..order.sample_rng import OwnGlobals
 from ..order.weights_log import NewWeights

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import msgspec
 
+from ..api.hooks import Hooks
+from ..api.parameters import Parameters
+from ..api.source import Source
+from ..api.specs import ArraySpec
+from ..api.statistics import Statistics
 from ..base.closing import Closing, close_all
 from ..base.errors import BlobfeedError, EndOfData, ParameterError, PipelineClosed
-from ..base.hooks import Hooks
-from ..base.parameters import Parameters
-from ..base.source import Source
-from ..base.specs import ArraySpec
-from ..base.statistics import Statistics
 from ..plan.batch import Batch
 from ..plan.make_plan import make_plan
 from ..plan.plan import Plan, Position

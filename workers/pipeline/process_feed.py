@@ -16,9 +16,10 @@ from functools import partial
 
 import zmq
 
+from ..api.statistics import Statistics
 from ..base.closing import close_all
 from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
-from ..base.statistics import Statistics
+from ..base.files import fill_standard_streams
 from ..loading.worker import location_of
 from ..order.weights_log import NewWeights
 from ..plan.batch import Batch
@@ -26,7 +27,6 @@ from ..plan.plan import Plan, usable_cores
 from ..processes.config import Config
 from ..processes.process import (
     WHERE_TO_LOOK,
-    fill_standard_streams,
     interrupts_deferred,
     is_stopped,
     loaders_that_fit,

@@ -8,7 +8,7 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from ..base.specs import DirectRows, IndexArray, Rows
+from ..api.specs import DirectRows, IndexArray, Rows
 from ..order.epoch_order import EpochOrder
 from ..transport.messages import Run
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
+from ..api.specs import IndexArray
 from ..base.errors import ParameterError
-from ..base.specs import IndexArray
 from ..order.batches import rand_skip_of
 from ..order.drawn_order import draws_of
 from ..order.sample_rng import globals_kept

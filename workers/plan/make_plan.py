@@ -13,16 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from ..base.checks import chosen, shown
+from ..api.checks import chosen, shown
+from ..api.hooks import Hooks, Sample
+from ..api.parameters import Parameters
+from ..api.source import Source
+from ..api.specs import ArraySpec, allocate_rows
 from ..base.deadline import deadline, moving
 from ..base.errors import ParameterError, RingAllocationError, SourceError
 from ..base.extras import need
 from ..base.files import in_folder
-from ..base.hooks import Hooks, Sample
 from ..base.limits import limits_kept
-from ..base.parameters import Parameters
-from ..base.source import Source
-from ..base.specs import ArraySpec, allocate_rows
 from ..loading.drawing import Sampling
 from ..loading.postprocessing import BatchSamples, Postprocessor
 from ..loading.row_maker import RowMaker

@@ -12,13 +12,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.checks import check_options, nearest
+from ..api.checks import check_options, nearest
+from ..api.hooks import Hooks
+from ..api.parameters import Parameters, Positive
+from ..api.source import Source
+from ..api.specs import IndexArray, allocate_rows
 from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
-from ..base.hooks import Hooks
-from ..base.parameters import Parameters, Positive
-from ..base.source import Source
-from ..base.specs import IndexArray, allocate_rows
 from ..order.samplers import (
     BalancedSampler,
     HookSampler,

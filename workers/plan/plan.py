@@ -18,10 +18,10 @@ from typing import Any
 
 import msgspec
 
+from ..api.parameters import Parameters, without_source
+from ..api.source import Source
+from ..api.specs import ArraySpec, Rows
 from ..base.errors import ParameterError, SourceError
-from ..base.parameters import Parameters, without_source
-from ..base.source import Source
-from ..base.specs import ArraySpec, Rows
 from ..loading.drawing import SamplerRunner, Sampling
 from ..loading.stream_worker import StreamDecoder, StreamWorker
 from ..loading.transform import CROPS

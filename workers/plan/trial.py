@@ -9,9 +9,9 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..api.source import Source
+from ..api.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
-from ..base.source import Source
-from ..base.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
 from ..loading.postprocessing import BatchSamples
 from ..loading.stream_worker import StreamDecoder, shard_items
 from ..loading.worker import SampleDecoder, location_of

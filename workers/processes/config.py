@@ -20,7 +20,7 @@ from typing import Any
 
 import zmq
 
-from ..base.parameters import without_source
+from ..api.parameters import without_source
 from ..plan.plan import Plan
 from ..transport.error_channel import Levels, log_to_trainer
 from ..transport.linux import memfd_create

@@ -124,16 +124,6 @@ def interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
 
 
-def fill_standard_streams() -> None:
-    """Open the null device permanently as descriptors 0, 1 and 2 if they are closed.
-
-    Otherwise the next socket or memory file would get such a number, and printed text would go into it.
-    """
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-
-
 def require_descriptors(loaders: int) -> None:
     """Raise DescriptorLimitError if this process or an assembler with `loaders` loaders would lack descriptors.
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ..base.parameters import Parameters
+from ..api.parameters import Parameters
 from ..plan.plan import usable_cores
 from ..transport.board_reading import read_board
 from ..transport.status_board import Activity, LoaderStatus, StatusBoard

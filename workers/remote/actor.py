@@ -24,9 +24,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..api.specs import IndexArray
 from ..base.files import AnotherHost, be_another_host
 from ..base.keys import blake2b
-from ..base.specs import IndexArray
 from ..loading.worker import Worker, Workplace
 from ..plan.plan import Plan
 from ..plan.trial import make_one_sample

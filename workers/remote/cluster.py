@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..base.parameters import RemoteLoaders
+from ..api.parameters import RemoteLoaders
 from ..processes.config import Config
 from ..transport.error_channel import summary_of
 from ..transport.shared_file import SharedFile

@@ -7,10 +7,10 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from ..base.checks import nearest, paths_as_text, shown
+from ..api.checks import nearest, paths_as_text, shown
+from ..api.source import Source, Tops
 from ..base.errors import ParameterError
 from ..base.extras import need
-from ..base.source import Source, Tops
 from .kinds import KINDS, imported
 
 

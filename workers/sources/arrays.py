@@ -14,12 +14,12 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options, chosen
+from ..api.checks import check_options, chosen
+from ..api.hooks import plain_array
+from ..api.source import Tops
+from ..api.specs import AnyArray
 from ..base.errors import ParameterError, SourceError
 from ..base.files import in_folder, read_whole
-from ..base.hooks import plain_array
-from ..base.source import Tops
-from ..base.specs import AnyArray
 from ..transport.memory import available_memory
 from .table import Memory, Resident, Table, WindowOptions
 

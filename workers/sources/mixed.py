@@ -13,11 +13,11 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options
+from ..api.checks import check_options
+from ..api.parameters import hdf5_if_path
+from ..api.source import Source, Tops
+from ..api.specs import ArraySpec, IndexArray, NamedRows
 from ..base.errors import ParameterError, SourceError
-from ..base.parameters import hdf5_if_path
-from ..base.source import Source, Tops
-from ..base.specs import ArraySpec, IndexArray, NamedRows
 from . import open_source
 from .files.file import locate_part, split_by_part
 

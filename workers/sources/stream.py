@@ -18,13 +18,13 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..base.checks import check_options, chosen, shown
+from ..api.checks import check_options, chosen, shown
+from ..api.hooks import BY_POSITION, by_name
+from ..api.parameters import NotNegative, Positive
+from ..api.source import CacheCounts, Tops
+from ..api.specs import AnyArray, ArraySpec
 from ..base.errors import ParameterError, SampleTooLargeError, SourceError
-from ..base.hooks import BY_POSITION, by_name
 from ..base.keys import derive_key
-from ..base.parameters import NotNegative, Positive
-from ..base.source import CacheCounts, Tops
-from ..base.specs import AnyArray, ArraySpec
 from ..transport.packed import trial_copy
 
 FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"

@@ -6,7 +6,7 @@ import ctypes
 import time
 from dataclasses import dataclass
 
-from ..base.source import CacheCounts
+from ..api.source import CacheCounts
 from .status_board import MAGIC, SHORTEST_BITS, Activity, Header, Line, StatusBoard
 
 

@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from ..api.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from ..base.errors import RingAllocationError
 from ..base.files import allocate
-from ..base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from . import linux
 from .memory import available_memory
 from .shared_map import SharedMap

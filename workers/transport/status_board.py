@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..base.source import CacheCounts
+from ..api.source import CacheCounts
 from .linux import memfd_create
 
 NAME: Final = "blobfeed-board"

@@ -24,9 +24,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
+from ..api.source import CacheCounts
 from ..base.errors import BlobfeedError, ParameterError
 from ..base.files import check_replaceable, write_whole
-from ..base.source import CacheCounts
 from ..transport.status_board import About
 
 NO_WAIT_NS: Final = 20_000

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 

@@ -9,8 +9,8 @@ import pytest
 from blobfeed.readers.delivery import conversion as delivery_values
 from blobfeed.readers.delivery.conversion import Conversion, check_range, check_whole_numbers, mean_of
 from blobfeed.readers.delivery.mean_image import Mean
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import InexactValueError
-from blobfeed.workers.base.specs import AnyArray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.workers.api.hooks import Hooks
 from blobfeed.workers.base.errors import EndOfData, InexactValueError, ParameterError
-from blobfeed.workers.base.hooks import Hooks
 
 from tests.support.standin_files import images, narrowed, write_hdf5
 

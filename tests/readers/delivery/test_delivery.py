@@ -12,9 +12,9 @@ from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
 from blobfeed.readers.delivery.make_delivery import make_delivery
 from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import check_parameters
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 from tests.support.standin_files import images, narrowed, write_images

@@ -11,8 +11,8 @@ from blobfeed.layers import LayerHarness, MultiProcessInputLayer
 from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.mean_image import MeanImage, mean_image
-from blobfeed.workers.base.parameters import Transform
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.parameters import Transform
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.loading.transform import CropMirror
 from hypothesis import given, settings
 from hypothesis import strategies as st

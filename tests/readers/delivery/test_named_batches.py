@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.stream import StreamSource
 
 from tests.support.reader_data import images, write_hdf5

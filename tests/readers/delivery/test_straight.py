@@ -14,8 +14,8 @@ from blobfeed.readers.delivery import compiled, conversion
 from blobfeed.readers.delivery.conversion import Conversion
 from blobfeed.readers.delivery.delivery import HostDelivery
 from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.state import State
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blobfeed.readers.delivery.tops import LengthsTop, Top, UnevenTop, make_tops
+from blobfeed.workers.api.parameters import Parameters, check_parameters
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from blobfeed.workers.base.errors import InexactValueError, UnequalShapesError
-from blobfeed.workers.base.parameters import Parameters, check_parameters
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, Rows
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.transport.messages import Run

@@ -10,7 +10,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.hooks import Sample
+from blobfeed.workers.api.hooks import Sample
 
 from blobfeed import BatchReader, StreamSource
 from tests.support.catalogue import Scenario

@@ -16,8 +16,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.readers.sharding import shard_in_environment
-from blobfeed.workers.base.hooks import HookBatch, Sample
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.hooks import HookBatch, Sample
+from blobfeed.workers.api.specs import ArraySpec
 
 from blobfeed import BatchReader, Source, StreamSource
 from tests.support.catalogue import Scenario

@@ -8,7 +8,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.parameters import RandomResizedCrop, Transform
+from blobfeed.workers.api.parameters import RandomResizedCrop, Transform
 from blobfeed.workers.loading.resized_crop import central_part, random_part
 from blobfeed.workers.loading.transform import CropMirror
 from hypothesis import given

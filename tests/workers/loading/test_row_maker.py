@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import DecodeHook, Hooks, Sample, by_name
+from blobfeed.workers.api.parameters import Parameters, Transform
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows, allocate_rows
 from blobfeed.workers.base.errors import SampleShapeError
-from blobfeed.workers.base.hooks import DecodeHook, Hooks, Sample, by_name
-from blobfeed.workers.base.parameters import Parameters, Transform
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows, allocate_rows
 from blobfeed.workers.loading.row_maker import RowMaker
 from blobfeed.workers.loading.transform import CropMirror
 from hypothesis import given, settings

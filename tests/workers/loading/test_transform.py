@@ -7,9 +7,9 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import Transform
+from blobfeed.workers.api.specs import ArraySpec, RaggedRows
 from blobfeed.workers.base.errors import SampleShapeError, SampleTooLargeError
-from blobfeed.workers.base.parameters import Transform
-from blobfeed.workers.base.specs import ArraySpec, RaggedRows
 from blobfeed.workers.loading import transform
 from blobfeed.workers.loading.transform import Crop, CropMirror
 from hypothesis import given, settings

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import pytest
+from blobfeed.workers.api.parameters import LastBatch
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.parameters import LastBatch
 from blobfeed.workers.order.batches import batches_per_slot, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st

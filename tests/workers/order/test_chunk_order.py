@@ -6,7 +6,7 @@ from collections import Counter, OrderedDict
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.order.epoch_order import BLOCK
 from hypothesis import given, settings

@@ -11,8 +11,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.chunk_order import ChunkOrder
 from blobfeed.workers.order.epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
 from blobfeed.workers.order.make_order import Shuffle

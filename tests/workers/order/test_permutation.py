@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import IndexArray
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.order.epoch_order import SORTED_LIMIT, keyed_permutation, numbered_keys, shuffled_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st

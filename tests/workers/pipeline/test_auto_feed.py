@@ -12,8 +12,8 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, SourceError
-from blobfeed.workers.base.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 

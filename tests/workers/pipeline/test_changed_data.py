@@ -10,8 +10,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows
 from blobfeed.workers.sources import Source
 
 from tests.support.reader_data import write_hdf5

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import SampleError
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline import process_feed
 from blobfeed.workers.pipeline.pipeline import Pipeline
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.specs import AnyArray, IndexArray
 from blobfeed.workers.base.errors import (
     SampleError,
 )
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.specs import AnyArray, IndexArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import Activity, Count
 

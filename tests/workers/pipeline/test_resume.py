@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.hooks import Sample
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.hooks import Sample
+from blobfeed.workers.api.specs import AnyArray
 
 from tests.support.reader_data import write_hdf5
 

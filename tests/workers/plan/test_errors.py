@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.hooks import by_name
-from blobfeed.workers.base.parameters import Transform
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.hooks import by_name
+from blobfeed.workers.api.parameters import Transform
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.loading.transform import CropMirror
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import LastBatch, Parameters
+from blobfeed.workers.api.specs import IndexArray
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.parameters import LastBatch, Parameters
-from blobfeed.workers.base.specs import IndexArray
 from blobfeed.workers.order.drawn_order import DrawnOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.rounds import Rounds, Schedule, by_batch

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import Parameters, RemoteLoaders
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.parameters import Parameters, RemoteLoaders
-from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.order.epoch_order import EpochOrder
 from blobfeed.workers.order.make_order import make_order
 from blobfeed.workers.order.mixed_order import MixedOrder

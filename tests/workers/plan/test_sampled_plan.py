@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.base.errors import ParameterError, SourceError
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.specs import ArraySpec
 from blobfeed.workers.loading.drawing import Sampling
 from blobfeed.workers.order.samplers import AboutSampler
 from blobfeed.workers.plan.batch import Batch

@@ -17,10 +17,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import check_parameters
 from blobfeed.workers.base.deadline import deadline, moving
 from blobfeed.workers.base.errors import ParameterError, PipelineStalled, SourceError
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import mounts
 from blobfeed.workers.sources.mounts import require_answers

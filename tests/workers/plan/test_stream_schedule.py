@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.parameters import LastBatch, Parameters
+from blobfeed.workers.api.parameters import LastBatch, Parameters
 from blobfeed.workers.order.rounds import Schedule
 from blobfeed.workers.order.shard_rounds import ShardRounds
 from blobfeed.workers.transport.messages import Run

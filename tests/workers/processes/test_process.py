@@ -75,7 +75,7 @@ def test_a_stopped_process_is_told_from_one_that_runs_and_one_that_is_gone(
 
 STREAMS = """
 import os
-from blobfeed.workers.processes.process import fill_standard_streams
+from blobfeed.workers.base.files import fill_standard_streams
 
 as_they_were = [os.fstat(number) for number in range(3)]
 for number in {closed}:
@@ -98,7 +98,7 @@ TOO_MANY_LOADERS = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import msgspec
 from dataclasses import replace
-from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.api.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.process_feed import ProcessFeed
 plan = pipeline(num_loaders={here}).plan
 plan = replace(plan, parameters=msgspec.structs.replace(plan.parameters, remote_loaders={remote}))

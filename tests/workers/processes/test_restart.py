@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks
 from blobfeed.workers.base.errors import (
     AssemblerDied,
     InterpreterError,
@@ -28,7 +29,6 @@ from blobfeed.workers.base.errors import (
     PipelineClosed,
     SocketPathError,
 )
-from blobfeed.workers.base.hooks import Hooks
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch
 from blobfeed.workers.processes.assembler import Assembler

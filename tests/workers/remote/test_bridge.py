@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 import zmq
+from blobfeed.workers.api.parameters import RemoteLoaders
 from blobfeed.workers.base.errors import LoaderDied
-from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.processes.loader_pool import LoaderPool
 from blobfeed.workers.remote import bridge as bridge_module
 from blobfeed.workers.remote.home import Bridge

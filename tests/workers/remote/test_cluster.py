@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.api.parameters import RemoteLoaders
 from blobfeed.workers.remote.cluster import address_of, require_answer, why_not_joined
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import RemoteLoaders
 from blobfeed.workers.base.errors import LoaderDied, SampleError, SourceError
-from blobfeed.workers.base.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import Activity
 

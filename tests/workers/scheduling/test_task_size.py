@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.specs import IndexArray, NamedRows
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.specs import IndexArray, NamedRows
 from blobfeed.workers.plan.make_plan import make_plan
 from blobfeed.workers.scheduling.assembly import TaskSize
 from hypothesis import given, settings

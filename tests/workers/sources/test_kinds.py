@@ -12,7 +12,7 @@ import h5py  # type: ignore[import-untyped]
 import msgspec
 import numpy as np
 import pytest
-from blobfeed.workers.base.source import Source
+from blobfeed.workers.api.source import Source
 from blobfeed.workers.sources.kinds import KINDS, imported, kind_of, kind_of_name
 from blobfeed.workers.sources.stream import StreamSource
 

@@ -6,8 +6,8 @@ import pickle
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.sources.table import Memory
 
 ARRAYS: dict[str, AnyArray] = {

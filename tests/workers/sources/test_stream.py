@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError, SourceError
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.order.sample_rng import SampleRng
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.plan.batch import Batch

@@ -225,8 +225,8 @@ import sys
 from pathlib import Path
 import numpy as np
 from blobfeed.workers.base.errors import SampleError
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 
 class MyError(Exception):

@@ -17,10 +17,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.parameters import Parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.base.errors import LoaderDied, ParameterError
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.parameters import Parameters
-from blobfeed.workers.base.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.packed import Packed, pack
 

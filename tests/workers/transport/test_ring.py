@@ -9,8 +9,8 @@ import sys
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows
 from blobfeed.workers.base.errors import RingAllocationError
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
 from blobfeed.workers.transport import ring as ring_module
 from blobfeed.workers.transport.ring import Ring, SlotLayout
 from hypothesis import given, settings
@@ -208,7 +208,7 @@ import os, resource, sys
 import numpy as np
 from blobfeed.workers.transport import ring
 from blobfeed.workers.base.errors import RingAllocationError
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.specs import ArraySpec
 layout = ring.SlotLayout({"data": ArraySpec((1 << 20,), np.dtype("u1"))}, rows=64)
 def open_files():
     return sorted(os.listdir("/proc/self/fd"))

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.parameters import RemoteLoaders
+from blobfeed.workers.api.parameters import RemoteLoaders
 from blobfeed.workers.pipeline.files import with_files
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.watching.metrics import MetricsFile

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.hooks import Hooks, Sample
+from blobfeed.workers.api.source import CacheCounts
 from blobfeed.workers.base.errors import ParameterError, RingAllocationError
-from blobfeed.workers.base.hooks import Hooks, Sample
-from blobfeed.workers.base.source import CacheCounts
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.transport.status_board import About
 from blobfeed.workers.watching.trace import TraceFile, TrainerTrace, load, merged

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ...api.source import CacheCounts, Source
+from ...api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from ...base.files import another_host
-from ...base.source import CacheCounts, Source
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
 from .file import CacheFile, attach, prepare
 from .layout import lay_out
 

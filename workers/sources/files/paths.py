@@ -13,10 +13,10 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import shown
+from ...api.checks import shown
+from ...api.parameters import GIVEN_PICTURES
 from ...base.errors import SourceError
 from ...base.files import in_folder, is_url
-from ...base.parameters import GIVEN_PICTURES
 from .object_stores import locate
 from .remote import RangeStream, RemoteStamp
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base.checks import check_options
-from ...base.parameters import NotNegative, Paths, Positive
-from ...base.source import Tops
+from ...api.checks import check_options
+from ...api.parameters import NotNegative, Paths, Positive
+from ...api.source import Tops
 from ..files.file import Locking
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files

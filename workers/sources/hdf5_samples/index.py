@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.specs import AnyArray, ArraySpec, IndexArray
+from ...api.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import FileStamp
 from ..files.paths import PackedNames
 from ..files.remote import Stamp

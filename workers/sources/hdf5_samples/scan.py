@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import nearest
+from ...api.checks import nearest
+from ...api.specs import AnyArray, rounded_integer
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, rounded_integer
 from ..files.file import FileStamp, Locking
 from ..files.paths import PackedNames, natural_key
 from ..files.remote import RemoteStamp, Stamp

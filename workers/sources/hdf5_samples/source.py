@@ -11,12 +11,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options, chosen
+from ...api.checks import check_options, chosen
+from ...api.parameters import Paths, Positive
+from ...api.source import Tops
+from ...api.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 from ...base.errors import BlobfeedError, ParameterError, SourceError
 from ...base.keys import text_digest
-from ...base.parameters import Paths, Positive
-from ...base.source import Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
 from ..files.kept import kept
 from ..files.paths import list_hdf5_files

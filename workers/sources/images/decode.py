@@ -14,7 +14,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.specs import ArraySpec, RaggedRows, Rows
+from ...api.specs import ArraySpec, RaggedRows, Rows
 from ..files.lru import Scratch
 from ..table import Field
 from .options import PictureOptions, require_like_first

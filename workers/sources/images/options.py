@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from ...api.parameters import NotNegative
+from ...api.specs import ArraySpec
 from ...base.errors import ParameterError
-from ...base.parameters import NotNegative
-from ...base.specs import ArraySpec
 
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options
+from ...api.checks import check_options
+from ...api.hooks import FLOAT32_WHOLE
+from ...api.source import Tops
+from ...api.specs import AnyArray
 from ...base.errors import SourceError
 from ...base.files import in_folder, is_url, read_whole
-from ...base.hooks import FLOAT32_WHOLE
-from ...base.source import Tops
-from ...base.specs import AnyArray
 from ...transport.memory import give_back_freed_memory
 from ..files.identity import without_paths
 from ..files.remote import WholeObjects

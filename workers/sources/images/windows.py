@@ -13,13 +13,13 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options
+from ...api.checks import check_options
+from ...api.parameters import NotNegative, Positive
+from ...api.source import Tops
+from ...api.specs import ArraySpec
 from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, read_whole
 from ...base.keys import blake2b
-from ...base.parameters import NotNegative, Positive
-from ...base.source import Tops
-from ...base.specs import ArraySpec
 from ..files.identity import without_paths
 from ..files.paths import PackedNames
 from ..table import Field, Memory, Records, Resident, Table

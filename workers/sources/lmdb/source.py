@@ -10,13 +10,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ...base.checks import check_options
+from ...api.checks import check_options
+from ...api.parameters import NotNegative
+from ...api.source import Tops
+from ...api.specs import ArraySpec, RaggedRows, Rows
 from ...base.errors import SourceError
 from ...base.extras import need
 from ...base.files import in_folder
-from ...base.parameters import NotNegative
-from ...base.source import Tops
-from ...base.specs import ArraySpec, RaggedRows, Rows
 from ..files.identity import without_paths
 from ..files.paths import PackedNames
 from ..images.field import picture_field

@@ -13,8 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
+from ...api.specs import IndexArray
 from ...base.errors import BlobfeedError, SourceError
-from ...base.specs import IndexArray
 from ..files.file import RawFile
 from ..files.kept import kept
 from ..files.remote import RemoteFile, Stamp, examined_stamp

@@ -13,12 +13,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from ...base.checks import check_options, chosen, listed
+from ...api.checks import check_options, chosen, listed
+from ...api.parameters import NotNegative, Paths, Positive
+from ...api.source import Tops
+from ...api.specs import AnyArray, ArraySpec, IndexArray
 from ...base.errors import ParameterError, SourceError
 from ...base.files import in_folder, is_url
-from ...base.parameters import NotNegative, Paths, Positive
-from ...base.source import Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray
 from ..files.file import locate_part, split_by_part
 from ..files.identity import without_paths
 from ..files.lru import RecentlyUsed

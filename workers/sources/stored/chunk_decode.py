@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base.specs import AnyArray
+from ...api.specs import AnyArray
 from ..files.file import Bytes
 from .layout import Chunked, ChunkFilter, ChunkObjects
 

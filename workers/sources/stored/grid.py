@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...api.parameters import Positive
+from ...api.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
 from ...base.errors import BlobfeedError, SourceError
 from ...base.keys import text_digest
-from ...base.parameters import Positive
-from ...base.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
 from ..files.file import Locking, as_bytes, locate_part, split_by_part
 from ..files.remote import RemoteStamp
 from ..table import Column, Store, Table, WindowOptions

@@ -19,10 +19,10 @@ from contextlib import contextmanager, suppress
 
 import numpy as np  # before h5py, which needs it too: it is to be imported in the usual way
 
-from ...base.checks import nearest
+from ...api.checks import nearest
+from ...api.specs import AnyArray
 from ...base.deadline import moving
 from ...base.errors import BlobfeedError, SourceError
-from ...base.specs import AnyArray
 from ..files.file import Locking
 from ..files.remote import RangeStream, RemoteStamp, Stamp
 

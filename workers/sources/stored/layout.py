@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import chosen
+from ...api.checks import chosen
 from ...base.errors import ParameterError
 from ..files.remote import Stamp
 

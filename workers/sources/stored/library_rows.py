@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...api.specs import AnyArray, IndexArray, RaggedRows, Rows
 from ...base.errors import SampleTooLargeError
-from ...base.specs import AnyArray, IndexArray, RaggedRows, Rows
 from ..files.file import copy_runs, stretches
 from ..files.lru import ChunkCache
 from .hdf5_library import h5py, open_dataset, require_filters

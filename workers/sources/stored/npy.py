@@ -11,11 +11,11 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...base.checks import check_options, chosen, meant, paths_as_text, shown
+from ...api.checks import check_options, chosen, meant, paths_as_text, shown
+from ...api.parameters import Parameters, Positive
+from ...api.source import Tops
 from ...base.errors import ParameterError, SourceError
 from ...base.files import is_url
-from ...base.parameters import Parameters, Positive
-from ...base.source import Tops
 from ..files.paths import expand_paths
 from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
 from ..table import Table

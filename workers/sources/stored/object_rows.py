@@ -9,8 +9,8 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from ...api.specs import AnyArray, IndexArray
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes
 from ..files.lru import ChunkCache, RecentlyUsed
 from ..files.object_stores import ObjectStore, locate

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ...api.specs import AnyArray, IndexArray
 from ...base.errors import SourceError
-from ...base.specs import AnyArray, IndexArray
 from ..files.file import Bytes, RawFile, are_small, by_group, copy_runs
 from ..files.lru import ChunkCache
 from ..files.remote import RemoteFile

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ...api.specs import IndexArray
 from ...base.errors import SourceError
-from ...base.specs import IndexArray
 from ...transport.shared_map import HUGE_PAGE, AddressRange
 from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, locate_part, split_by_part
 from ..files.lru import ChunkCache

@@ -12,8 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...base.source import SufficientSize
-from ...base.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
+from ...api.source import SufficientSize
+from ...api.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
 from ..files.file import as_bytes, gather_rows
 from ..files.store import Place, Store
 from .memory import Memory

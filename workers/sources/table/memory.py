@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_128
 
+from ...api.specs import AnyArray
 from ...base.errors import SourceError
 from ...base.files import another_host
-from ...base.specs import AnyArray
 from ...transport.linux import memfd_create
 from ..files.store import Store
 

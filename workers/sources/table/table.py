@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...base.checks import chosen
+from ...api.checks import chosen
+from ...api.source import Source, SufficientSize, Tops
+from ...api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ...base.errors import SourceError
 from ...base.keys import text_digest
-from ...base.source import Source, SufficientSize, Tops
-from ...base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
 from ..files.file import require_in_range
 from ..files.identity import digest
 from ..files.remote import CONNECTIONS

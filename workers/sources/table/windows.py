@@ -12,11 +12,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...base.checks import chosen
+from ...api.checks import chosen
+from ...api.parameters import Positive
+from ...api.specs import AnyArray, ArraySpec, IndexArray
 from ...base.errors import SourceError
 from ...base.keys import text_digest
-from ...base.parameters import Positive
-from ...base.specs import AnyArray, ArraySpec, IndexArray
 from .columns import Column, OutRows
 
 Step = Literal["first", "middle", "last"]

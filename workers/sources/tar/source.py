@@ -10,11 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.checks import check_options, chosen
+from ...api.checks import check_options, chosen
+from ...api.parameters import Paths, Positive
+from ...api.source import Tops
+from ...api.specs import IndexArray
 from ...base.errors import SourceError
-from ...base.parameters import Paths, Positive
-from ...base.source import Tops
-from ...base.specs import IndexArray
 from ..files.file import locate_part
 from ..files.identity import without_paths
 from ..files.kept import kept

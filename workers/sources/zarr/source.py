@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ...base.checks import check_options
+from ...api.checks import check_options
+from ...api.parameters import NotNegative, Paths
+from ...api.source import Tops
 from ...base.errors import SourceError
 from ...base.files import is_url
 from ...base.keys import blake2b
-from ...base.parameters import NotNegative, Paths
-from ...base.source import Tops
 from ..files.identity import digest, spread
 from ..files.object_stores import objects_below
 from ..files.paths import expand_paths, natural_key

@@ -7,7 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.cache.source import CachedSource
 

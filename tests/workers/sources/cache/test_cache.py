@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import ArraySpec, IndexArray
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import ArraySpec, IndexArray
 from blobfeed.workers.sources.cache.layout import PAGE_BYTES, STATES_AT, lay_out
 from blobfeed.workers.sources.cache.source import CachedSource
 from hypothesis import given, settings

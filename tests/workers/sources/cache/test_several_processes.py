@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source, open_source
 from blobfeed.workers.sources.cache import file as sample_cache_file
@@ -50,7 +50,7 @@ _CHILD = f"""
 from __future__ import annotations
 import hashlib, json, os, pickle, signal, sys
 import numpy as np
-from blobfeed.workers.base.specs import RaggedRows, allocate_rows
+from blobfeed.workers.api.specs import RaggedRows, allocate_rows
 {inspect.getsource(digests)}
 {inspect.getsource(_bytes)}
 source = pickle.load(sys.stdin.buffer)
@@ -95,7 +95,7 @@ def test_two_processes_fill_one_cache_at_the_same_time(tmp_path: Path, images: S
 def test_runs_that_start_together_share_one_file(tmp_path: Path, images: Source) -> None:
     code = f"""
 from pathlib import Path
-from blobfeed.workers.base.parameters import check_parameters
+from blobfeed.workers.api.parameters import check_parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources.cache.source import CachedSource
 cached = CachedSource(source, Path({str(tmp_path / "cache")!r}), {LIMIT})

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import zarr
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.sources import Source, open_source
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import RaggedRows
 from blobfeed.workers.base.errors import BlobfeedError, ParameterError
-from blobfeed.workers.base.specs import RaggedRows
 from blobfeed.workers.sources import Source, open_source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

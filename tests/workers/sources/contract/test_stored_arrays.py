@@ -16,7 +16,7 @@ import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import zarr
-from blobfeed.workers.base.specs import AnyArray, ArraySpec, RaggedRows
+from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows
 from blobfeed.workers.sources import Source, open_source
 from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 from hypothesis import given, settings

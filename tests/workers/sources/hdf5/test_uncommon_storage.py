@@ -9,7 +9,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import AnyArray, ArraySpec
+from blobfeed.workers.api.specs import AnyArray, ArraySpec
 from blobfeed.workers.sources import Source
 from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 

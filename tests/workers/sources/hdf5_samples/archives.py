@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.base.specs import AnyArray, RaggedRows
+from blobfeed.workers.api.specs import AnyArray, RaggedRows
 from blobfeed.workers.sources import Source
 
 from tests.support.stored import rows_of

@@ -8,7 +8,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
 
 from blobfeed import BatchReader

@@ -9,8 +9,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.source import Source
-from blobfeed.workers.base.specs import AnyArray, RaggedRows, allocate_rows
+from blobfeed.workers.api.source import Source
+from blobfeed.workers.api.specs import AnyArray, RaggedRows, allocate_rows
 from blobfeed.workers.sources import open_source
 from numpy.typing import NDArray
 

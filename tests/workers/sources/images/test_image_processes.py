@@ -23,7 +23,7 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
     before = samples(source)
     code = (
         "import pickle, sys, cv2, numpy as np\n"
-        "from blobfeed.workers.base.specs import allocate_rows\n"
+        "from blobfeed.workers.api.specs import allocate_rows\n"
         "from blobfeed.workers.processes.loader import settle\n"
         "cv2.setNumThreads(3)\n"
         "source = pickle.load(sys.stdin.buffer)\n"

@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg  # type: ignore[import-untyped]
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.sources.images import decode as image_decode
 from hypothesis import given, settings
 from hypothesis import strategies as st

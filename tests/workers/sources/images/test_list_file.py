@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.specs import ArraySpec
+from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.sources.images.list_file import ListedImages, parse_image_list
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from blobfeed.workers.base.source import Source
+from blobfeed.workers.api.source import Source
 from blobfeed.workers.sources import open_source
 
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb

@@ -14,9 +14,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import torch
-from blobfeed.workers.base.hooks import Hooks
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import RaggedRows
+from blobfeed.workers.api.hooks import Hooks
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import RaggedRows
 from blobfeed.workers.plan.make_plan import make_plan
 from blobfeed.workers.sources.parquet.values import Values
 from hypothesis import given, settings

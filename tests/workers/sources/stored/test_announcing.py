@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.parameters import Parameters
+from blobfeed.workers.api.parameters import Parameters
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import Source
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import allocate_rows
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.specs import allocate_rows
 from blobfeed.workers.sources import Source, open_source
 
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of

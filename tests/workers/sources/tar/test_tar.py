@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.workers.api.specs import RaggedRows
 from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.specs import RaggedRows
 
 from blobfeed import BatchReader
 from tests.support.pictures import decoded, encoded, picture

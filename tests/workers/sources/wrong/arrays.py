@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 import zarr
-from blobfeed.workers.base.parameters import check_parameters
-from blobfeed.workers.base.specs import AnyArray
+from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.workers.api.specs import AnyArray
 from blobfeed.workers.pipeline.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays

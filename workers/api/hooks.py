@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ..base.errors import ParameterError, SampleShapeError
 from .checks import nothing_there, shown
-from .errors import ParameterError, SampleShapeError
 from .specs import AnyArray, IndexArray
 
 FLOAT32_WHOLE = 2**24

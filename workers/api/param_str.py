@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from .errors import ParameterError
+from ..base.errors import ParameterError
 
 
 class _Loader(yaml.SafeLoader):

@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 import msgspec
 import numpy as np
 
+from ..base.errors import ParameterError
 from .checks import check_options, shown
-from .errors import ParameterError
 from .source import Source
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -1,0 +1,1 @@
+"""The interface for users: sources, hooks, parameters and their checks, shapes and types."""
