@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.layers.torch_blob import Blob as TorchBlob
-from blobfeed.readers.delivery.delivery import as_numpy
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.readers.delivery import as_numpy
+from blobfeed.workers.api import AnyArray
 
 from .report import machine, table
 from .still_pipeline import SLOTS, Shape, StillPipeline, ready

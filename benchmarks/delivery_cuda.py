@@ -17,10 +17,10 @@ from typing import Any, cast
 import numpy as np
 import torch
 from blobfeed.layers.torch_blob import Blob
+from blobfeed.readers.delivery import make_tops
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
 from blobfeed.readers.delivery.cuda_device import CudaDevice
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline import Pipeline
 
 from .report import table
 from .still_pipeline import Shape, StillPipeline

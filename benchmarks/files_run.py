@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import allocate_rows
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Parameters, allocate_rows
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 
 from .datasets import data_folder

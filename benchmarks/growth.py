@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
 from .datasets import HDF5_28, data_folder, made
 from .entrants import WORKERS

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving import Solver
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor, nn
 from torch.nn import functional

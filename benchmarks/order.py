@@ -11,13 +11,8 @@ from collections.abc import Callable
 from functools import partial
 
 import numpy as np
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.order.batches import Batches
-from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.make_order import Shuffle, make_order
-from blobfeed.workers.order.mixed_order import MixedOrder
-from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
+from blobfeed.workers.api import IndexArray, Parameters
+from blobfeed.workers.order import Batches, EpochOrder, MixedOrder, SampleRng, Shuffle, make_order, replacement_index
 from blobfeed.workers.sources.stream import shuffled
 
 _BATCH = 64

@@ -18,9 +18,8 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
+
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 from .report import machine, table
 

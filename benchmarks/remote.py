@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import check_parameters
+from blobfeed.workers.pipeline import Pipeline
 
 from tests.support.ray_cluster import RayCluster
 

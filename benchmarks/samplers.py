@@ -10,11 +10,10 @@ import time
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.order.samplers import HookSampler, draw_epoch
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.shared_file import SharedFile
+from blobfeed.workers.api import IndexArray, Parameters
+from blobfeed.workers.order import HookSampler, draw_epoch
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import SharedFile
 
 from .synthetic import SyntheticSource
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
 from .growth import take_for
 from .harness import Plan, Program, RunFailed, Say, run_program

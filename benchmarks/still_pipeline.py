@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from blobfeed.readers.delivery.delivery import Delivery
-from blobfeed.readers.delivery.make_delivery import make_delivery
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.transport.messages import Run
-from blobfeed.workers.transport.ring import Ring, SlotLayout
+from blobfeed.readers.delivery import Delivery, make_delivery, make_tops
+from blobfeed.workers.api import check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
+from blobfeed.workers.transport import Ring, Run, SlotLayout
+
+from blobfeed import ArraySpec
 
 SLOTS = 5
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from blobfeed.workers.processes import loader
-from blobfeed.workers.sources.stored.npy import open_npy
-from blobfeed.workers.sources.table import Table
-from blobfeed.workers.transport.status_board import LoaderStatus
-from blobfeed.workers.watching.trace import TraceFile, TrainerTrace
+from blobfeed.workers.sources.stored import open_npy
+from blobfeed.workers.transport import LoaderStatus
+from blobfeed.workers.watching import TraceFile, TrainerTrace
+
+from blobfeed import Table
 
 
 class Flag:

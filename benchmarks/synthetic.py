@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows
+from blobfeed.workers.api import AnyArray, IndexArray, NamedRows
+
+from blobfeed import ArraySpec, RaggedRows, Source
 
 
 class SyntheticSource(Source):

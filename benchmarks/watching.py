@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.processes.usage_monitor import usage_of
+from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.processes import usage_of
 
 from blobfeed import BatchReader
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .layers import *  # noqa: F403
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
-    from .readers.delivery.named_batches import NamedBatch as NamedBatch
+    from .readers.delivery import NamedBatch as NamedBatch
     from .readers.h5_dataset import H5Dataset as H5Dataset
     from .readers.jax_dataset import JaxDataset as JaxDataset
     from .readers.keras_dataset import KerasDataset as KerasDataset
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from .readers.sharding import find_shard as find_shard
     from .readers.tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
     from .readers.torch_dataset import TorchDataset as TorchDataset
-    from .workers.api.hooks import Sample as Sample
-    from .workers.api.source import Source as Source
-    from .workers.api.specs import ArraySpec as ArraySpec
-    from .workers.api.specs import RaggedRows as RaggedRows
-    from .workers.api.statistics import Statistics as Statistics
+    from .workers.api import ArraySpec as ArraySpec
+    from .workers.api import RaggedRows as RaggedRows
+    from .workers.api import Sample as Sample
+    from .workers.api import Source as Source
+    from .workers.api import Statistics as Statistics
     from .workers.base.errors import *  # noqa: F403
     from .workers.sources.stream import StreamSource as StreamSource
     from .workers.sources.table import Column as Column
@@ -50,7 +50,7 @@ _HOMES = {
     ),
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),
-    "readers.delivery.named_batches": ("NamedBatch",),
+    "readers.delivery": ("NamedBatch",),
     "readers.h5_dataset": ("H5Dataset",),
     "readers.jax_dataset": ("JaxDataset",),
     "readers.keras_dataset": ("KerasDataset",),
@@ -80,12 +80,9 @@ _HOMES = {
         "TooManyBadSamples",
         "UnequalShapesError",
     ),
-    "workers.api.hooks": ("Sample",),
-    "workers.api.source": ("Source",),
+    "workers.api": ("ArraySpec", "RaggedRows", "Sample", "Source", "Statistics"),
     "workers.sources.stream": ("StreamSource",),
     "workers.sources.table": ("Column", "Field", "Records", "Resident", "Store", "Table"),
-    "workers.api.specs": ("ArraySpec", "RaggedRows"),
-    "workers.api.statistics": ("Statistics",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -113,7 +110,7 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in _NEEDS:
-            from .workers.base.extras import need
+            from .workers.base import need
 
             need(_NEEDS[name], f"blobfeed.{name}")
         try:
@@ -126,6 +123,6 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
 def __dir__() -> list[str]:
     """List the public names without those whose library is missing, since `help(blobfeed)` loads every name."""
-    from .workers.base.extras import is_installed
+    from .workers.base import is_installed
 
     return sorted({*globals(), *_HOME_OF} - {name for name, library in _NEEDS.items() if not is_installed(library)})

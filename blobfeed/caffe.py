@@ -12,30 +12,30 @@ import sys
 from .layers import standin
 from .layers.caffe_base import caffe_exists
 from .trainer import pycaffe as proto  # has caffe_pb2
-from .trainer.layer_types.layer import LAYER_TYPES
+from .trainer.layer_types import LAYER_TYPES
+from .trainer.pycaffe import AdaDeltaSolver as AdaDeltaSolver
+from .trainer.pycaffe import AdaGradSolver as AdaGradSolver
+from .trainer.pycaffe import AdamSolver as AdamSolver
+from .trainer.pycaffe import Classifier as Classifier
+from .trainer.pycaffe import NesterovSolver as NesterovSolver
+from .trainer.pycaffe import Net as Net
+from .trainer.pycaffe import NetSpec as NetSpec
+from .trainer.pycaffe import RMSPropSolver as RMSPropSolver
+from .trainer.pycaffe import SGDSolver as SGDSolver
 from .trainer.pycaffe import caffe_pb2
 from .trainer.pycaffe import coord_map as coord_map
+from .trainer.pycaffe import get_solver as get_solver
 from .trainer.pycaffe import io as io
+from .trainer.pycaffe import layers as layers
 from .trainer.pycaffe import net_spec as net_spec
-from .trainer.pycaffe.classifier import Classifier as Classifier
-from .trainer.pycaffe.mode import set_device as set_device
-from .trainer.pycaffe.mode import set_mode_cpu as set_mode_cpu
-from .trainer.pycaffe.mode import set_mode_gpu as set_mode_gpu
-from .trainer.pycaffe.mode import set_random_seed as set_random_seed
-from .trainer.pycaffe.mode import solver_count as solver_count
-from .trainer.pycaffe.mode import solver_rank as solver_rank
-from .trainer.pycaffe.net import Net as Net
-from .trainer.pycaffe.net_spec import NetSpec as NetSpec
-from .trainer.pycaffe.net_spec import layers as layers
-from .trainer.pycaffe.net_spec import params as params
-from .trainer.pycaffe.net_spec import to_proto as to_proto
-from .trainer.pycaffe.solvers import AdaDeltaSolver as AdaDeltaSolver
-from .trainer.pycaffe.solvers import AdaGradSolver as AdaGradSolver
-from .trainer.pycaffe.solvers import AdamSolver as AdamSolver
-from .trainer.pycaffe.solvers import NesterovSolver as NesterovSolver
-from .trainer.pycaffe.solvers import RMSPropSolver as RMSPropSolver
-from .trainer.pycaffe.solvers import SGDSolver as SGDSolver
-from .trainer.pycaffe.solvers import get_solver as get_solver
+from .trainer.pycaffe import params as params
+from .trainer.pycaffe import set_device as set_device
+from .trainer.pycaffe import set_mode_cpu as set_mode_cpu
+from .trainer.pycaffe import set_mode_gpu as set_mode_gpu
+from .trainer.pycaffe import set_random_seed as set_random_seed
+from .trainer.pycaffe import solver_count as solver_count
+from .trainer.pycaffe import solver_rank as solver_rank
+from .trainer.pycaffe import to_proto as to_proto
 
 TRAIN, TEST = caffe_pb2.TRAIN, caffe_pb2.TEST
 

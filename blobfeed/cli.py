@@ -17,9 +17,7 @@ import typer
 from . import __version__, data_commands  # noqa: F401  its commands
 from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
-from .workers.base.errors import ParameterError
-from .workers.base.extras import need
-from .workers.base.files import fill_standard_streams, require_ending, writing
+from .workers.base import ParameterError, fill_standard_streams, need, require_ending, writing
 
 Effect = Literal["stop", "snapshot", "none"]
 Phase = Literal["TRAIN", "TEST"]
@@ -53,10 +51,7 @@ def train(
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     common.prepare("training")
-    from .trainer.solving import training
-    from .trainer.solving.progress import asked_by_signals
-    from .trainer.solving.solver import Solver
-    from .trainer.solving.solver_file import read_solver
+    from .trainer.solving import Solver, asked_by_signals, read_solver, training
     from .training_display import make_reporter, traced_to
 
     if snapshot is not None and weights is not None:
@@ -90,7 +85,7 @@ def score(
 ) -> None:
     """Print the means of a net's outputs over some batches."""
     common.prepare("testing a net")
-    from .trainer.solving.training import score_net
+    from .trainer.solving import score_net
 
     typer.echo(score_net(model, weights, iterations, common.where, common.level, common.stages))
 
@@ -106,7 +101,7 @@ def time_net(
     common.prepare("this command")
     from .tools.timing import layer_times
     from .trainer import Net
-    from .trainer.solving.solver_file import choose_device
+    from .trainer.solving import choose_device
 
     net = Net(model, phase, choose_device(common.where), level=common.level, stages=common.stages)
     with contextlib.closing(net):
@@ -130,7 +125,7 @@ def upgrade(
     """Print a net or a solver prototxt in today's format."""
     from google.protobuf import text_format
 
-    from .trainer.prototxt.prototxt import read_net_or_solver
+    from .trainer.prototxt import read_net_or_solver
 
     typer.echo(text_format.MessageToString(read_net_or_solver(model)), nl=False)
 
@@ -179,7 +174,7 @@ def trace_file(
     merge: Annotated[Path, file_option("Add the events of this trace, such as torch.profiler's.")],
 ) -> None:
     """Merge two traces."""
-    from .workers.watching.trace import load, merged, write_trace
+    from .workers.watching import load, merged, write_trace
 
     for path in (given, merge):
         if not path.exists():

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .workers.base.errors import BlobfeedError, ParameterError
-from .workers.base.extras import need
+from .workers.base import BlobfeedError, ParameterError, need
 
 _FAILED = 1
 _INTERRUPTED = 130  # 128 + SIGINT, as a shell reports it
@@ -42,7 +41,7 @@ class Common:
         """Prepare torch, which `what` needs."""
         need("torch", what)
         from . import caffe  # noqa: F401  Python layers may import it
-        from .trainer.solving.solver_file import fix_threads
+        from .trainer.solving import fix_threads
 
         fix_threads(self.threads)
 

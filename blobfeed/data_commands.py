@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .command import command, file_option
-from .workers.base.errors import ParameterError
-from .workers.base.extras import need
+from .workers.base import ParameterError, need
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -128,7 +127,7 @@ def bench(
     from .tools.benching import IN_PROCESS, TORCH
     from .tools.benching import bench as time_ways
     from .tools.recognise import source_of
-    from .workers.plan.plan import usable_cores
+    from .workers.plan import usable_cores
 
     number = loaders or usable_cores()
     console = _console()

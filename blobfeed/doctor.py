@@ -13,10 +13,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 from . import __version__
-from .workers.base.extras import EXTRAS, is_installed
-from .workers.plan.plan import usable_cores
-from .workers.processes.interpreter import find_interpreter
-from .workers.transport.memory import available_memory
+from .workers.base import EXTRAS, is_installed
+from .workers.plan import usable_cores
+from .workers.processes import find_interpreter
+from .workers.transport import available_memory
 
 _LIMITS = {
     "open files": (resource.RLIMIT_NOFILE, 1, ""),

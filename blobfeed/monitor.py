@@ -25,13 +25,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from .workers.base.errors import BlobfeedError
-from .workers.base.files import writing
-from .workers.plan.plan import usable_cores
-from .workers.transport.board_reading import Reading
-from .workers.transport.status_board import NAME, Count, Line
-from .workers.watching.diagnosis import Blame, diagnose
-from .workers.watching.interval import interval
+from .workers.base import BlobfeedError, writing
+from .workers.plan import usable_cores
+from .workers.transport import NAME, Count, Line, Reading
+from .workers.watching import Blame, diagnose, interval
 
 _HISTORY = 60
 _WINDOW = 10

@@ -16,12 +16,9 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from .trainer.layer_types.layer import DataParameters, no_data_parameters
-from .trainer.solving.progress import EVENTS, Output, Reporter
-from .trainer.solving.solver import Solver, numbers_of
-from .workers.base.errors import ParameterError
-from .workers.base.extras import need
-from .workers.base.files import writing
+from .trainer.layer_types import DataParameters, no_data_parameters
+from .trainer.solving import EVENTS, Output, Reporter, Solver, numbers_of
+from .workers.base import ParameterError, need, writing
 
 _REFRESH_S = 0.2
 _FIRST = ("iteration", "seconds", "net")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MethodType
 from typing import Any
 
-from ..workers.api.hooks import Hooks
+from ..workers.api import Hooks
 
 HOOKS = ("decode", "postprocess", "sampler", "batch_sampler")
 

@@ -11,14 +11,10 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..workers.api import AnyArray, IndexArray, Rows
 from ..workers.api.param_str import parse_param_str
-from ..workers.api.specs import AnyArray, IndexArray, Rows
-from ..workers.base.closing import Closing
-from ..workers.base.errors import ParameterError
-from ..workers.base.extras import need
-from ..workers.base.tracebacks import shortens_tracebacks
-from ..workers.plan.plan import Plan
-from ..workers.plan.trial import decoded_sample, drawn_epoch, postprocessed_batch
+from ..workers.base import Closing, ParameterError, need, shortens_tracebacks
+from ..workers.plan import Plan, decoded_sample, drawn_epoch, postprocessed_batch
 from .caffe_base import new_layer
 from .multi_process_input_layer import MultiProcessInputLayer
 from .standin import Blob, BlobVector

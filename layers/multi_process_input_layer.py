@@ -11,23 +11,22 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from ..readers.delivery.delivery import Delivery
-from ..readers.delivery.make_delivery import make_delivery
-from ..readers.delivery.tops import Shape, Top, describes_another, make_tops
+from ..readers.delivery import Delivery, Shape, Top, describes_another, make_delivery, make_tops
 from ..readers.sharding import with_shard
-from ..workers.api.hooks import HookBatch, Sample
-from ..workers.api.parameters import Parameters
-from ..workers.api.specs import AnyArray
-from ..workers.api.statistics import Statistics
-from ..workers.base.closing import close_all
-from ..workers.base.errors import ParameterError, PipelineClosed, RingAllocationError
-from ..workers.base.files import absolute
-from ..workers.base.tracebacks import shortened, shortens_tracebacks
-from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.plan import Plan, Position
-from ..workers.plan.state import State
-from ..workers.processes.process import interrupts_deferred
-from ..workers.transport.memory import available_memory
+from ..workers.api import AnyArray, HookBatch, Parameters, Sample, Statistics
+from ..workers.base import (
+    ParameterError,
+    PipelineClosed,
+    RingAllocationError,
+    absolute,
+    close_all,
+    shortened,
+    shortens_tracebacks,
+)
+from ..workers.pipeline import Pipeline
+from ..workers.plan import Plan, Position, State
+from ..workers.processes import interrupts_deferred
+from ..workers.transport import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from ..workers.api.checks import allowed, check_names, shown
+from ..workers.api import Parameters, allowed, check_names, check_parameters, shown
 from ..workers.api.param_str import parse_param_str
-from ..workers.api.parameters import Parameters, check_parameters
-from ..workers.base.errors import ParameterError
+from ..workers.base import ParameterError
 from ..workers.sources import options_of
 
 

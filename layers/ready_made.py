@@ -11,13 +11,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..readers.delivery.mean_image import load_mean_file
-from ..workers.api.checks import shown
-from ..workers.api.hooks import Sample
-from ..workers.api.parameters import Parameters
-from ..workers.api.specs import IndexArray
-from ..workers.base.errors import ParameterError
-from ..workers.base.files import in_folder
+from ..readers.delivery import load_mean_file
+from ..workers.api import IndexArray, Parameters, Sample, shown
+from ..workers.base import ParameterError, in_folder
 from ..workers.sources import open_source
 from .multi_process_input_layer import MultiProcessInputLayer
 

@@ -25,9 +25,8 @@ from typing import NoReturn
 
 import msgspec
 
-from ..workers.base.errors import ParameterError
-from ..workers.base.files import in_folder, write_whole
-from ..workers.plan.state import State
+from ..workers.base import ParameterError, in_folder, write_whole
+from ..workers.plan import State
 from .last_words import is_embedded
 
 _LINE = 4096

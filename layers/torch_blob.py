@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..workers.base.errors import BlobfeedError
+from ..workers.base import BlobfeedError
 from .standin import legacy_extents
 
 Shape = tuple[int, ...]

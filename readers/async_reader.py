@@ -8,15 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 import msgspec
 
-from ..workers.api.checks import check_names, check_options
-from ..workers.api.parameters import NotNegative, Positive, SharedParameters
-from ..workers.api.specs import AnyArray
-from ..workers.api.statistics import Statistics
-from ..workers.base.closing import Closing
-from ..workers.base.errors import FetchOrderError, ParameterError, SourceError
-from ..workers.base.tracebacks import shortens_tracebacks
-from ..workers.plan.state import State
-from ..workers.transport.packed import hook_name
+from ..workers.api import AnyArray, NotNegative, Positive, SharedParameters, Statistics, check_names, check_options
+from ..workers.base import Closing, FetchOrderError, ParameterError, SourceError, shortens_tracebacks
+from ..workers.plan import State
+from ..workers.transport import hook_name
 from .batch_reader import BatchReader
 from .keywords import check_hook
 

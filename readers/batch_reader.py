@@ -13,31 +13,25 @@ from typing import Any, ClassVar, NamedTuple, Unpack, cast
 
 import msgspec
 
-from ..workers.api.hooks import DecodeHook, Hooks, PostprocessHook
-from ..workers.api.parameters import ReaderParameters, loop_end
-from ..workers.api.source import Source
-from ..workers.api.specs import ArraySpec
-from ..workers.api.statistics import Statistics
-from ..workers.base.closing import Closing, close_all
-from ..workers.base.errors import (
+from ..workers.api import ArraySpec, DecodeHook, Hooks, PostprocessHook, ReaderParameters, Source, Statistics, loop_end
+from ..workers.base import (
     BlobfeedError,
+    Closing,
     ConcurrentUseError,
     EndOfData,
     ParameterError,
     PipelineClosed,
     SourceError,
+    absolute,
+    close_all,
+    shortened,
+    shortens_tracebacks,
 )
-from ..workers.base.files import absolute
-from ..workers.base.tracebacks import shortened, shortens_tracebacks
-from ..workers.pipeline.pipeline import Pipeline
-from ..workers.plan.locating import Place, locate
-from ..workers.plan.make_plan import open_declared
-from ..workers.plan.state import State
-from ..workers.processes.process import interrupts_deferred, interrupts_ignored
+from ..workers.pipeline import Pipeline
+from ..workers.plan import Place, State, locate, open_declared
+from ..workers.processes import interrupts_deferred, interrupts_ignored
 from ..workers.sources.stream import StreamSource
-from .delivery.named_batches import NamedBatch, NamedBatches, TupleBatch
-from .delivery.own_arrays import OwnArrays
-from .delivery.tops import UnevenTop, make_tops
+from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .sharding import warn_of_other_ranks, with_shard
 

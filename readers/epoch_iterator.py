@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .batch_reader import BatchReader
-from .delivery.named_batches import NamedBatch
+from .delivery import NamedBatch
 
 _PEEK = 2
 """The most batches that Keras and TensorFlow draw and throw away before they begin, to learn what a model gets."""

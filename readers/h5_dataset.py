@@ -11,16 +11,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-from ..workers.api.specs import AnyArray, RaggedRows, Rows, allocate_rows
-from ..workers.base.errors import ParameterError, SourceError
-from ..workers.base.files import absolute
-from ..workers.base.tracebacks import shortens_tracebacks
-from ..workers.sources.files.file import Locking
-from ..workers.sources.files.paths import list_hdf5_files
-from ..workers.sources.files.remote import stamp_of
-from ..workers.sources.hdf5_samples.scan import first_sample, label_array
-from ..workers.sources.hdf5_samples.source import open_hdf5_samples
-from ..workers.sources.stored.hdf5_library import h5py, open_file
+from ..workers.api import AnyArray, RaggedRows, Rows, allocate_rows
+from ..workers.base import ParameterError, SourceError, absolute, shortens_tracebacks
+from ..workers.sources.files import Locking, list_hdf5_files, stamp_of
+from ..workers.sources.hdf5_samples import first_sample, label_array, open_hdf5_samples
+from ..workers.sources.stored import h5py, open_file
 from .keywords import check_hook
 
 Item = dict[str, Any]

@@ -8,8 +8,7 @@ from typing import Any, Unpack
 import jax
 from jax.sharding import Sharding
 
-from ..workers.base.errors import ParameterError
-from ..workers.base.tracebacks import shortens_tracebacks
+from ..workers.base import ParameterError, shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader, owning_reader
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
 

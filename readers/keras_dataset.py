@@ -7,12 +7,10 @@ from typing import Any, Unpack
 
 import keras  # type: ignore[import-untyped]
 
-from ..workers.api.checks import nearest
-from ..workers.base.errors import ParameterError
-from ..workers.base.tracebacks import shortens_tracebacks
+from ..workers.api import nearest
+from ..workers.base import ParameterError, shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader, owning_reader
-from .delivery.named_batches import NamedBatch
-from .delivery.tops import describes_another
+from .delivery import NamedBatch, describes_another
 from .epoch_iterator import EpochIterator
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
 

@@ -9,11 +9,16 @@ from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from ..workers.api.checks import check_names
-from ..workers.api.hooks import DecodeHook, PostprocessHook
-from ..workers.api.parameters import Parameters, ReaderParameters, check_parameters
-from ..workers.api.source import Source
-from ..workers.base.errors import ParameterError
+from ..workers.api import (
+    DecodeHook,
+    Parameters,
+    PostprocessHook,
+    ReaderParameters,
+    Source,
+    check_names,
+    check_parameters,
+)
+from ..workers.base import ParameterError
 from ..workers.sources.stream import StreamSource
 
 SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..workers.api.parameters import Parameters
-from ..workers.base.errors import ParameterError
+from ..workers.api import Parameters
+from ..workers.base import ParameterError
 
 _log = logging.getLogger("blobfeed")
 

@@ -8,9 +8,8 @@ from typing import Any, Unpack, overload
 
 import tensorflow as tf  # type: ignore[import-untyped]
 
-from ..workers.api.specs import AnyArray, ArraySpec
-from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.tracebacks import shortens_tracebacks
+from ..workers.api import AnyArray, ArraySpec
+from ..workers.base import ParameterError, PipelineClosed, shortens_tracebacks
 from .batch_reader import BatchReader, owning_reader
 from .epoch_iterator import EpochIterator
 from .keywords import ReaderArguments, SourceLike, names_arguments_of

@@ -8,10 +8,9 @@ from typing import NoReturn, Unpack
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ..workers.base.errors import ParameterError, PipelineClosed
-from ..workers.base.tracebacks import shortens_tracebacks
+from ..workers.base import ParameterError, PipelineClosed, shortens_tracebacks
 from .batch_reader import BatchReader, DatasetOverReader
-from .delivery.named_batches import NamedBatch, TupleBatch
+from .delivery import NamedBatch, TupleBatch
 from .keywords import ReaderArguments, SourceLike, names_arguments_of
 
 

@@ -13,7 +13,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.layers import standin
-from blobfeed.readers.delivery.tops import make_tops
+from blobfeed.readers.delivery import make_tops
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
+from blobfeed.trainer.solving import Solver
 from blobfeed.trainer.solving import snapshot as snapshots
-from blobfeed.trainer.solving.solver import Solver
 
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
 from .support.waiting import wait_until

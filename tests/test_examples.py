@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.solving import Solver
 from typer.testing import CliRunner
 
 from blobfeed.cli import app

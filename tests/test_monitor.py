@@ -19,12 +19,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
+from blobfeed import BatchReader
 from blobfeed.cli import app
 from blobfeed.monitor import Monitor, Readings, as_mapping, sparkline, view
 

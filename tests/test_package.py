@@ -21,7 +21,7 @@ from packaging.version import Version
 
 import blobfeed
 
-from .support.imports import FOLDERS, circles, imported, modules, upward
+from .support.imports import FOLDERS, circles, imported, modules, past_the_list, upward
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "jax", "keras", "tensorflow", "caffe"}
@@ -75,6 +75,41 @@ def test_imports_go_one_way_only(folder: str) -> None:
 )
 def test_an_import_against_the_order_is_recognised(module: str, line: str, wrong: bool) -> None:
     assert bool(upward(imported(line, module, is_package=False), module)) == wrong
+
+
+def test_a_room_is_imported_through_its_list() -> None:
+    product = dict(modules("blobfeed"))
+    for folder in FOLDERS:
+        product |= modules(f"blobfeed.{folder}")
+    files = {name for name, path in product.items() if path.stem != "__init__"}
+    others = ((".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in _tests_and_benchmarks())
+    wrong = {
+        name: past
+        for name, path in (*product.items(), *others)
+        if (past := past_the_list(imported(path.read_text(), name, is_package=path.stem == "__init__"), name, files))
+    }
+    assert wrong == {}, "import these names from the room; its __init__ lists the public ones: LISTED in imports.py"
+
+
+def _tests_and_benchmarks() -> Iterator[Path]:
+    for folder in ("tests", "benchmarks"):
+        yield from (ROOT / folder).rglob("*.py")
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "wrong"),
+    [
+        ("tests.workers.test_x", "from blobfeed.workers.transport.ring import Ring", True),
+        ("blobfeed.layers.base", "def later(): from ..workers.transport.ring import Ring", True),
+        ("blobfeed.workers.transport.links", "from .ring import Ring", False),
+        ("tests.workers.test_x", "from blobfeed.workers.transport import Ring", False),
+        ("tests.workers.test_x", "from blobfeed.workers.transport import ring", False),
+        ("tests.tools.test_x", "from blobfeed.tools.found import Found", False),
+    ],
+)
+def test_an_import_past_the_list_is_recognised(module: str, line: str, wrong: bool) -> None:
+    files = {"blobfeed.workers.transport.ring", "blobfeed.tools.found"}
+    assert bool(past_the_list(imported(line, module, is_package=False), module, files)) == wrong
 
 
 def test_no_two_files_import_each_other() -> None:

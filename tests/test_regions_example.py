@@ -13,14 +13,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness
-from blobfeed.trainer.layer_types.layer import Generators
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter, Phase
+from blobfeed.trainer.layer_types import Generators
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
 from blobfeed.workers.api.param_str import parse_param_str
 from numpy.typing import NDArray
+
+from blobfeed import LayerHarness
 
 from .support.trainer_nets import CPU
 from .support.training import importing_leaves_no_trace, one_thread

@@ -20,15 +20,13 @@ import pytest
 import typer
 import yaml
 from blobfeed.tools import parameters
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.statistics import Statistics
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.trainer.prototxt import NetParameter, read_prototxt
+from blobfeed.workers.api import Parameters
 from blobfeed.workers.sources import KINDS, options_of
 from msgspec.inspect import StructType, Type, UnionType, type_info
 from typer.testing import CliRunner
 
+from blobfeed import ParameterError, Statistics
 from blobfeed.cli import app
 
 from .support.browser import WIDTHS, console_of

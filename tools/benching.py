@@ -12,9 +12,8 @@ from functools import partial
 from typing import Any
 
 from ..readers.batch_reader import BatchReader
-from ..workers.api.source import Source
-from ..workers.api.specs import AnyArray
-from ..workers.base.extras import is_installed
+from ..workers.api import AnyArray, Source
+from ..workers.base import is_installed
 from .found import Found, sample_of
 
 _ROUNDS = 3

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..trainer.net.model_files import read_weights, write_weights
-from ..trainer.prototxt.errors import SnapshotError
-from ..trainer.solving.caffe_files import is_caffe_state, read_state, write_state
+from ..trainer.net import read_weights, write_weights
+from ..trainer.prototxt import SnapshotError
+from ..trainer.solving import is_caffe_state, read_state, write_state
 
 
 def convert(source: Path, target: Path) -> str:

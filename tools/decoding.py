@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..workers.api.hooks import Sample
-from ..workers.api.specs import AnyArray, channels_first_hint
-from ..workers.base.errors import InexactValueError, ParameterError
+from ..workers.api import AnyArray, Sample, channels_first_hint
+from ..workers.base import InexactValueError, ParameterError
 
 
 def decode(

@@ -17,19 +17,15 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
-from ..workers.api.source import Source
-from ..workers.api.specs import AnyArray
-from ..workers.base.errors import BlobfeedError, SourceError
-from ..workers.base.extras import need
-from ..workers.loading.worker import read_one
+from ..workers.api import AnyArray, Source
+from ..workers.base import BlobfeedError, SourceError, need
+from ..workers.loading import read_one
 from ..workers.sources import KINDS, open_source
-from ..workers.sources.files.file import FileStamp
-from ..workers.sources.files.paths import natural_key
-from ..workers.sources.hdf5.examine import holds_values
-from ..workers.sources.hdf5_samples.scan import label_array
-from ..workers.sources.images.options import LONGEST_SIDE_RATIO
-from ..workers.sources.stored.hdf5_library import errors_named, h5py, open_file
-from ..workers.sources.stored.npy import read_header
+from ..workers.sources.files import FileStamp, natural_key
+from ..workers.sources.hdf5 import holds_values
+from ..workers.sources.hdf5_samples import label_array
+from ..workers.sources.images import LONGEST_SIDE_RATIO
+from ..workers.sources.stored import errors_named, h5py, open_file, read_header
 from ..workers.sources.zarr.examine import examine_array
 
 COLOR_ATTRIBUTE = "color"

@@ -9,7 +9,7 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
-from ..workers.api.specs import AnyArray, ArraySpec
+from ..workers.api import AnyArray, ArraySpec
 from .examine import Facts, examine
 from .found import Found, in_yaml
 

@@ -7,8 +7,7 @@ import shutil
 from itertools import islice
 from pathlib import Path
 
-from ..workers.base.errors import ExtraMissing, ParameterError, SourceError
-from ..workers.base.extras import is_installed, need
+from ..workers.base import ExtraMissing, ParameterError, SourceError, is_installed, need
 
 _RECORDS_AT_ONCE = 1000
 _LARGEST_BYTES = 1 << 40

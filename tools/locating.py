@@ -10,13 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..workers.api.hooks import Hooks
+from ..workers.api import Hooks, check_parameters
 from ..workers.api.param_str import parse_param_str
-from ..workers.api.parameters import check_parameters
-from ..workers.base.errors import ParameterError
-from ..workers.plan.locating import Place, locate
-from ..workers.plan.make_plan import make_plan
-from ..workers.plan.plan import Plan
+from ..workers.base import ParameterError
+from ..workers.plan import Place, Plan, locate, make_plan
 
 
 def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[Place]]:
@@ -62,7 +59,7 @@ def plan_of_net(model: Path) -> Iterator[tuple[Plan, Path]]:
 
     from ..layers.multi_process_input_layer import MultiProcessInputLayer
     from ..trainer import Net
-    from ..trainer.layer_types.layer import Generators
+    from ..trainer.layer_types import Generators
 
     # The seed of the data is 0, as in training without a random_seed.
     with closing(Net(model, "TRAIN", generators=Generators.seeded(0, torch.device("cpu")))) as net:

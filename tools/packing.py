@@ -26,14 +26,11 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
-from ..workers.api.source import Source
-from ..workers.api.specs import AnyArray, allocate_rows
-from ..workers.base.errors import BlobfeedError, ParameterError, SourceError
-from ..workers.base.extras import need
-from ..workers.base.files import writing
-from ..workers.plan.plan import usable_cores
+from ..workers.api import AnyArray, Source, allocate_rows
+from ..workers.base import BlobfeedError, ParameterError, SourceError, need, writing
+from ..workers.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
-from ..workers.sources.stored.hdf5_library import h5py
+from ..workers.sources.stored import h5py
 from .decoding import decode
 from .found import COLOR_ATTRIBUTE, Found, in_yaml
 
@@ -310,7 +307,7 @@ def pack_encoded(found: Found, target: Path, progress: Progress) -> Packed:
     _check_target(target)
     import lmdb
 
-    from ..workers.sources.images.source import open_image_list
+    from ..workers.sources.images import open_image_list
 
     begun = time.monotonic()
     source = open_image_list(dict(found.declared["image_list"]))

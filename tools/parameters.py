@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import inspect as types
 
-from ..workers.api.checks import allowed, meant
-from ..workers.api.parameters import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform
-from ..workers.base.errors import ExtraMissing, ParameterError
+from ..workers.api import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform, allowed, meant
+from ..workers.base import ExtraMissing, ParameterError
 from ..workers.sources import KINDS, options_of
-from ..workers.sources.images.options import PictureOptions
+from ..workers.sources.images import PictureOptions
 from ..workers.sources.table import WindowOptions
 
 _PARTS: dict[str, type[msgspec.Struct]] = {

@@ -11,12 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
-from ..workers.api.checks import shown
+from ..workers.api import shown
 from ..workers.api.param_str import parse_param_str
-from ..workers.base.errors import ParameterError, SourceError
-from ..workers.base.files import writing
-from ..workers.sources.files.paths import natural_key
-from ..workers.sources.images.list_file import parse_image_list
+from ..workers.base import ParameterError, SourceError, writing
+from ..workers.sources.files import natural_key
+from ..workers.sources.images import parse_image_list
 from ..workers.sources.kinds import KINDS, kind_of, kind_of_name
 from ..workers.sources.tar.fields import PICTURES
 from .found import WORDS_FOR, Found, hdf5, npz, records, sized, zarr

@@ -13,10 +13,8 @@ import numpy as np
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-from ..workers.base.errors import BlobfeedError, ParameterError
-from ..workers.base.extras import is_installed
-from ..workers.base.files import require_ending, writing
-from ..workers.watching.trace import is_written, load
+from ..workers.base import BlobfeedError, ParameterError, is_installed, require_ending, writing
+from ..workers.watching import is_written, load
 from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..workers.base.errors import ParameterError
-from ..workers.transport.status_board import Activity
-from ..workers.watching.diagnosis import diagnose
-from ..workers.watching.interval import Interval, SlowSample
+from ..workers.base import ParameterError
+from ..workers.transport import Activity
+from ..workers.watching import Interval, SlowSample, diagnose
 
 Series = NDArray[np.float64]
 

@@ -19,18 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from ..readers.delivery.tops import Top, UnevenTop, make_tops
-from ..workers.api.hooks import Hooks
+from ..readers.delivery import Top, UnevenTop, make_tops
+from ..workers.api import AnyArray, Hooks, check_parameters
 from ..workers.api.param_str import parse_param_str
-from ..workers.api.parameters import check_parameters
-from ..workers.api.specs import AnyArray
-from ..workers.base.errors import ParameterError
-from ..workers.base.extras import is_installed
-from ..workers.base.files import writing
-from ..workers.loading.worker import SampleDecoder
-from ..workers.plan.make_plan import make_plan
-from ..workers.plan.plan import Plan
-from ..workers.plan.trial import made_batch
+from ..workers.base import ParameterError, is_installed, writing
+from ..workers.loading import SampleDecoder
+from ..workers.plan import Plan, made_batch, make_plan
 from .locating import plan_of_net
 from .recognise import source_of
 

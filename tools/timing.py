@@ -9,8 +9,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from ..trainer.net.graph import Net
-from ..trainer.net.stepwise import Stepwise
+from ..trainer.net import Net, Stepwise
 
 
 def layer_times(net: Net, iterations: int) -> str:

@@ -6,7 +6,7 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .net.graph import Net as Net
+    from .net import Net as Net
 
 if __name__ != "blobfeed.trainer":
     raise ImportError(f"import blobfeed.trainer: as {__name__!r} its classes would exist a second time")
@@ -16,6 +16,6 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> object:
         if name != "Net":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from .net.graph import Net  # brings torch
+        from .net import Net  # brings torch
 
         return Net

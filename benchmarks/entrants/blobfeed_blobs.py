@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.delivery.delivery import HostDelivery
-from blobfeed.readers.delivery.tops import Top, make_tops
-from blobfeed.workers.api.parameters import Parameters, check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.readers.delivery import HostDelivery, Top, make_tops
+from blobfeed.workers.api import AnyArray, Parameters, check_parameters
+from blobfeed.workers.pipeline import Pipeline
 
 from ..datasets import data_folder
 from ..works import Work

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
+from blobfeed import LayerHarness, MultiProcessInputLayer
 
 from ..works import Work
 from . import WORKERS, Batch

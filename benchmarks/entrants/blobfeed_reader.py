@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from blobfeed.readers.batch_reader import BatchReader
+from blobfeed import BatchReader
 
 from ..works import Work
 from . import WORKERS, Batch

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
-from blobfeed.layers import MultiProcessInputLayer
 from numpy.typing import NDArray
+
+from blobfeed import MultiProcessInputLayer
 
 Arrays = Mapping[str, NDArray[np.generic]]
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import cv2
 import numpy as np
-from blobfeed.layers import MultiProcessInputLayer
 from numpy.typing import NDArray
+
+from blobfeed import MultiProcessInputLayer
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from ...workers.api.specs import AnyArray
+from ...workers.api import AnyArray
 
 
 class ArrayPool:

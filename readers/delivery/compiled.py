@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api.specs import AnyArray, Gather, IndexArray
+from ...workers.api import AnyArray, Gather, IndexArray
 
 _WORTH_COMPILING = 1 << 30
 """Loading Numba and compiling takes about a second, once. NumPy converts so many items in about half of one: who has

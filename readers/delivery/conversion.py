@@ -18,8 +18,8 @@ from functools import partial
 
 import numpy as np
 
-from ...workers.api.specs import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
-from ...workers.base.errors import InexactValueError, ParameterError
+from ...workers.api import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
+from ...workers.base import InexactValueError, ParameterError
 from . import compiled
 from .mean_image import Mean, MeanImage
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from ...workers.api.specs import AnyArray
+from ...workers.api import AnyArray
 from .conversion import Conversion
 
 

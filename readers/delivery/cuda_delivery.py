@@ -23,13 +23,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...workers.api.specs import AnyArray, IndexArray
-from ...workers.base.closing import close_all
-from ...workers.loading.transform import CROPS
-from ...workers.pipeline.pipeline import Pipeline
-from ...workers.plan.batch import Batch
-from ...workers.plan.plan import Position
-from ...workers.processes.process import interrupts_deferred
+from ...workers.api import AnyArray, IndexArray
+from ...workers.base import close_all
+from ...workers.loading import CROPS
+from ...workers.pipeline import Pipeline
+from ...workers.plan import Batch, Position
+from ...workers.processes import interrupts_deferred
 from .conversion import Conversion, check_range, check_types, check_whole_numbers
 from .cuda_convert import DeviceConversion
 from .cuda_device import CudaDevice

@@ -20,9 +20,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ...workers.api.specs import AnyArray
-from ...workers.base.errors import ParameterError
-from ...workers.processes.process import interrupts_deferred
+from ...workers.api import AnyArray
+from ...workers.base import ParameterError
+from ...workers.processes import interrupts_deferred
 
 _PORTABLE = 1
 """cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""

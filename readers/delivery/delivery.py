@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 import msgspec
 import numpy as np
 
-from ...workers.api.specs import AnyArray, ConvertedRows
-from ...workers.base.errors import BlobfeedError, InexactValueError, UnequalShapesError
-from ...workers.pipeline.pipeline import Pipeline
-from ...workers.plan.batch import Batch
-from ...workers.plan.plan import Position
+from ...workers.api import AnyArray, ConvertedRows
+from ...workers.base import BlobfeedError, InexactValueError, UnequalShapesError
+from ...workers.pipeline import Pipeline
+from ...workers.plan import Batch, Position
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:

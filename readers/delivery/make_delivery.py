@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...workers.base.errors import ParameterError
-from ...workers.pipeline.pipeline import Pipeline
+from ...workers.base import ParameterError
+from ...workers.pipeline import Pipeline
 from .delivery import Blob, Delivery, HostDelivery, as_numpy, is_as_stored
 from .tops import Top
 

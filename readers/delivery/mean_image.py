@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api.specs import AnyArray, IndexArray
-from ...workers.base.errors import ParameterError
-from ...workers.base.files import read_whole
+from ...workers.api import AnyArray, IndexArray
+from ...workers.base import ParameterError, read_whole
 
 Mean = NDArray[np.float32]
 

@@ -11,15 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ...workers.api.checks import nothing_there
-from ...workers.api.specs import AnyArray, IndexArray
-from ...workers.base.closing import close_all
-from ...workers.base.errors import ParameterError
-from ...workers.base.extras import need
-from ...workers.pipeline.pipeline import Pipeline
-from ...workers.plan.batch import Batch
-from ...workers.plan.plan import Plan
-from ...workers.processes.process import interrupts_deferred
+from ...workers.api import AnyArray, IndexArray, nothing_there
+from ...workers.base import ParameterError, close_all, need
+from ...workers.pipeline import Pipeline
+from ...workers.plan import Batch, Plan
+from ...workers.processes import interrupts_deferred
 from .array_pool import ArrayPool
 from .delivery import Delivery, HostDelivery, is_as_stored
 from .own_arrays import OwnArray, OwnArrays

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from ...workers.api.checks import nearest
-from ...workers.base.errors import ParameterError
+from ...workers.api import nearest
+from ...workers.base import ParameterError
 from .conversion import Conversion, check_types
 from .delivery import as_numpy
 from .tops import EvenTop, JoinedTop, Shape, Top, UnevenTop

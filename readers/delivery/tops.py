@@ -11,13 +11,10 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api.checks import nearest
-from ...workers.api.parameters import Pad, Parameters, Transform
-from ...workers.api.specs import AnyArray, ArraySpec, IndexArray, RaggedRows
-from ...workers.base.errors import ParameterError, UnequalShapesError
-from ...workers.base.files import in_folder
-from ...workers.loading.transform import CROPS
-from ...workers.plan.batch import Batch
+from ...workers.api import AnyArray, ArraySpec, IndexArray, Pad, Parameters, RaggedRows, Transform, nearest
+from ...workers.base import ParameterError, UnequalShapesError, in_folder
+from ...workers.loading import CROPS
+from ...workers.plan import Batch
 from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers
 from .mean_image import load_mean_file, mean_image
 

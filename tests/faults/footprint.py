@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
 from ..support.pipelines import Numbered
 from .figures import Figure, megabytes, spread

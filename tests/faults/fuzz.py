@@ -23,12 +23,12 @@ from typing import Any
 import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.readers.delivery.mean_image import load_mean_file
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import allocate_rows
-from blobfeed.workers.base.errors import BlobfeedError
+from blobfeed.readers.delivery import load_mean_file
+from blobfeed.workers.api import allocate_rows
 from blobfeed.workers.sources import open_source
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.sources.cache import CachedSource
+
+from blobfeed import BlobfeedError, Source
 
 from .figures import Figure
 from .scale import Scale

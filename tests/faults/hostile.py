@@ -11,10 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import zmq
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.transport import links
-from blobfeed.workers.transport.messages import Announce, Done, Ready, Release
+from blobfeed.workers.pipeline import Pipeline, ProcessFeed
+from blobfeed.workers.transport import Announce, Done, Ready, Release, links
 
 from ..support.waiting import DEADLINE_S
 from .figures import Figure

@@ -16,12 +16,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
 from blobfeed.layers.torch_blob import Blob
-from blobfeed.readers.async_reader import AsyncReader
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
+
+from blobfeed import AsyncReader, BatchReader, LayerHarness, MultiProcessInputLayer
 
 from ..support.played_device import PlayedDevice
 from .figures import Figure
@@ -224,9 +222,9 @@ def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledg
 
 def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock: str) -> tuple[int, Ledger]:
     """The delivery to a CUDA device, on a played one."""
-    from blobfeed.readers.delivery.tops import make_tops
-    from blobfeed.workers.api.parameters import check_parameters
-    from blobfeed.workers.pipeline.pipeline import Pipeline
+    from blobfeed.readers.delivery import make_tops
+    from blobfeed.workers.api import check_parameters
+    from blobfeed.workers.pipeline import Pipeline
 
     parameters = check_parameters({"source": source, **_GIVEN, "device_prefetch": buffers, "page_lock": page_lock})
     played: Any = PlayedDevice(patience=2)

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import Activity, LoaderState
 
 _BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
 _POLL_S = 0.0005
@@ -22,7 +22,7 @@ def send(state: LoaderState, number: signal.Signals) -> bool:
     with suppress(OSError):
         handle = os.pidfd_open(state.pid)
         try:
-            if b"blobfeed.workers.processes.assembler" not in Path(f"/proc/{state.pid}/cmdline").read_bytes():
+            if b"blobfeed.workers.assembler_main" not in Path(f"/proc/{state.pid}/cmdline").read_bytes():
                 return False
             signal.pidfd_send_signal(handle, number)
             return True
@@ -47,9 +47,7 @@ def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> Lo
 
 def assembler() -> int:
     """The process id of the one pipeline's assembler that runs."""
-    (child,) = (
-        child for child in psutil.Process().children() if "blobfeed.workers.processes.assembler_main" in child.cmdline()
-    )
+    (child,) = (child for child in psutil.Process().children() if "blobfeed.workers.assembler_main" in child.cmdline())
     return int(child.pid)
 
 

@@ -8,9 +8,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
-from blobfeed.workers.base.errors import EndOfData
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
+
+from blobfeed import EndOfData
 
 
 @dataclass

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.base.errors import AssemblerDied
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Hooks
+from blobfeed.workers.pipeline import Pipeline
+
+from blobfeed import AssemblerDied
 
 from ..support import leftovers
 from ..support.waiting import DEADLINE_S

@@ -9,11 +9,10 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.api import AnyArray, Hooks, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+
+from blobfeed import Sample, StreamSource
 
 SAMPLES = 600
 EPOCHS = 10

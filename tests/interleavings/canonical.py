@@ -15,13 +15,12 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.pipeline.failures import Failed
-from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.scheduling.ledger import Evidence, Task
-from blobfeed.workers.transport.messages import Assignment, Failure
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.order import AboutSampler, EpochOrder
+from blobfeed.workers.pipeline import Failed
+from blobfeed.workers.plan import Plan
+from blobfeed.workers.scheduling import Evidence, Task
+from blobfeed.workers.transport import Assignment, Failure
 
 _FIXED = (Plan, Parameters, AboutSampler, EpochOrder)
 _PLAIN = {bool, int, str, bytes, NoneType, Evidence}

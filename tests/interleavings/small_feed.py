@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.scheduling.assembly import Reception
-from blobfeed.workers.transport.messages import End, Failure
-from blobfeed.workers.transport.status_board import Count
+from blobfeed.workers.api import IndexArray
+from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.plan import Plan
+from blobfeed.workers.scheduling import Reception
+from blobfeed.workers.transport import Count, End, Failure
+
+from blobfeed import BlobfeedError, PipelineStalled
 
 from .variants import SLOTS
 

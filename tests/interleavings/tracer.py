@@ -8,9 +8,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from blobfeed.workers.base.errors import BlobfeedError
-
 import blobfeed
+from blobfeed import BlobfeedError
 
 
 def quietly(call: Callable[[], object]) -> None:

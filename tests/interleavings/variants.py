@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.loading.drawing import Sampling
-from blobfeed.workers.order.epoch_order import SequentialOrder
-from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.order.shard_rounds import Shards
-from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.transport.packed import Packed
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.loading import Sampling
+from blobfeed.workers.order import AboutSampler, SequentialOrder, Shards
+from blobfeed.workers.plan import Plan
+from blobfeed.workers.transport import Packed
 
 SLOTS = 2
 SHARD_ROWS = (3, 1)

@@ -16,11 +16,10 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.base.errors import BlobfeedError, PipelineStalled
-from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.scheduling.assembly import Assembly, Death
-from blobfeed.workers.scheduling.ledger import MAX_ASSIGNED, Evidence, Task
-from blobfeed.workers.transport.messages import (
+from blobfeed.workers.plan import Plan
+from blobfeed.workers.scheduling import MAX_ASSIGNED, Assembly, Death, Evidence, Task
+from blobfeed.workers.transport import (
+    Activity,
     Announce,
     Assignment,
     BadRow,
@@ -29,12 +28,14 @@ from blobfeed.workers.transport.messages import (
     Drawn,
     Fill,
     GoOn,
+    LoaderState,
     Ready,
     Release,
     Run,
     Stop,
 )
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+
+from blobfeed import BlobfeedError, PipelineStalled
 
 from .canonical import Canonical, LoaderNumber
 from .small_feed import DrawsFile, Link, NothingYet, SmallFeed, Wrong, require

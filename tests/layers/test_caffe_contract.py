@@ -10,8 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 
 from tests.support import leftovers
 from tests.support.standin_files import write_images

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
-from blobfeed.readers.batch_reader import BatchReader
 
+from blobfeed import BatchReader, HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.standin_files import write_hdf5, write_images
 

@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import yaml
-from blobfeed.layers import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.base.errors import ParameterError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer, ParameterError, Sample
 from tests.support.standin_files import images, write_images
 
 

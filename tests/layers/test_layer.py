@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer, multi_process_input_layer
+from blobfeed.layers import multi_process_input_layer
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
-from blobfeed.workers.api.hooks import HookBatch, Sample
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import (
+from blobfeed.workers.api import AnyArray, HookBatch
+
+from blobfeed import (
     InexactValueError,
+    LayerHarness,
+    MultiProcessInputLayer,
     ParameterError,
     RingAllocationError,
+    Sample,
     SourceError,
 )
-
 from tests.support.standin_files import images, write_hdf5, write_images
 from tests.support.waiting import wait_until
 

@@ -8,17 +8,17 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.layers import (
+
+import blobfeed
+from blobfeed import (
     HDF5InputLayer,
     HDF5SamplesInputLayer,
     ImageListInputLayer,
     LayerHarness,
     NpyInputLayer,
     StreamInputLayer,
+    layers,
 )
-
-import blobfeed
-from blobfeed import layers
 from tests.support.standin_files import images, write_images
 
 

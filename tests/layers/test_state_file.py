@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer, state_file
+from blobfeed.layers import state_file
 from blobfeed.layers.state_file import StateFile, path_of
-from blobfeed.workers.base.errors import ParameterError
 
+from blobfeed import LayerHarness, MultiProcessInputLayer, ParameterError
 from tests.support.standin_files import write_images
 from tests.support.standin_train import compile_caffe_train, environment
 

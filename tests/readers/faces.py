@@ -16,9 +16,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.base.errors import BlobfeedError, PipelineClosed, SampleError
 
+from blobfeed import BatchReader, BlobfeedError, PipelineClosed, SampleError
 from tests.support.interrupting import interrupts_in
 from tests.support.reader_data import images, write_hdf5
 

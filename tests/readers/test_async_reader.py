@@ -10,11 +10,12 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import FetchOrderError
 from numpy.typing import NDArray
 
+from blobfeed import FetchOrderError
+
 torch = pytest.importorskip("torch")
-from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
+from blobfeed import AsyncReader  # noqa: E402
 
 EXAMPLES, HEIGHT, WIDTH, CHANNELS = 7, 4, 5, 3
 

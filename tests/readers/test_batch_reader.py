@@ -27,20 +27,26 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.delivery.delivery import HostDelivery
-from blobfeed.readers.delivery.named_batches import NamedBatch, NamedBatches
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import ConcurrentUseError, ParameterError, PipelineClosed, SampleError
-from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.sources.stream import StreamSource
-from blobfeed.workers.sources.table import Table
-from blobfeed.workers.transport.links import Sealer
+from blobfeed.readers.delivery import HostDelivery, NamedBatches
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.order import ChunkOrder
+from blobfeed.workers.transport import Sealer
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blobfeed import (
+    BatchReader,
+    ConcurrentUseError,
+    LayerHarness,
+    MultiProcessInputLayer,
+    NamedBatch,
+    ParameterError,
+    PipelineClosed,
+    Sample,
+    SampleError,
+    StreamSource,
+    Table,
+)
 from tests.support import leftovers
 from tests.support.pipelines import the_assembler
 from tests.support.reader_data import images, records, write_hdf5
@@ -532,7 +538,7 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
 INTERRUPTED_AT_THE_END = """
 import os, signal, sys
 from blobfeed import BatchReader
-from blobfeed.readers.delivery.delivery import HostDelivery
+from blobfeed.readers.delivery import HostDelivery
 
 reader = BatchReader(sys.argv[1], batch_size=4, num_loaders=1)
 next(iter(reader))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
+
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 COUNTS = np.array([2, 0, 3, 1, 4, 1, 0, 0, 2, 5])
 SOURCE = {"arrays": {"count": COUNTS}}

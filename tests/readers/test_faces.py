@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
+
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 from ..support.reader_data import IMAGE
 from .faces import BATCH, Arrays, Face, every_law
@@ -46,7 +45,7 @@ class Tensors(Face):
 class Fetched(Face):
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         pytest.importorskip("torch")
-        from blobfeed.readers.async_reader import AsyncReader
+        from blobfeed import AsyncReader
 
         places = {"num_dim": 1, "cha_dim": 2, "h_dim": 3, "w_dim": 4, "labels_field": "label"}
         chosen = {name: settings[name] for name in ("batch_size", "shuffle", "seed")}
@@ -60,8 +59,9 @@ class Fetched(Face):
 class ThroughADataLoader(Face):
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         pytest.importorskip("torch")
-        from blobfeed.readers.torch_dataset import TorchDataset
         from torch.utils.data import DataLoader
+
+        from blobfeed import TorchDataset
 
         feed = TorchDataset(source, **settings)
         self.loader = DataLoader(feed, batch_size=None)

@@ -13,14 +13,15 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import IndexArray, NamedRows
-from blobfeed.workers.sources.table import Table
+from blobfeed.workers.api import IndexArray, NamedRows
 
+from blobfeed import Table
 from tests.support.leftovers import descriptors
 
 torch = pytest.importorskip("torch")
-from blobfeed.readers.h5_dataset import H5Dataset  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
+
+from blobfeed import H5Dataset  # noqa: E402
 
 PER_FILE = 12
 

@@ -18,21 +18,21 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.base.errors import (
+from blobfeed.workers.api import AnyArray, Hooks, IndexArray, NamedRows, Parameters
+from blobfeed.workers.pipeline import Pipeline
+
+from blobfeed import (
+    ArraySpec,
+    BatchReader,
     EndOfData,
     PipelineStalled,
+    Sample,
     SampleError,
+    Source,
     SourceError,
+    StreamSource,
     TooManyBadSamples,
 )
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stream import StreamSource
-
 from blobfeed.monitor import Monitor, as_mapping
 from tests.support.interrupting import interrupts_in
 from tests.support.leftovers import descriptors
@@ -479,8 +479,7 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
     }
     expected = factor * large(SAMPLES)
     with Pipeline(Parameters(**given), hooks) as pipeline:
-        from blobfeed.readers.delivery.named_batches import NamedBatches
-        from blobfeed.readers.delivery.tops import make_tops
+        from blobfeed.readers.delivery import NamedBatches, make_tops
 
         batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)
         assert (pipeline.peek().make is not None) is (factor == 1)

@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError
 
+from blobfeed import ParameterError
 from tests.support.reader_data import images, labels, write_hdf5
 
 from .faces import Face, every_law
 
 jax = pytest.importorskip("jax")
-from blobfeed.readers.jax_dataset import JaxDataset  # noqa: E402
+from blobfeed import JaxDataset  # noqa: E402
 
 SAMPLES = 24
 

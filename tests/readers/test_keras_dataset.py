@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.workers.api import AnyArray
+
+from blobfeed import ParameterError
 
 from .faces import Face, every_law
 
 os.environ["KERAS_BACKEND"] = "torch"
 sys.modules["tensorflow"] = None  # type: ignore[assignment]  # or Keras takes it along wherever it is installed
 keras: Any = pytest.importorskip("keras", reason="no Keras, or not its backend", exc_type=ImportError)
-from blobfeed.readers.keras_dataset import KerasDataset  # noqa: E402
+from blobfeed import KerasDataset  # noqa: E402
 
 # Keras turns torch tensors into NumPy arrays in a way that NumPy 2 does not like.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -12,9 +12,9 @@ import msgspec
 import mypy.api
 import pytest
 from blobfeed.readers.async_reader import AsyncReaderOptions, AsyncReaderParameters
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.torch_dataset import TorchDataset
-from blobfeed.workers.api.parameters import Parameters, ReaderParameters, SharedParameters
+from blobfeed.workers.api import Parameters, ReaderParameters, SharedParameters
+
+from blobfeed import BatchReader, TorchDataset
 
 CHECKOUT = Path(__file__).parents[2]
 

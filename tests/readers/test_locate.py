@@ -10,13 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.delivery.named_batches import NamedBatch
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.plan.locating import Place
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.plan import Place
 
+from blobfeed import BatchReader, NamedBatch, ParameterError, Sample
 from tests.support.reader_data import write_hdf5
 from tests.test_cli import run
 

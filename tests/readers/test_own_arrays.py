@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.base.errors import ParameterError, PipelineClosed
-from blobfeed.workers.sources.table import Table
 
+from blobfeed import BatchReader, ParameterError, PipelineClosed, Sample, Table
 from tests.support.interrupting import interrupts_in
 from tests.support.reader_data import IMAGE, boxes, images
 

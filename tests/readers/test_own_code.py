@@ -14,15 +14,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers.harness import LayerHarness
-from blobfeed.layers.multi_process_input_layer import MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import HookBatch, Sample
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.base.errors import SampleError, SampleShapeError
-from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.api import HookBatch, IndexArray, NamedRows
 
+from blobfeed import (
+    ArraySpec,
+    BatchReader,
+    LayerHarness,
+    MultiProcessInputLayer,
+    Sample,
+    SampleError,
+    SampleShapeError,
+    Source,
+    StreamSource,
+)
 from tests.support.waiting import wait_until
 
 SAMPLES = 48

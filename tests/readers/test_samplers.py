@@ -18,18 +18,13 @@ from typing import Any, ClassVar
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import HookBatch, Sample
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
-from blobfeed.workers.loading.worker import Workplace
-from blobfeed.workers.order.samplers import BalancedSampler, draw_epoch, sampler_rng
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.messages import Draw
-from blobfeed.workers.transport.shared_file import SharedFile
-from blobfeed.workers.transport.status_board import Activity, Unwatched
+from blobfeed.workers.api import HookBatch, Parameters
+from blobfeed.workers.loading import Workplace
+from blobfeed.workers.order import BalancedSampler, draw_epoch, sampler_rng
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import Activity, Draw, SharedFile, Unwatched
 
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError, Sample, SampleError, SourceError
 from tests.support.leftovers import descriptors
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5

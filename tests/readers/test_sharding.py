@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.sharding import WHOLE, find_shard, shard_in_environment, with_shard
-from blobfeed.workers.api.parameters import check_parameters
+from blobfeed.readers.sharding import WHOLE, shard_in_environment, with_shard
+from blobfeed.workers.api import check_parameters
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobfeed import BatchReader, find_shard
 from tests.support.reader_data import write_hdf5
 
 

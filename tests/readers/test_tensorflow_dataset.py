@@ -14,12 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.base.errors import ParameterError, SampleError
-from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.api import Parameters
 
+from blobfeed import BatchReader, ParameterError, Sample, SampleError, StreamSource
 from tests.support.documents import BLOCKS, EXAMPLES, Block, documents_files, right_in_percent
 from tests.support.reader_data import IMAGE, boxes, records
 
@@ -28,7 +25,7 @@ from .faces import Face, every_law
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ["KERAS_BACKEND"] = "tensorflow"
 tf: Any = pytest.importorskip("tensorflow")
-from blobfeed.readers.tensorflow_dataset import TensorFlowDataset  # noqa: E402
+from blobfeed import TensorFlowDataset  # noqa: E402
 
 __all__ = ["documents_files"]
 

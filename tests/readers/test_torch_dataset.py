@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-from blobfeed.readers.torch_dataset import TorchDataset  # noqa: E402
-from blobfeed.workers.base.errors import PipelineClosed  # noqa: E402
 from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
+
+from blobfeed import PipelineClosed, TorchDataset  # noqa: E402
 
 SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}

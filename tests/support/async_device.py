@@ -23,11 +23,11 @@ from typing import Any, cast
 import numpy as np
 import torch
 from blobfeed.layers.torch_blob import Blob
+from blobfeed.readers.delivery import make_tops
 from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
 from blobfeed.readers.delivery.cuda_device import view_as
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.plan.batch import Batch
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.plan import Batch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from blobfeed.workers.api.parameters import LastBatch, Parameters
-from blobfeed.workers.order.batches import Batches
+from blobfeed.workers.api import LastBatch, Parameters
+from blobfeed.workers.order import Batches
 
 
 class BatchRange(NamedTuple):

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from blobfeed.workers.base.errors import BlobfeedError
-
 import blobfeed
+from blobfeed import BlobfeedError
 
 Scenario = Callable[[Path], Any]
 """Gets an empty folder, and raises; or returns what `Catalogue.use` raises for."""

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from blobfeed.workers.base.errors import LoaderDied, SampleError, SampleShapeError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.error_channel import RemoteError
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import RemoteError
+
+from blobfeed import LoaderDied, SampleError, SampleShapeError
 
 from .pipelines import (
     DEADLY,

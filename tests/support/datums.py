@@ -7,7 +7,7 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 from blobfeed.workers.sources.lmdb.datum import datum_class
 from numpy.typing import NDArray
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
@@ -45,6 +45,28 @@ ROOMS = (
     "workers.base",
 )
 
+# The rooms that list their public names in their __init__: others import them from there. The rest are collections of
+# programs and of classes that each bring a library of their own, which must not be imported with the others.
+LISTED = frozenset(
+    room
+    for room in ROOMS
+    if (room.startswith(("workers.", "trainer.")) and room not in ("workers.sources", "workers.sources.lmdb"))
+    or room == "readers.delivery"
+)
+
+# Modules of such rooms that bring a library which is missing somewhere or costs much at start: imported by their names.
+_BY_NAME = (
+    "readers.delivery.cuda_convert",
+    "readers.delivery.cuda_delivery",
+    "readers.delivery.cuda_device",
+    "workers.api.param_str",
+    "workers.base.protobuf",
+    "workers.order.keyed_seed",
+    "workers.sources.images.decode",
+    "workers.remote.trial",  # a program
+    "workers.sources.images.windows",
+)
+
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
     """The full name and the file of every module in `package`, its subpackages' included."""
@@ -72,6 +94,25 @@ def upward(names: Iterator[str], module: str) -> list[str]:
     """Those of `names` that `module` must not import: rooms above its own, and folders by their bare names."""
     own = _place(module)
     return [name for name in names if name.split(".")[0] in FOLDERS or _place(name) < own]
+
+
+def past_the_list(names: Iterable[str], module: str, files: Container[str]) -> list[str]:
+    """Those of `names` that `module` takes from inside another room's module, past what the room lists.
+
+    The star of a module is none: the public errors are all that theirs has.
+    """
+    return [name for name in names if name[-1] != "*" and _is_inside(name.rpartition(".")[0], module, files)]
+
+
+def _is_inside(home: str, module: str, files: Container[str]) -> bool:
+    room = home.rpartition(".")[0]
+    name = home.removeprefix("blobfeed.")
+    return (
+        home in files
+        and room.removeprefix("blobfeed.") in LISTED
+        and name not in _BY_NAME
+        and not f"{module}.".startswith(f"{room}.")
+    )
 
 
 def _place(name: str) -> int:

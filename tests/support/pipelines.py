@@ -17,16 +17,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.sample_rng import SampleRng, replacement_index
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.processes.loader_pool import Event, Home
+from blobfeed.workers.api import AnyArray, Hooks, IndexArray, NamedRows, Parameters
+from blobfeed.workers.order import EpochOrder, SampleRng, make_order, replacement_index
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
+from blobfeed.workers.processes import Event, Home
+
+from blobfeed import ArraySpec, Sample, Source
 
 from .batches import BatchRange, RankedBatches
 from .waiting import DEADLINE_S

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import torch
 from blobfeed.readers.delivery.cuda_device import CudaDevice
-from blobfeed.workers.base.closing import Closing
+from blobfeed.workers.base import Closing
 from numpy.typing import NDArray
 
 from benchmarks.delivery_cuda import Card, Span, Spans

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from blobfeed.readers.delivery.cuda_device import view_as
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 from numpy.typing import NDArray
 
 from .played_torch import PlayedTorch

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import torch
 from blobfeed.readers.delivery.cuda_device import CudaDevice
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 
 
 class PlayedTorch(CudaDevice):

@@ -15,10 +15,10 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 
 import blobfeed
+from blobfeed import Sample
 
 SAMPLES = {"photos.h5": 230, "drawings.h5": 70}
 _CHUNK = 8

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil  # type: ignore[import-untyped]
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline import Pipeline
 
 from .waiting import DEADLINE_S, readable
 

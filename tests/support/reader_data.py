@@ -8,8 +8,9 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
+
+from blobfeed import Sample
 
 IMAGE = (2, 3, 4)
 

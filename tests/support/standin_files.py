@@ -7,9 +7,10 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 from numpy.typing import NDArray
+
+from blobfeed import Sample
 
 
 def write_hdf5(path: Path, **arrays: NDArray[Any]) -> Path:

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray, RaggedRows, allocate_rows
-from blobfeed.workers.sources import Source, open_source
+from blobfeed.workers.api import AnyArray, allocate_rows
+from blobfeed.workers.sources import open_source
+
+from blobfeed import RaggedRows, Source
 
 _NOBODY_WROTE_THIS = 0xA5
 
@@ -62,7 +64,7 @@ def assert_needs_no_h5py(source: Source, top: str, numbers: Sequence[int], folde
     (folder / "source.pickle").write_bytes(pickle.dumps(source))
     script = (
         "import pickle, sys, numpy as np, pathlib\n"
-        "from blobfeed.workers.api.specs import allocate_rows\n"
+        "from blobfeed.workers.api import allocate_rows\n"
         "source = pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())\n"
         f"numbers = {list(numbers)}\n"
         "out = allocate_rows(source.specs, len(numbers))\n"

@@ -7,11 +7,9 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import torch
-from blobfeed.trainer.layer_types.layer import Generators
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter, Phase
+from blobfeed.trainer.layer_types import Generators
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
 
 CPU = torch.device("cpu")
 

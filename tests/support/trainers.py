@@ -22,9 +22,9 @@ from pathlib import Path
 import numpy as np
 from blobfeed import ArraySpec, BatchReader, Source
 from blobfeed.workers.base.errors import *
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Hooks
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
 HERE = Path(__file__).parent
 

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
+from blobfeed.workers.api import AnyArray, IndexArray, NamedRows
 
-from blobfeed import BatchReader, Sample, Source
+from blobfeed import ArraySpec, BatchReader, Sample, Source
 
 from .pipelines import first_of_all
 

@@ -12,17 +12,15 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import yaml
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise
 from blobfeed.tools.recognise import source_of
 from blobfeed.tools.sheet import Seen, class_names, drawn, look
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.plan.make_plan import make_plan
+from blobfeed.workers.api import Hooks, check_parameters
+from blobfeed.workers.plan import make_plan
 from typer.testing import CliRunner, Result
 
+from blobfeed import ArraySpec, BatchReader
 from blobfeed.cli import app
 from tests.support.object_servers import range_server
 from tests.support.pictures import encoded, picture, write_list

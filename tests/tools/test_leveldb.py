@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 from blobfeed.tools import leveldb
 from blobfeed.tools.leveldb import convert_leveldb
-from blobfeed.workers.base.errors import ExtraMissing, ParameterError, SourceError
 from typer.testing import CliRunner
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, ExtraMissing, ParameterError, SourceError
 from blobfeed.cli import app
 from tests.support.datums import raw_datum
 

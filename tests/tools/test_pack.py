@@ -17,14 +17,13 @@ import lmdb
 import numpy as np
 import pytest
 import yaml
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools import benching, packing
 from blobfeed.tools.found import Found, in_yaml
 from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
 from blobfeed.tools.recognise import source_of
-from blobfeed.workers.base.errors import ParameterError, SampleError, SourceError
 from typer.testing import CliRunner
 
+from blobfeed import BatchReader, ParameterError, SampleError, SourceError
 from blobfeed.cli import app
 from tests.support.datums import raw_datum, write_lmdb
 from tests.support.pictures import encoded, picture, write_list

@@ -21,11 +21,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import yaml
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.found import Found, in_yaml, sample_of
 from blobfeed.tools.recognise import source_of
-from blobfeed.workers.base.errors import SourceError
 
+from blobfeed import BatchReader, SourceError
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, picture
 

@@ -13,14 +13,13 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
 from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.watching.trace import load
+from blobfeed.workers.watching import load
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
+from blobfeed import BatchReader, Sample
 from blobfeed.cli import app
 from tests.support.browser import WIDTHS, console_of
 from tests.support.pictures import encoded, picture

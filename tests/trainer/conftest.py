@@ -1,7 +1,7 @@
 """Each test in this folder runs with one thread, and leaves no imported module behind."""
 
 import pytest
-from blobfeed.trainer.layer_types.blobs import ArrayBlob
+from blobfeed.trainer.layer_types import ArrayBlob
 
 from tests.support.training import importing_leaves_no_trace, one_thread
 

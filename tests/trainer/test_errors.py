@@ -19,25 +19,19 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import torch
-from blobfeed.layers import LayerHarness, WindowsInputLayer
 from blobfeed.layers.torch_blob import Blob
 from blobfeed.tools.convert import convert
 from blobfeed.trainer import Net
-from blobfeed.trainer.layer_types.layer import Layer, layer_type
-from blobfeed.trainer.net.model_files import read_weights, write_weights
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter, Phase
-from blobfeed.trainer.pycaffe import caffe_pb2, io
-from blobfeed.trainer.pycaffe.coord_map import crop
-from blobfeed.trainer.pycaffe.net import Net as CaffeNet
-from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, to_proto
-from blobfeed.trainer.pycaffe.solvers import get_solver
+from blobfeed.trainer.layer_types import Layer, layer_type
+from blobfeed.trainer.net import read_weights, write_weights
+from blobfeed.trainer.prototxt import NetParameter, Phase, read_prototxt
+from blobfeed.trainer.pycaffe import Net as CaffeNet
+from blobfeed.trainer.pycaffe import NetSpec, caffe_pb2, crop, get_solver, io, layers, to_proto
+from blobfeed.trainer.solving import Solver, read_state, write_state
 from blobfeed.trainer.solving import snapshot as snapshots
-from blobfeed.trainer.solving.caffe_files import read_state, write_state
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.workers.base.errors import BlobfeedError
 from numpy.typing import NDArray
 
+from blobfeed import BlobfeedError, LayerHarness, WindowsInputLayer
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pictures import encoded, noise
 from tests.support.trainer_nets import CPU, SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project

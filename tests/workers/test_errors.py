@@ -17,22 +17,16 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray, Hooks, RemoteLoaders
 from blobfeed.workers.base import extras
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import make_plan
-from blobfeed.workers.processes import interpreter, process
-from blobfeed.workers.processes.loader_pool import LoaderPool
-from blobfeed.workers.scheduling.assembly import Death
-from blobfeed.workers.scheduling.ledger import Evidence
-from blobfeed.workers.transport import links
-from blobfeed.workers.transport.control_groups import TasksLeft
-from blobfeed.workers.transport.status_board import About, Activity, LoaderState, StatusBoard
+from blobfeed.workers.processes import LoaderPool, interpreter, process
+from blobfeed.workers.scheduling import Death, Evidence
+from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
 from blobfeed.workers.watching import trace
 
+from blobfeed import BatchReader
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever, the_assembler
 from tests.support.reader_data import write_hdf5

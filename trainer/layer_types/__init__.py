@@ -1,6 +1,8 @@
 """The layer types, by family. Importing this package fills `layer.LAYER_TYPES`."""
 
-from . import (  # noqa: F401
+from __future__ import annotations
+
+from . import (
     activations,
     convolution,
     data,
@@ -13,3 +15,19 @@ from . import (  # noqa: F401
     python,
     recurrent,
 )
+from .blobs import Array, ArrayBlob, gradient_of
+from .inputs import MemoryData
+from .layer import (
+    LAYER_TYPES,
+    DataParameters,
+    Elementwise,
+    Generators,
+    Layer,
+    LayerContext,
+    Tensors,
+    layer_type,
+    no_data_parameters,
+    significant,
+)
+from .python import PythonLayer
+from .refusals import REFUSALS

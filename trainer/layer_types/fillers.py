@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..prototxt.schema import FillerParameter, VarianceNorm
+from ..prototxt import FillerParameter, VarianceNorm
 
 _Filler = Callable[[FillerParameter, Tensor, torch.Generator], object]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import EltwiseOp, ReductionOp
+from ..prototxt import EltwiseOp, ReductionOp
 from .blobs import Shape
 from .layer import ANY, Elementwise, Layer, Tensors, layer_type
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...layers.torch_blob import Blob
-from ..prototxt.schema import FillerParameter, message_class
+from ..prototxt import FillerParameter, message_class
 from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 

@@ -11,9 +11,19 @@ import torch
 from torch import Tensor, nn
 
 from ...layers.torch_blob import Blob
-from ..prototxt.errors import NetError, PrototxtError, not_supported
-from ..prototxt.prototxt import Document
-from ..prototxt.schema import FillerParameter, Message, NetParameter, Phase, message_class, message_classes, own_fields
+from ..prototxt import (
+    Document,
+    FillerParameter,
+    Message,
+    NetError,
+    NetParameter,
+    Phase,
+    PrototxtError,
+    message_class,
+    message_classes,
+    not_supported,
+    own_fields,
+)
 from .blobs import ArrayBlob, Shape
 from .fillers import FILLERS
 from .refusals import REFUSALS

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.blob_proto import read_blob
-from ..prototxt.schema import HingeNorm, Message, NormalizationMode
+from ..prototxt import HingeNorm, Message, NormalizationMode, read_blob
 from .blobs import Shape
 from .functions import alike, loss
 from .layer import Layer, Tensors, layer_type

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from ..prototxt.schema import Message, NormRegion
+from ..prototxt import Message, NormRegion
 from .blobs import Shape
 from .functions import each
 from .layer import Elementwise, Layer, Tensors, layer_type

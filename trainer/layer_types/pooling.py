@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from ..prototxt.schema import PoolMethod, RoundMode
+from ..prototxt import PoolMethod, RoundMode
 from .blobs import Shape
 from .convolution import read_sizes
 from .functions import row

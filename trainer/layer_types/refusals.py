@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..prototxt.schema import EltwiseOp, NormRegion, PoolMethod
-from ..prototxt.upgrade import MOVED
+from ..prototxt import MOVED, EltwiseOp, NormRegion, PoolMethod
 
 Refusal = tuple[str, Callable[[Any], object], str]
 """A field; if it is wrong; the message, with "{}" for the field's value.

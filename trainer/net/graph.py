@@ -16,24 +16,20 @@ import torch
 from torch import Tensor, nn
 
 from ...layers.torch_blob import Blob
-from ...workers.base.closing import close_all
-from ...workers.base.errors import ParameterError
+from ...workers.base import ParameterError, close_all
 from .. import layer_types  # noqa: F401  registers the layer types
-from ..layer_types.layer import (
+from ..layer_types import (
     LAYER_TYPES,
     DataParameters,
     Generators,
     Layer,
     LayerContext,
+    PythonLayer,
     Tensors,
     no_data_parameters,
     significant,
 )
-from ..layer_types.python import PythonLayer
-from ..prototxt.errors import NetError, SnapshotError
-from ..prototxt.phases import State, included_layers
-from ..prototxt.prototxt import Document, read_prototxt
-from ..prototxt.schema import NetParameter, Phase
+from ..prototxt import Document, NetError, NetParameter, Phase, SnapshotError, State, included_layers, read_prototxt
 from .learnt import Learnt, Weights
 from .model_files import read_weights
 from .wiring import check_wiring, without_effect

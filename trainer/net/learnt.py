@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from ..layer_types.layer import Layer
-from ..prototxt.schema import DimCheckMode, Message
+from ..layer_types import Layer
+from ..prototxt import DimCheckMode, Message
 
 
 @dataclass

@@ -16,13 +16,10 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
-from ...workers.base.files import replacing
-from ...workers.sources.stored.hdf5_library import h5py
-from ..layer_types.blobs import gradient_of
-from ..layer_types.layer import Layer
-from ..prototxt.blob_proto import fill_blob, to_array
-from ..prototxt.errors import SnapshotError
-from ..prototxt.schema import BlobProto, NetParameter, message_class
+from ...workers.base import replacing
+from ...workers.sources.stored import h5py
+from ..layer_types import Layer, gradient_of
+from ..prototxt import BlobProto, NetParameter, SnapshotError, fill_blob, message_class, to_array
 
 LayerWeights = Mapping[str, Sequence[Tensor]]
 

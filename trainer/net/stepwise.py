@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ..layer_types.layer import Layer, Tensors
-from ..prototxt.errors import NetError
+from ..layer_types import Layer, Tensors
+from ..prototxt import NetError
 from .graph import Net, Step, go_back
 
 After = Callable[[int], object]

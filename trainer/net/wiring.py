@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...workers.api.checks import nearest
-from ..layer_types.layer import LAYER_TYPES, Layer, LayerContext
-from ..prototxt.errors import not_supported
+from ...workers.api import nearest
+from ..layer_types import LAYER_TYPES, Layer, LayerContext
+from ..prototxt import not_supported
 
 _EVERY_LAYER_READS = frozenset(
     {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down"}

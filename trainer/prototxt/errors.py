@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from ...workers.api.checks import nearest
-from ...workers.base.errors import BlobfeedError
+from ...workers.api import nearest
+from ...workers.base import BlobfeedError
 
 
 class PrototxtError(BlobfeedError):

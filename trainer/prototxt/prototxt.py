@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from google.protobuf import text_format
 
-from ...workers.api.checks import nearest
+from ...workers.api import nearest
 from . import schema
 from .errors import PrototxtError
 from .locations import Location, read_locations

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..layer_types.blobs import Array
-from ..prototxt.schema import Phase
+from ..layer_types import Array
+from ..prototxt import Phase
 from . import io
 from .net import Net
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..layer_types.layer import LAYER_TYPES, Elementwise
-from ..prototxt.errors import NetError
+from ..layer_types import LAYER_TYPES, Elementwise
+from ..prototxt import NetError
 from .net_spec import Function, Top, layers
 
 Map = tuple[int | None, Any, Any]

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch.nn import functional
 
-from ...workers.base.errors import ParameterError
-from ...workers.base.extras import need
+from ...workers.base import ParameterError, need
 from ..prototxt import blob_proto
 from . import caffe_pb2
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import torch
 
-from ..prototxt.schema import SolverParameter, message_class
-from ..solving.solver_file import choose_device
+from ..prototxt import SolverParameter, message_class
+from ..solving import choose_device
 
 _asked = SimpleNamespace(gpu=False, device_id=0, seed=None)
 

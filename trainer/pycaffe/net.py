@@ -14,15 +14,9 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from ..layer_types.blobs import Array, ArrayBlob
-from ..layer_types.inputs import MemoryData
-from ..layer_types.layer import Generators, Layer
-from ..layer_types.python import PythonLayer
-from ..net import graph
-from ..net.model_files import read_weights, write_weights
-from ..net.stepwise import Stepwise
-from ..prototxt.errors import NetError
-from ..prototxt.schema import Phase
+from ..layer_types import Array, ArrayBlob, Generators, Layer, MemoryData, PythonLayer
+from ..net import Stepwise, graph, read_weights, write_weights
+from ..prototxt import NetError, Phase
 from . import mode
 
 

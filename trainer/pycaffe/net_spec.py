@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from ..layer_types.layer import LAYER_TYPES
+from ..layer_types import LAYER_TYPES
 from . import caffe_pb2
 
 

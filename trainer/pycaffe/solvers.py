@@ -9,11 +9,9 @@ from typing import Any, ClassVar
 
 import torch
 
-from ..prototxt.schema import SnapshotFormat
-from ..solving.progress import Output, Reporter, StopRequest
-from ..solving.solver import Solver as Training
-from ..solving.solver_file import fix_threads, read_solver
-from ..solving.training import run, train
+from ..prototxt import SnapshotFormat
+from ..solving import Output, Reporter, StopRequest, fix_threads, read_solver, run, train
+from ..solving import Solver as Training
 from . import mode
 from .net import Net
 

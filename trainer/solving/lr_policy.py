@@ -6,9 +6,7 @@ import bisect
 import math
 from collections.abc import Callable
 
-from ..prototxt.errors import not_supported
-from ..prototxt.prototxt import Document
-from ..prototxt.schema import SolverParameter
+from ..prototxt import Document, SolverParameter, not_supported
 
 _Policy = Callable[[SolverParameter, int], float]
 

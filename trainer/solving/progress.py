@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from ...workers.base.closing import close_all
+from ...workers.base import close_all
 from .solver import Solver
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..net.model_files import SNAPSHOT_FORMAT, no_snapshot, read_torch, torch_save, write_whole
-from ..prototxt.errors import SnapshotError
+from ..net import SNAPSHOT_FORMAT, no_snapshot, read_torch, torch_save, write_whole
+from ..prototxt import SnapshotError
 
 DataStates = dict[str, dict[str, int | str]]
 """By layer: what its state_dict gave."""

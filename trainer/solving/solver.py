@@ -13,14 +13,10 @@ import torch
 from torch import Tensor
 
 from ...layers.state_file import snapshot_prefix
-from ...workers.base.closing import Closing, close_all
-from ...workers.base.errors import EndOfData
-from ..layer_types.layer import DataParameters, Generators, no_data_parameters
-from ..net.graph import Net, go_back
-from ..net.model_files import read_weights, write_weights
-from ..prototxt.errors import SnapshotError, SolverError
-from ..prototxt.prototxt import Document
-from ..prototxt.schema import SnapshotFormat, SolverParameter
+from ...workers.base import Closing, EndOfData, close_all
+from ..layer_types import DataParameters, Generators, no_data_parameters
+from ..net import Net, go_back, read_weights, write_weights
+from ..prototxt import Document, SnapshotError, SnapshotFormat, SolverError, SolverParameter
 from . import snapshot as snapshots
 from .caffe_files import is_caffe_state, read_state, write_state
 from .lr_policy import current_step, learning_rate

@@ -9,10 +9,18 @@ from typing import Any
 
 import torch
 
-from ..prototxt.errors import SolverError, not_supported
-from ..prototxt.phases import State
-from ..prototxt.prototxt import Document, document, read_prototxt
-from ..prototxt.schema import NetParameter, Phase, SolverMode, SolverParameter
+from ..prototxt import (
+    Document,
+    NetParameter,
+    Phase,
+    SolverError,
+    SolverMode,
+    SolverParameter,
+    State,
+    document,
+    not_supported,
+    read_prototxt,
+)
 from .lr_policy import check_policy
 from .updates import SOLVER_TYPES
 

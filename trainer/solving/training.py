@@ -6,12 +6,10 @@ import contextlib
 from collections.abc import Collection
 from pathlib import Path
 
-from ...workers.base.errors import EndOfData
-from ..layer_types.layer import Generators
-from ..net.graph import Net
-from ..net.model_files import read_weights
-from ..prototxt.errors import PrototxtError
-from ..prototxt.schema import Phase
+from ...workers.base import EndOfData
+from ..layer_types import Generators
+from ..net import Net, read_weights
+from ..prototxt import Phase, PrototxtError
 from .progress import Reporter, StopRequest
 from .solver import Scores, Solver, mean_outputs
 from .solver_file import choose_device

@@ -9,8 +9,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..net.learnt import Learnt
-from ..prototxt.schema import SolverParameter
+from ..net import Learnt
+from ..prototxt import SolverParameter
 
 
 class SGD:

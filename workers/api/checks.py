@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from msgspec import inspect
 
-from ..base.errors import ParameterError
+from ..base import ParameterError
 
 _Options = TypeVar("_Options", bound=msgspec.Struct)
 _Spec = TypeVar("_Spec")

@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import ParameterError, SampleShapeError
+from ..base import ParameterError, SampleShapeError
 from .checks import nothing_there, shown
 from .specs import AnyArray, IndexArray
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ..base.errors import ParameterError
+from ..base import ParameterError
 
 
 class _Loader(yaml.SafeLoader):

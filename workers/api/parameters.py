@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Required, TypedDict
 import msgspec
 import numpy as np
 
-from ..base.errors import ParameterError
+from ..base import ParameterError
 from .checks import check_options, shown
 from .source import Source
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.keys import blake2b, text_digest
+from ..base import blake2b, text_digest
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
 
 Tops = Sequence[str] | None

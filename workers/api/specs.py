@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base.errors import SampleTooLargeError
+from ..base import SampleTooLargeError
 
 AnyArray = NDArray[Any]
 """An array of any type. Not of np.generic: to a type checker such an array has no arithmetic."""

@@ -1,1 +1,49 @@
 """The ground of all other rooms, without NumPy: errors, extras, files, deadlines, limits."""
+
+from __future__ import annotations
+
+from .closing import Closing, close_all
+from .deadline import deadline, moving
+from .errors import (
+    AssemblerDied,
+    BlobfeedError,
+    ConcurrentUseError,
+    DescriptorLimitError,
+    EndOfData,
+    ExtraMissing,
+    FetchOrderError,
+    InexactValueError,
+    InterpreterError,
+    LoaderDied,
+    ParameterError,
+    PipelineClosed,
+    PipelineStalled,
+    RingAllocationError,
+    SampleError,
+    SampleShapeError,
+    SampleTooLargeError,
+    SocketPathError,
+    SourceError,
+    TooManyBadSamples,
+    UnequalShapesError,
+)
+from .extras import EXTRAS, is_installed, need
+from .files import (
+    AnotherHost,
+    absolute,
+    allocate,
+    another_host,
+    be_another_host,
+    check_replaceable,
+    fill_standard_streams,
+    in_folder,
+    is_url,
+    read_whole,
+    replacing,
+    require_ending,
+    write_whole,
+    writing,
+)
+from .keys import blake2b, derive_key, text_digest
+from .limits import limits_kept
+from .tracebacks import shortened, shortens_tracebacks

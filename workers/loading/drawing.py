@@ -6,17 +6,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ..api.parameters import Parameters
-from ..base.errors import ParameterError, SourceError
-from ..order.drawn_order import MOST_SAMPLES, draws_of
-from ..order.sample_rng import globals_kept
-from ..order.samplers import AboutSampler, DrawnEpoch, Sampler, Weights, draw_epoch
-from ..order.weights_log import WeightsLog
-from ..transport.error_channel import describe, sendable, summary_of
-from ..transport.messages import Draw, Drawn
-from ..transport.packed import Packed
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import Activity
+from ..api import Parameters
+from ..base import ParameterError, SourceError
+from ..order import (
+    MOST_SAMPLES,
+    AboutSampler,
+    DrawnEpoch,
+    Sampler,
+    Weights,
+    WeightsLog,
+    draw_epoch,
+    draws_of,
+    globals_kept,
+)
+from ..transport import Activity, Draw, Drawn, Packed, SharedFile, describe, sendable, summary_of
 from .worker import Workplace
 
 _MOST_CHARACTERS = 2000

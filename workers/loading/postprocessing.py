@@ -14,13 +14,23 @@ from typing import Any
 
 import numpy as np
 
-from ..api.checks import chosen
-from ..api.hooks import HookBatch, PostprocessHook, as_array, plain_array, takes_rng
-from ..api.parameters import Parameters
-from ..api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ..base.errors import ParameterError
-from ..base.keys import derive_key
-from ..order.sample_rng import seed_generators
+from ..api import (
+    AnyArray,
+    ArraySpec,
+    HookBatch,
+    IndexArray,
+    NamedRows,
+    Parameters,
+    PostprocessHook,
+    RaggedRows,
+    Rows,
+    as_array,
+    chosen,
+    plain_array,
+    takes_rng,
+)
+from ..base import ParameterError, derive_key
+from ..order import seed_generators
 from .transform import CROPS
 
 DECODED = "(decoded) "

@@ -11,9 +11,8 @@ import math
 
 import numpy as np
 
-from ..api.parameters import RandomResizedCrop
-from ..api.specs import AnyArray
-from ..base.extras import need
+from ..api import AnyArray, RandomResizedCrop
+from ..base import need
 
 RESIZABLE = frozenset(map(np.dtype, ("uint8", "uint16", "int16", "float32", "float64")))
 

@@ -7,13 +7,23 @@ from functools import partial
 
 import numpy as np
 
-from ..api.checks import chosen
-from ..api.hooks import DecodeHook, Hooks, Sample, by_name, check_decode
-from ..api.parameters import Parameters
-from ..api.source import SufficientSize
-from ..api.specs import AnyArray, ArraySpec, NamedRows, RaggedRows, Rows
-from ..base.errors import ParameterError, SampleShapeError, SampleTooLargeError
-from ..order.sample_rng import SampleRng, seed_generators
+from ..api import (
+    AnyArray,
+    ArraySpec,
+    DecodeHook,
+    Hooks,
+    NamedRows,
+    Parameters,
+    RaggedRows,
+    Rows,
+    Sample,
+    SufficientSize,
+    by_name,
+    check_decode,
+    chosen,
+)
+from ..base import ParameterError, SampleShapeError, SampleTooLargeError
+from ..order import SampleRng, seed_generators
 from .transform import CROPS, NOTE_SPEC, CropMirror
 
 

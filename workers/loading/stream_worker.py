@@ -13,16 +13,11 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from ..api.hooks import Sample
-from ..api.parameters import Parameters, loop_end
-from ..api.specs import NamedRows, RaggedRows
-from ..base.errors import SourceError
-from ..base.keys import derive_key
-from ..order.shard_rounds import EMPTY_EPOCH
+from ..api import NamedRows, Parameters, RaggedRows, Sample, loop_end
+from ..base import SourceError, derive_key
+from ..order import EMPTY_EPOCH
 from ..sources.stream import FIX_STREAM, StreamSource, shuffled
-from ..transport.error_channel import summary_of
-from ..transport.messages import BadRow, Fill, Postprocess, Run
-from ..transport.status_board import Activity
+from ..transport import Activity, BadRow, Fill, Postprocess, Run, summary_of
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 from .worker import WorkDone, Worker, Workplace, location_of

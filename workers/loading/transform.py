@@ -12,9 +12,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api.parameters import RandomResizedCrop, Transform
-from ..api.specs import AnyArray, ArraySpec, RaggedRows, Rows, channels_first_hint
-from ..base.errors import ParameterError, SampleShapeError
+from ..api import AnyArray, ArraySpec, RaggedRows, RandomResizedCrop, Rows, Transform, channels_first_hint
+from ..base import ParameterError, SampleShapeError
 from .resized_crop import RESIZABLE, central_part, random_part, resized, sufficient_size
 
 CROPS = "(crops)"

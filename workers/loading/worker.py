@@ -24,17 +24,25 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ..api.hooks import Sample
-from ..api.parameters import Parameters
-from ..api.source import Source, SufficientSize
-from ..api.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
-from ..base.keys import text_digest
-from ..order.rounds import Order, between
-from ..order.sample_rng import replacement_among, replacement_index
+from ..api import AnyArray, IndexArray, NamedRows, Parameters, Rows, Sample, Source, SufficientSize, allocate_rows
+from ..base import text_digest
+from ..order import Order, between, replacement_among, replacement_index
 from ..sources.stream import StreamSource
-from ..transport.error_channel import SendError, describe, sendable, summary_of
-from ..transport.messages import BadRow, Draw, Drawn, Fill, Postprocess, Run, ToLoader
-from ..transport.status_board import Activity, LoaderStatus
+from ..transport import (
+    Activity,
+    BadRow,
+    Draw,
+    Drawn,
+    Fill,
+    LoaderStatus,
+    Postprocess,
+    Run,
+    SendError,
+    ToLoader,
+    describe,
+    sendable,
+    summary_of,
+)
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
 

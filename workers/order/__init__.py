@@ -1,1 +1,39 @@
 """The order of samples: permutations, epochs, mixing, batches. Pure arithmetic, no I/O."""
+
+from __future__ import annotations
+
+from .batches import Batches, batches_per_slot, rand_skip_of
+from .chunk_order import ChunkOrder
+from .drawn_order import MOST_SAMPLES, DrawnOrder, draws_of, samples_in
+from .epoch_order import (
+    BLOCK,
+    SORTED_LIMIT,
+    EpochOrder,
+    Permutation,
+    SequentialOrder,
+    ShuffledOrder,
+    keyed_permutation,
+    numbered_keys,
+    shuffled_rows,
+)
+from .make_order import Shuffle, make_order
+from .mixed_order import MixedOrder, draws_per_pattern, even_pattern
+from .rounds import Order, Rounds, Schedule, batch_sizes, between, by_batch
+from .sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_among, replacement_index, seed_generators
+from .samplers import (
+    AboutSampler,
+    BalancedSampler,
+    DrawnEpoch,
+    HookSampler,
+    IterableSampler,
+    Sampler,
+    SubsetSampler,
+    WeightedSampler,
+    Weights,
+    check_range,
+    draw_epoch,
+    sampler_rng,
+    samplers_in,
+)
+from .shard_rounds import EMPTY_EPOCH, ShardRounds, Shards
+from .weights_log import NewWeights, WeightsLog, check_weights, version_at, without_superseded

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..api.parameters import Parameters, without_source
-from ..base.errors import ParameterError
-from ..base.keys import derive_key
+from ..api import Parameters, without_source
+from ..base import ParameterError, derive_key
 
 _GROUP_BYTES = 4 << 20
 _GROUP_S = 0.004

@@ -17,9 +17,8 @@ from functools import partial
 
 import numpy as np
 
-from ..api.specs import IndexArray
-from ..base.errors import ParameterError
-from ..base.keys import derive_key
+from ..api import IndexArray
+from ..base import ParameterError, derive_key
 from .epoch_order import (
     BLOCK,
     SORTED_LIMIT,

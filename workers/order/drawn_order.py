@@ -13,10 +13,9 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from ..api.parameters import Parameters
-from ..api.specs import IndexArray
-from ..base.keys import derive_key
-from ..transport.messages import Draw, Drawn, Run, WeightsChange
+from ..api import IndexArray, Parameters
+from ..base import derive_key
+from ..transport import Draw, Drawn, Run, WeightsChange
 from .epoch_order import keyed_permutation
 from .samplers import AboutSampler
 from .weights_log import version_at, without_superseded

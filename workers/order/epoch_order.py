@@ -28,10 +28,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api.specs import IndexArray
-from ..base.errors import ParameterError
-from ..base.keys import derive_key
-from ..transport.messages import Run
+from ..api import IndexArray
+from ..base import ParameterError, derive_key
+from ..transport import Run
 
 Words = NDArray[np.uint64]
 

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ..base.keys import derive_key
+from ..base import derive_key
 
 _WORD = 2**64 - 1
 

@@ -18,9 +18,8 @@ from fractions import Fraction
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from ..api.specs import IndexArray
-from ..base.errors import ParameterError
-from ..base.keys import derive_key
+from ..api import IndexArray
+from ..base import ParameterError, derive_key
 from .epoch_order import BLOCK, SORTED_LIMIT, Block, EpochOrder, numbered_keys, shuffled_rows
 from .make_order import Shuffle, make_order
 

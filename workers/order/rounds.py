@@ -14,9 +14,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
-from ..api.parameters import Parameters
-from ..api.specs import IndexArray
-from ..transport.messages import Announce, Draw, Drawn, Replaced, Run
+from ..api import IndexArray, Parameters
+from ..transport import Announce, Draw, Drawn, Replaced, Run
 from .drawn_order import DrawnOrder, DrawsFile
 from .shard_rounds import Placed, ShardRounds
 

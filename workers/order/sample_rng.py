@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ..api.specs import IndexArray
-from ..base.keys import derive_key
+from ..api import IndexArray
+from ..base import derive_key
 from .epoch_order import keyed_permutation
 
 _WORD = 2**64 - 1

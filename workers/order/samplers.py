@@ -20,10 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from ..api.hooks import SamplerHook
-from ..api.specs import IndexArray
-from ..base.errors import BlobfeedError, SourceError
-from ..base.keys import derive_key
+from ..api import IndexArray, SamplerHook
+from ..base import BlobfeedError, SourceError, derive_key
 from .sample_rng import seed_generators
 
 Weights = NDArray[np.float64]

@@ -13,8 +13,8 @@ from typing import ClassVar, NamedTuple
 
 import msgspec
 
-from ..api.parameters import Parameters, loop_end
-from ..transport.messages import Run
+from ..api import Parameters, loop_end
+from ..transport import Run
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 

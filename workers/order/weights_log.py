@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base.errors import ParameterError
-from ..transport.messages import WeightsChange
+from ..base import ParameterError
+from ..transport import WeightsChange
 from .samplers import Weights
 
 

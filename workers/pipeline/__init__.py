@@ -1,1 +1,8 @@
 """The part of a run that the trainer's process holds: the pipeline and its feed."""
+
+from __future__ import annotations
+
+from .failures import Failed, what_loaders_do
+from .files import with_files
+from .pipeline import Pipeline
+from .process_feed import ProcessFeed

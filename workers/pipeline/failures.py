@@ -9,7 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ..base.errors import (
+from ..base import (
     BlobfeedError,
     EndOfData,
     InexactValueError,
@@ -20,10 +20,9 @@ from ..base.errors import (
     SourceError,
     TooManyBadSamples,
 )
-from ..loading.worker import location_of
-from ..plan.plan import Plan
-from ..transport.messages import End, Failure
-from ..transport.status_board import Activity, LoaderState
+from ..loading import location_of
+from ..plan import Plan
+from ..transport import Activity, End, Failure, LoaderState
 
 _NAMED = 16
 _STDERR = 2

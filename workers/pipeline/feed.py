@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from ..api.statistics import Statistics
-from ..order.weights_log import NewWeights
-from ..plan.batch import Batch
-from ..transport.status_board import Count, LoaderState, StatusBoard
+from ..api import Statistics
+from ..order import NewWeights
+from ..plan import Batch
+from ..transport import Count, LoaderState, StatusBoard
 
 
 class Feed(Protocol):

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from ..api.parameters import Parameters
-from ..base.errors import ParameterError
-from ..base.files import check_replaceable, in_folder
-from ..plan.plan import Plan
-from ..watching.trace import TraceFile
+from ..api import Parameters
+from ..base import ParameterError, check_replaceable, in_folder
+from ..plan import Plan
+from ..watching import TraceFile
 
 
 def with_files(parameters: Parameters, base_dir: Path) -> Parameters:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..api.hooks import Hooks
-from ..plan.plan import Plan
+from ..api import Hooks
+from ..plan import Plan
 from ..sources import is_in_memory, is_our_own
 
 _HEAD_START_S = 0.2

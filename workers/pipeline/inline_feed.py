@@ -22,22 +22,28 @@ from typing import cast
 
 import numpy as np
 
-from ..api.specs import DirectRows, Rows
-from ..api.statistics import Statistics
-from ..base.closing import close_all
-from ..base.errors import PipelineStalled, RingAllocationError
-from ..loading.worker import WorkDone, Workplace
-from ..order.sample_rng import OwnGlobals
-from ..order.weights_log import NewWeights
-from ..plan.batch import Batch
-from ..plan.plan import Plan
-from ..processes.process import interrupts_deferred
-from ..scheduling.assembly import Assembly
-from ..transport.memory import available_memory
-from ..transport.messages import Announce, Done, End, Failure, Fill, ToLoader
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import Count, LoaderState, StatusBoard, Unwatched
-from ..watching.diagnosis import in_process
+from ..api import DirectRows, Rows, Statistics
+from ..base import PipelineStalled, RingAllocationError, close_all
+from ..loading import WorkDone, Workplace
+from ..order import NewWeights, OwnGlobals
+from ..plan import Batch, Plan
+from ..processes import interrupts_deferred
+from ..scheduling import Assembly
+from ..transport import (
+    Announce,
+    Count,
+    Done,
+    End,
+    Failure,
+    Fill,
+    LoaderState,
+    SharedFile,
+    StatusBoard,
+    ToLoader,
+    Unwatched,
+    available_memory,
+)
+from ..watching import in_process
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
 from .head_start import reads_only

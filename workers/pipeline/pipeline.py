@@ -15,22 +15,14 @@ from pathlib import Path
 
 import msgspec
 
-from ..api.hooks import Hooks
-from ..api.parameters import Parameters
-from ..api.source import Source
-from ..api.specs import ArraySpec
-from ..api.statistics import Statistics
-from ..base.closing import Closing, close_all
-from ..base.errors import BlobfeedError, EndOfData, ParameterError, PipelineClosed
-from ..plan.batch import Batch
-from ..plan.make_plan import make_plan
-from ..plan.plan import Plan, Position
-from ..plan.state import State
-from ..processes.process import interrupts_deferred
+from ..api import ArraySpec, Hooks, Parameters, Source, Statistics
+from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, close_all
+from ..plan import Batch, Plan, Position, State, make_plan
+from ..processes import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
-from ..transport.status_board import LoaderState
-from ..watching.trace import TrainerTrace
+from ..transport import LoaderState
+from ..watching import TrainerTrace
 from .feed import Feed
 from .files import with_files
 from .head_start import copies_memory, head_start, reads_only

@@ -16,36 +16,44 @@ from functools import partial
 
 import zmq
 
-from ..api.statistics import Statistics
-from ..base.closing import close_all
-from ..base.errors import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled
-from ..base.files import fill_standard_streams
-from ..loading.worker import location_of
-from ..order.weights_log import NewWeights
-from ..plan.batch import Batch
-from ..plan.plan import Plan, usable_cores
-from ..processes.config import Config
-from ..processes.process import (
+from ..api import Statistics
+from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
+from ..loading import location_of
+from ..order import NewWeights
+from ..plan import Batch, Plan, usable_cores
+from ..processes import (
     WHERE_TO_LOOK,
+    AssemblerProcess,
+    Config,
+    Shared,
     interrupts_deferred,
     is_stopped,
     loaders_that_fit,
     require_descriptors,
     require_threads,
+    trainer_sys_path,
     wait_for_exit,
 )
-from ..processes.spawn import AssemblerProcess, Shared, trainer_sys_path
-from ..remote.home import Bridge
-from ..scheduling.assembly import Reception
-from ..transport import links
-from ..transport.board_reading import read_board
-from ..transport.control_groups import tasks_left
-from ..transport.error_channel import ErrorInbox, levels_of_trainer
-from ..transport.memory import available_memory
-from ..transport.messages import Announce, End, Failure, GoOn, Release, Stop, ToTrainer
-from ..transport.status_board import Count, LoaderState
-from ..watching.diagnosis import diagnose
-from ..watching.interval import interval
+from ..remote import Bridge
+from ..scheduling import Reception
+from ..transport import (
+    Announce,
+    Count,
+    End,
+    ErrorInbox,
+    Failure,
+    GoOn,
+    LoaderState,
+    Release,
+    Stop,
+    ToTrainer,
+    available_memory,
+    levels_of_trainer,
+    links,
+    read_board,
+    tasks_left,
+)
+from ..watching import diagnose, interval
 from .failures import Failed, explain, too_many_held, what_loaders_do
 from .feed import counts_on
 from .files import open_trace

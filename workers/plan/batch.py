@@ -8,9 +8,9 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from ..api.specs import DirectRows, IndexArray, Rows
-from ..order.epoch_order import EpochOrder
-from ..transport.messages import Run
+from ..api import DirectRows, IndexArray, Rows
+from ..order import EpochOrder
+from ..transport import Run
 
 
 class Batch(msgspec.Struct, eq=False, dict=True):

@@ -8,12 +8,10 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ..api.specs import IndexArray
-from ..base.errors import ParameterError
-from ..order.batches import rand_skip_of
-from ..order.drawn_order import draws_of
-from ..order.sample_rng import globals_kept
-from ..transport.messages import Draw, Drawn
+from ..api import IndexArray
+from ..base import ParameterError
+from ..order import draws_of, globals_kept, rand_skip_of
+from ..transport import Draw, Drawn
 from .batch import Batch
 from .plan import Plan, Position
 

@@ -13,35 +13,26 @@ from typing import Any
 
 import numpy as np
 
-from ..api.checks import chosen, shown
-from ..api.hooks import Hooks, Sample
-from ..api.parameters import Parameters
-from ..api.source import Source
-from ..api.specs import ArraySpec, allocate_rows
-from ..base.deadline import deadline, moving
-from ..base.errors import ParameterError, RingAllocationError, SourceError
-from ..base.extras import need
-from ..base.files import in_folder
-from ..base.limits import limits_kept
-from ..loading.drawing import Sampling
-from ..loading.postprocessing import BatchSamples, Postprocessor
-from ..loading.row_maker import RowMaker
-from ..loading.stream_worker import StreamDecoder, copy_row, shard_items
-from ..loading.transform import CropMirror
-from ..loading.worker import SampleDecoder, read_one
-from ..order.batches import Batches, rand_skip_of
-from ..order.epoch_order import EpochOrder
-from ..order.make_order import make_order
-from ..order.mixed_order import MixedOrder
-from ..order.sample_rng import globals_kept
-from ..order.samplers import Sampler
-from ..order.shard_rounds import Shards
+from ..api import ArraySpec, Hooks, Parameters, Sample, Source, allocate_rows, chosen, shown
+from ..base import ParameterError, RingAllocationError, SourceError, deadline, in_folder, limits_kept, moving, need
+from ..loading import (
+    BatchSamples,
+    CropMirror,
+    Postprocessor,
+    RowMaker,
+    SampleDecoder,
+    Sampling,
+    StreamDecoder,
+    copy_row,
+    read_one,
+    shard_items,
+)
+from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
 from ..sources import is_our_own, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
-from ..transport.memory import available_memory
-from ..transport.packed import Packed, hook_name, trial_copy, unsendable
+from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
 from .plan import Plan, max_loaders
 from .trial import on_trial
@@ -238,7 +229,7 @@ def _ordered_plan(
     order = _order(parameters, plain) if sampler is None else None
     source, cached_samples = plain, 0
     if parameters.cache is not None:
-        from ..sources.cache.source import CachedSource  # few runs have one
+        from ..sources.cache import CachedSource  # few runs have one
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples

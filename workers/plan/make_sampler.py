@@ -12,14 +12,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api.checks import check_options, nearest
-from ..api.hooks import Hooks
-from ..api.parameters import Parameters, Positive
-from ..api.source import Source
-from ..api.specs import IndexArray, allocate_rows
-from ..base.errors import ParameterError, SourceError
-from ..base.files import in_folder, read_whole
-from ..order.samplers import (
+from ..api import Hooks, IndexArray, Parameters, Positive, Source, allocate_rows, check_options, nearest
+from ..base import ParameterError, SourceError, in_folder, read_whole
+from ..order import (
     BalancedSampler,
     HookSampler,
     IterableSampler,
@@ -27,9 +22,9 @@ from ..order.samplers import (
     SubsetSampler,
     WeightedSampler,
     check_range,
+    check_weights,
     samplers_in,
 )
-from ..order.weights_log import check_weights
 from ..sources.stream import StreamSource
 
 OpenField = Callable[[str], Source | StreamSource]

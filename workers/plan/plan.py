@@ -18,27 +18,35 @@ from typing import Any
 
 import msgspec
 
-from ..api.parameters import Parameters, without_source
-from ..api.source import Source
-from ..api.specs import ArraySpec, Rows
-from ..base.errors import ParameterError, SourceError
-from ..loading.drawing import SamplerRunner, Sampling
-from ..loading.stream_worker import StreamDecoder, StreamWorker
-from ..loading.transform import CROPS
-from ..loading.worker import IndexedWorker, SampleDecoder, Worker, Workplace
-from ..order.batches import Batches, batches_per_slot
-from ..order.drawn_order import DrawnOrder
-from ..order.epoch_order import EpochOrder
-from ..order.rounds import Rounds, Schedule, by_batch
-from ..order.shard_rounds import ShardRounds, Shards
-from ..order.weights_log import NewWeights, WeightsLog, check_weights
+from ..api import ArraySpec, Parameters, Rows, Source, without_source
+from ..base import ParameterError, SourceError
+from ..loading import (
+    CROPS,
+    IndexedWorker,
+    SampleDecoder,
+    SamplerRunner,
+    Sampling,
+    StreamDecoder,
+    StreamWorker,
+    Worker,
+    Workplace,
+)
+from ..order import (
+    Batches,
+    DrawnOrder,
+    EpochOrder,
+    NewWeights,
+    Rounds,
+    Schedule,
+    ShardRounds,
+    Shards,
+    WeightsLog,
+    batches_per_slot,
+    by_batch,
+    check_weights,
+)
 from ..sources.stream import StreamSource
-from ..transport.control_groups import processors_granted
-from ..transport.messages import Announce
-from ..transport.packed import Packed
-from ..transport.ring import SlotLayout
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import About
+from ..transport import About, Announce, Packed, SharedFile, SlotLayout, processors_granted
 from .batch import Batch
 from .state import State, check_state
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from ..base.errors import ParameterError
+from ..base import ParameterError
 
 State = dict[str, int | str]
 

@@ -9,16 +9,11 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..api.source import Source
-from ..api.specs import AnyArray, IndexArray, NamedRows, Rows, allocate_rows
-from ..base.errors import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
-from ..loading.postprocessing import BatchSamples
-from ..loading.stream_worker import StreamDecoder, shard_items
-from ..loading.worker import SampleDecoder, location_of
-from ..order.sample_rng import globals_kept
-from ..order.samplers import DrawnEpoch
-from ..transport.error_channel import summary_of
-from ..transport.messages import Run
+from ..api import AnyArray, IndexArray, NamedRows, Rows, Source, allocate_rows
+from ..base import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
+from ..loading import BatchSamples, SampleDecoder, StreamDecoder, location_of, shard_items
+from ..order import DrawnEpoch, globals_kept
+from ..transport import Run, summary_of
 from .batch import Batch
 from .plan import Plan
 

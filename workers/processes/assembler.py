@@ -29,25 +29,25 @@ from pathlib import Path
 
 import zmq
 
-from ..base.errors import LoaderDied
-from ..scheduling.assembly import Assembly
-from ..scheduling.autoscale import AutoScale
-from ..transport import links
-from ..transport.messages import (
+from ..base import LoaderDied
+from ..scheduling import Assembly, AutoScale
+from ..transport import (
+    Count,
     Done,
     Failure,
     FromLoader,
     GoOn,
     Ready,
     Release,
+    Ring,
+    SharedFile,
     StartFailed,
+    StatusBoard,
     Stop,
     ToAssembler,
     WeightsChange,
+    links,
 )
-from ..transport.ring import Ring
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import Count, StatusBoard
 from .config import Config
 from .loader import run_loader
 from .loader_pool import Event, LoaderPool
@@ -301,7 +301,7 @@ def _use_huge_pages(config: Config) -> Iterator[int]:
     yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
 
 
-def run(descriptor: int) -> None:
+def run_assembler(descriptor: int) -> None:
     """Run the assembler with the Config in `descriptor`, to its end.
 
     It watches the trainer as soon as the nursery is forked. If the trainer has died by then, it ends at once.

@@ -20,12 +20,10 @@ from typing import Any
 
 import zmq
 
-from ..api.parameters import without_source
-from ..plan.plan import Plan
-from ..transport.error_channel import Levels, log_to_trainer
-from ..transport.linux import memfd_create
-from ..transport.status_board import LoaderStatus, StatusBoard
-from ..watching.trace import TraceFile
+from ..api import without_source
+from ..plan import Plan
+from ..transport import Levels, LoaderStatus, StatusBoard, log_to_trainer, memfd_create
+from ..watching import TraceFile
 from .interpreter import child_environment
 from .loader_pool import Home
 

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..base.errors import InterpreterError
+from ..base import InterpreterError
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 _NEEDED = ("blobfeed", "cloudpickle", "msgspec", "numpy", "zmq")

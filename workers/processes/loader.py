@@ -21,13 +21,25 @@ from traceback import format_exception_only
 
 import zmq
 
-from ..loading.worker import Worker, Workplace
-from ..transport import links
-from ..transport.error_channel import describe, send_exception, summary_of
-from ..transport.memory import keep_freed_memory
-from ..transport.messages import Assignment, Done, Draw, Fill, FromLoader, Ready, StartFailed, ToLoader
-from ..transport.ring import Ring
-from ..transport.status_board import Activity, LoaderStatus
+from ..loading import Worker, Workplace
+from ..transport import (
+    Activity,
+    Assignment,
+    Done,
+    Draw,
+    Fill,
+    FromLoader,
+    LoaderStatus,
+    Ready,
+    Ring,
+    StartFailed,
+    ToLoader,
+    describe,
+    keep_freed_memory,
+    links,
+    send_exception,
+    summary_of,
+)
 from .config import Config
 
 _LAST_REPORT_MS = 1000

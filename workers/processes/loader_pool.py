@@ -13,11 +13,9 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..base.errors import LoaderDied
-from ..scheduling.assembly import OUT_OF_MEMORY, Death
-from ..scheduling.ledger import MAX_ASSIGNED, Evidence
-from ..transport.messages import ClusterCapacity, LoaderEnded, LoaderStarted
-from ..transport.status_board import Count, StatusBoard
+from ..base import LoaderDied
+from ..scheduling import MAX_ASSIGNED, OUT_OF_MEMORY, Death, Evidence
+from ..transport import ClusterCapacity, Count, LoaderEnded, LoaderStarted, StatusBoard
 from .process import WHERE_TO_LOOK
 
 _FIRST_PAUSE_S = 0.05

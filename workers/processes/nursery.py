@@ -23,9 +23,8 @@ import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from ..base.errors import LoaderDied
-from ..transport.linux import pidfd_open
-from ..transport.messages import LoaderEnded, LoaderStarted
+from ..base import LoaderDied
+from ..transport import LoaderEnded, LoaderStarted, pidfd_open
 from .loader_pool import Home
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 

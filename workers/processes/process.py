@@ -16,9 +16,8 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from ..base.errors import BlobfeedError, DescriptorLimitError
-from ..transport.control_groups import TasksLeft
-from ..transport.linux import pidfd_send_signal
+from ..base import BlobfeedError, DescriptorLimitError
+from ..transport import TasksLeft, pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -14,18 +14,14 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ..plan.plan import Plan
-from ..transport import links
-from ..transport.linux import pidfd_open, pidfd_send_signal
-from ..transport.ring import Ring
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import StatusBoard
-from ..watching.trace import TraceFile
+from ..plan import Plan
+from ..transport import Ring, SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
+from ..watching import TraceFile
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, wait_for_exit
 
-_MODULE = f"{__package__}.assembler_main"
+_MODULE = "blobfeed.workers.assembler_main"
 
 
 class Shared:

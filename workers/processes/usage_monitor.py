@@ -7,11 +7,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from ..api.parameters import Parameters
-from ..plan.plan import usable_cores
-from ..transport.board_reading import read_board
-from ..transport.status_board import Activity, LoaderStatus, StatusBoard
-from ..watching.metrics import MetricsFile, openmetrics
+from ..api import Parameters
+from ..plan import usable_cores
+from ..transport import Activity, LoaderStatus, StatusBoard, read_board
+from ..watching import MetricsFile, openmetrics
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0

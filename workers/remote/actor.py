@@ -24,18 +24,27 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api.specs import IndexArray
-from ..base.files import AnotherHost, be_another_host
-from ..base.keys import blake2b
-from ..loading.worker import Worker, Workplace
-from ..plan.plan import Plan
-from ..plan.trial import make_one_sample
-from ..processes.loader import exceptions_only, settle
-from ..transport.error_channel import FRAME_BYTES, Levels, describe, log_to_trainer, send_exception, summary_of, waiting
-from ..transport.messages import BadRow, Fill, OfSlot, Postprocess
-from ..transport.ring import SlotLayout
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import StatusBoard
+from ..api import IndexArray
+from ..base import AnotherHost, be_another_host, blake2b
+from ..loading import Worker, Workplace
+from ..plan import Plan, make_one_sample
+from ..processes import exceptions_only, settle
+from ..transport import (
+    FRAME_BYTES,
+    BadRow,
+    Fill,
+    Levels,
+    OfSlot,
+    Postprocess,
+    SharedFile,
+    SlotLayout,
+    StatusBoard,
+    describe,
+    log_to_trainer,
+    send_exception,
+    summary_of,
+    waiting,
+)
 
 Memory = NDArray[np.uint8]
 

@@ -35,13 +35,9 @@ from typing import Any
 
 import zmq
 
-from ..processes.config import Config
-from ..processes.loader import Tasks
-from ..processes.process import die_with, leave_signals_to_trainer, run_and_exit
-from ..transport import links
-from ..transport.error_channel import pass_on, summary_of
-from ..transport.memory import keep_freed_memory
-from ..transport.messages import (
+from ..processes import Config, Tasks, die_with, leave_signals_to_trainer, run_and_exit
+from ..transport import (
+    Activity,
     ClusterCapacity,
     Done,
     Draw,
@@ -51,15 +47,20 @@ from ..transport.messages import (
     KillLoader,
     LoaderEnded,
     LoaderStarted,
+    LoaderStatus,
     OfSlot,
     Ready,
+    Ring,
+    SharedFile,
     StartFailed,
     StartLoader,
+    StatusBoard,
     ToBridge,
+    keep_freed_memory,
+    links,
+    pass_on,
+    summary_of,
 )
-from ..transport.ring import Ring
-from ..transport.shared_file import SharedFile
-from ..transport.status_board import Activity, LoaderStatus, StatusBoard
 from .actor import Job, Made, Refusal, ranges_of
 from .cluster import Cluster, wanted_of, why_not_joined
 

@@ -13,10 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from ..api.parameters import RemoteLoaders
-from ..processes.config import Config
-from ..transport.error_channel import summary_of
-from ..transport.shared_file import SharedFile
+from ..api import RemoteLoaders
+from ..processes import Config
+from ..transport import SharedFile, summary_of
 from .actor import RemoteLoader, code_digest
 
 _INLINE = {"RAY_max_direct_call_object_size": str(16 << 20), "RAY_task_rpc_inlined_bytes_limit": str(64 << 20)}

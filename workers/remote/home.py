@@ -20,18 +20,17 @@ from collections.abc import Iterator
 
 import zmq
 
-from ..base.errors import LoaderDied
-from ..processes.config import Config
-from ..processes.loader_pool import Event, Home
-from ..processes.process import exit_in_words
-from ..transport.links import Opener, Sealer
-from ..transport.messages import (
+from ..base import LoaderDied
+from ..processes import Config, Event, Home, exit_in_words
+from ..transport import (
     ClusterCapacity,
     FromBridge,
     JoinFailed,
     KillLoader,
     LoaderEnded,
     LoaderStarted,
+    Opener,
+    Sealer,
     StartLoader,
     ToBridge,
 )

@@ -17,14 +17,18 @@ from typing import Any
 
 import msgspec
 
-from ..base.deadline import deadline, moving
-from ..base.errors import BlobfeedError, ParameterError, SourceError
-from ..plan.plan import Plan
-from ..processes.config import Config, Descriptors
-from ..processes.interpreter import find_interpreter
-from ..processes.process import die_with, exit_in_words, leave_signals_to_trainer
-from ..processes.spawn import trainer_sys_path
-from ..transport.error_channel import ErrorInbox, levels_of_trainer, pass_on, summary_of
+from ..base import BlobfeedError, ParameterError, SourceError, deadline, moving
+from ..plan import Plan
+from ..processes import (
+    Config,
+    Descriptors,
+    die_with,
+    exit_in_words,
+    find_interpreter,
+    leave_signals_to_trainer,
+    trainer_sys_path,
+)
+from ..transport import ErrorInbox, levels_of_trainer, pass_on, summary_of
 from .actor import Refusal
 from .cluster import Cluster, why_not_joined
 

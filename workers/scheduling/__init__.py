@@ -1,1 +1,7 @@
 """The ledger, which assigns rows to loaders, and the assembler's other decisions. Pure."""
+
+from __future__ import annotations
+
+from .assembly import OUT_OF_MEMORY, Assembly, Death, Reception, TaskSize
+from .autoscale import AutoScale
+from .ledger import ENOUGH_TO_CONVICT, MAX_ASSIGNED, Evidence, Ledger, Task

@@ -13,23 +13,24 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..order.rounds import batch_sizes
-from ..plan.plan import Plan
+from ..order import batch_sizes
+from ..plan import Plan
 from ..sources.stream import FIX_STREAM
-from ..transport.messages import (
+from ..transport import (
     Announce,
     Assignment,
     BadRow,
+    Count,
     Done,
     Drawn,
     End,
     Failure,
     Fill,
+    LoaderState,
     Postprocess,
     ToLoader,
     ToTrainer,
 )
-from ..transport.status_board import Count, LoaderState
 from .ledger import Evidence, Ledger, Task
 
 _MEMORY = 0.7

@@ -17,8 +17,8 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..order.rounds import Schedule
-from ..transport.messages import Draw
+from ..order import Schedule
+from ..transport import Draw
 
 MAX_ASSIGNED = 2
 """The most tasks of a loader, as a rule: the current one, and one more so that it need not wait for the next."""

@@ -7,10 +7,8 @@ from pathlib import Path, PurePath
 
 import msgspec
 
-from ..api.checks import nearest, paths_as_text, shown
-from ..api.source import Source, Tops
-from ..base.errors import ParameterError
-from ..base.extras import need
+from ..api import Source, Tops, nearest, paths_as_text, shown
+from ..base import ParameterError, need
 from .kinds import KINDS, imported
 
 

@@ -14,13 +14,9 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..api.checks import check_options, chosen
-from ..api.hooks import plain_array
-from ..api.source import Tops
-from ..api.specs import AnyArray
-from ..base.errors import ParameterError, SourceError
-from ..base.files import in_folder, read_whole
-from ..transport.memory import available_memory
+from ..api import AnyArray, Tops, check_options, chosen, plain_array
+from ..base import ParameterError, SourceError, in_folder, read_whole
+from ..transport import available_memory
 from .table import Memory, Resident, Table, WindowOptions
 
 

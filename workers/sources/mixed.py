@@ -13,13 +13,10 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..api.checks import check_options
-from ..api.parameters import hdf5_if_path
-from ..api.source import Source, Tops
-from ..api.specs import ArraySpec, IndexArray, NamedRows
-from ..base.errors import ParameterError, SourceError
+from ..api import ArraySpec, IndexArray, NamedRows, Source, Tops, check_options, hdf5_if_path
+from ..base import ParameterError, SourceError
 from . import open_source
-from .files.file import locate_part, split_by_part
+from .files import locate_part, split_by_part
 
 
 class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -13,9 +13,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..base.errors import SourceError
-from ..base.files import in_folder
-from .files.file import MOUNTS, mounted
+from ..base import SourceError, in_folder
+from .files import MOUNTS, mounted
 
 _LAST_WORDS_S = 1.0
 

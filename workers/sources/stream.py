@@ -18,14 +18,21 @@ import cloudpickle
 import msgspec
 import numpy as np
 
-from ..api.checks import check_options, chosen, shown
-from ..api.hooks import BY_POSITION, by_name
-from ..api.parameters import NotNegative, Positive
-from ..api.source import CacheCounts, Tops
-from ..api.specs import AnyArray, ArraySpec
-from ..base.errors import ParameterError, SampleTooLargeError, SourceError
-from ..base.keys import derive_key
-from ..transport.packed import trial_copy
+from ..api import (
+    BY_POSITION,
+    AnyArray,
+    ArraySpec,
+    CacheCounts,
+    NotNegative,
+    Positive,
+    Tops,
+    by_name,
+    check_options,
+    chosen,
+    shown,
+)
+from ..base import ParameterError, SampleTooLargeError, SourceError, derive_key
+from ..transport import trial_copy
 
 FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
 """The advice where no sample can be replaced."""

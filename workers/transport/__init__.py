@@ -1,1 +1,63 @@
 """The things that cross between processes: the ring, shared memory, the status board, messages, links, errors."""
+
+from __future__ import annotations
+
+from .board_reading import Reading, bucket_ns, read_board
+from .control_groups import TasksLeft, processors_granted, tasks_left
+from .error_channel import (
+    FRAME_BYTES,
+    ErrorInbox,
+    Levels,
+    RemoteError,
+    SendError,
+    describe,
+    levels_of_trainer,
+    log_to_trainer,
+    pass_on,
+    send_exception,
+    sendable,
+    summary_of,
+    waiting,
+)
+from .links import LONGEST_WAIT_S, AwakeClock, Opener, Sealer
+from .linux import memfd_create, pidfd_open, pidfd_send_signal
+from .memory import available_memory, give_back_freed_memory, keep_freed_memory
+from .messages import (
+    Announce,
+    Assignment,
+    BadRow,
+    ClusterCapacity,
+    Done,
+    Draw,
+    Drawn,
+    End,
+    Failure,
+    Fill,
+    FromBridge,
+    FromLoader,
+    GoOn,
+    JoinFailed,
+    KillLoader,
+    LoaderEnded,
+    LoaderStarted,
+    Message,
+    OfSlot,
+    Postprocess,
+    Ready,
+    Release,
+    Replaced,
+    Run,
+    StartFailed,
+    StartLoader,
+    Stop,
+    ToAssembler,
+    ToBridge,
+    ToLoader,
+    ToTrainer,
+    WeightsChange,
+)
+from .packed import Packed, hook_name, pack, trial_copy, unsendable
+from .ring import Ring, SlotLayout
+from .shared_file import SharedFile
+from .shared_map import HUGE_PAGE, AddressRange, SharedMap
+from .status_board import BUSY, NAME, About, Activity, Count, Line, LoaderState, LoaderStatus, StatusBoard, Unwatched

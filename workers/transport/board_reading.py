@@ -6,7 +6,7 @@ import ctypes
 import time
 from dataclasses import dataclass
 
-from ..api.source import CacheCounts
+from ..api import CacheCounts
 from .status_board import MAGIC, SHORTEST_BITS, Activity, Header, Line, StatusBoard
 
 

@@ -22,8 +22,7 @@ from typing import Any, cast
 
 import cloudpickle
 
-from ..base.errors import BlobfeedError
-from ..base.tracebacks import shortened
+from ..base import BlobfeedError, shortened
 
 FRAME_BYTES = 1 << 22
 _MOST_CHARACTERS = 1 << 15

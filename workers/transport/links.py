@@ -37,8 +37,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import zmq
 
-from ..base.errors import SocketPathError
-from ..base.keys import blake2b
+from ..base import SocketPathError, blake2b
 from .messages import MAX_FRAME_BYTES, Message
 
 _LENGTH_BYTES = 4

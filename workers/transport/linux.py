@@ -12,7 +12,7 @@ import os
 import signal
 from types import ModuleType
 
-from ..base.errors import BlobfeedError
+from ..base import BlobfeedError
 
 # linux/memfd.h and linux/fcntl.h, the same on all machines.
 MFD_CLOEXEC, MFD_ALLOW_SEALING = 1, 2

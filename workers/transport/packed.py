@@ -34,7 +34,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ..base.errors import ParameterError
+from ..base import ParameterError
 
 _T = TypeVar("_T")
 

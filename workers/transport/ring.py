@@ -19,9 +19,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api.specs import AnyArray, ArraySpec, RaggedRows, Rows
-from ..base.errors import RingAllocationError
-from ..base.files import allocate
+from ..api import AnyArray, ArraySpec, RaggedRows, Rows
+from ..base import RingAllocationError, allocate
 from . import linux
 from .memory import available_memory
 from .shared_map import SharedMap

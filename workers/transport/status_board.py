@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from ..api.source import CacheCounts
+from ..api import CacheCounts
 from .linux import memfd_create
 
 NAME: Final = "blobfeed-board"

@@ -6,7 +6,7 @@ import enum
 import math
 from dataclasses import dataclass
 
-from ..transport.status_board import BUSY, Activity
+from ..transport import BUSY, Activity
 from .interval import Interval, SlowSample
 
 STALL_SHARE = 0.05

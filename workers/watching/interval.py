@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from ..transport.board_reading import Reading, bucket_ns
-from ..transport.status_board import BUSY, Activity, Count, Line
+from ..transport import BUSY, Activity, Count, Line, Reading, bucket_ns
 
 
 @dataclass(frozen=True, slots=True)

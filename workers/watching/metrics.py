@@ -10,9 +10,8 @@ import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ..base.files import write_whole
-from ..transport.board_reading import Reading
-from ..transport.status_board import BUSY, Activity, Count
+from ..base import write_whole
+from ..transport import BUSY, Activity, Count, Reading
 from .diagnosis import diagnose
 from .interval import interval
 

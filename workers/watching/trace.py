@@ -24,10 +24,9 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from ..api.source import CacheCounts
-from ..base.errors import BlobfeedError, ParameterError
-from ..base.files import check_replaceable, write_whole
-from ..transport.status_board import About
+from ..api import CacheCounts
+from ..base import BlobfeedError, ParameterError, check_replaceable, write_whole
+from ..transport import About
 
 NO_WAIT_NS: Final = 20_000
 """Looking at a batch that is there takes at most this long: a shorter wait is none."""

@@ -9,11 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
+from blobfeed.readers.delivery import make_tops
+from blobfeed.workers.api import Hooks, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
 
 from tests.support.standin_files import write_hdf5, write_images
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.array_pool import ArrayPool
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.readers.delivery import ArrayPool
+from blobfeed.workers.api import AnyArray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,11 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.delivery import Conversion, Mean, MeanImage, convert_compiled
 from blobfeed.readers.delivery import compiled as delivery_compiled
-from blobfeed.readers.delivery.compiled import convert_compiled
-from blobfeed.readers.delivery.conversion import Conversion
-from blobfeed.readers.delivery.mean_image import Mean, MeanImage
-from blobfeed.workers.api.specs import AnyArray, IndexArray
+from blobfeed.workers.api import AnyArray, IndexArray
 
 _MEANS = [None, (1, 1, 1), (3, 1, 1), (3, 4, 5)]
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.delivery import Conversion, Mean, check_range, check_whole_numbers, mean_of
 from blobfeed.readers.delivery import conversion as delivery_values
-from blobfeed.readers.delivery.conversion import Conversion, check_range, check_whole_numbers, mean_of
-from blobfeed.readers.delivery.mean_image import Mean
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import InexactValueError
+from blobfeed.workers.api import AnyArray
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from blobfeed import InexactValueError
 
 _STORED = st.sampled_from(["uint8", "int8", "uint16", "int32", "float32", "float64", "bool"])
 _SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5))

@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.conversion import Conversion
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.base.errors import EndOfData, InexactValueError, ParameterError
+from blobfeed.readers.delivery import Conversion, make_tops
+from blobfeed.workers.api import Hooks
 
+from blobfeed import EndOfData, InexactValueError, ParameterError
 from tests.support.standin_files import images, narrowed, write_hdf5
 
 torch = pytest.importorskip("torch")

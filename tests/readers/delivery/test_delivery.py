@@ -9,14 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers.standin import Blob as NumpyBlob
-from blobfeed.readers.delivery.delivery import Delivery, HostDelivery
-from blobfeed.readers.delivery.make_delivery import make_delivery
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.readers.delivery import Delivery, HostDelivery, make_delivery, make_tops
+from blobfeed.workers.api import Hooks, check_parameters
+from blobfeed.workers.pipeline import Pipeline
 
+from blobfeed import ParameterError
 from tests.support.standin_files import images, narrowed, write_images
 
 torch = pytest.importorskip("torch")

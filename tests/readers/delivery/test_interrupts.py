@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from blobfeed.readers.delivery.delivery import HostDelivery, Upcoming
+from blobfeed.readers.delivery import HostDelivery, Upcoming
 
 pytest.importorskip("torch")
 from tests.faults import interrupts

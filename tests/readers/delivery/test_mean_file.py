@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.mean_image import load_mean_file
+from blobfeed.readers.delivery import load_mean_file
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -7,16 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, MultiProcessInputLayer
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.readers.delivery.conversion import Conversion
-from blobfeed.readers.delivery.mean_image import MeanImage, mean_image
-from blobfeed.workers.api.parameters import Transform
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.loading.transform import CropMirror
+from blobfeed.readers.delivery import Conversion, MeanImage, mean_image
+from blobfeed.workers.api import AnyArray, Transform
+from blobfeed.workers.loading import CropMirror
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 from tests.support.standin_files import write_hdf5
 
 _EXTENTS = st.integers(6, 12)

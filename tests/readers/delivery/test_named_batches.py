@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.api import AnyArray
 
+from blobfeed import BatchReader, ParameterError, StreamSource
 from tests.support.reader_data import images, write_hdf5
 
 from ..faces import Face, every_law
 
 torch: Any = pytest.importorskip("torch")
-from blobfeed.readers.async_reader import AsyncReader  # noqa: E402
 from blobfeed.readers.delivery import cuda_device  # noqa: E402
 
+from blobfeed import AsyncReader  # noqa: E402
 from tests.support.played_device import PlayedDevice  # noqa: E402
 
 SAMPLES = 26

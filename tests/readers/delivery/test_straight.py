@@ -10,14 +10,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import compiled, conversion
-from blobfeed.readers.delivery.conversion import Conversion
-from blobfeed.readers.delivery.delivery import HostDelivery
-from blobfeed.readers.delivery.tops import make_tops
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.state import State
+from blobfeed.readers.delivery import Conversion, HostDelivery, compiled, conversion, make_tops
+from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import State
 
 from blobfeed import ParameterError, SampleError
 

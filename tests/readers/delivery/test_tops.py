@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery.tops import LengthsTop, Top, UnevenTop, make_tops
-from blobfeed.workers.api.parameters import Parameters, check_parameters
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows, Rows
-from blobfeed.workers.base.errors import InexactValueError, UnequalShapesError
-from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.transport.messages import Run
+from blobfeed.readers.delivery import LengthsTop, Top, UnevenTop, make_tops
+from blobfeed.workers.api import AnyArray, Parameters, Rows, check_parameters
+from blobfeed.workers.order import make_order
+from blobfeed.workers.plan import Batch
+from blobfeed.workers.transport import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from blobfeed import ArraySpec, InexactValueError, RaggedRows, UnequalShapesError
 
 _ORDER = make_order(1000, shuffle=False, seed=0, chunk_samples=None, window_chunks=1)
 _UP_TO = (3, 9, 9)

@@ -10,9 +10,8 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Sample
 
-from blobfeed import BatchReader, StreamSource
+from blobfeed import BatchReader, Sample, StreamSource
 from tests.support.catalogue import Scenario
 from tests.support.pictures import encoded, picture
 from tests.support.reader_data import write_hdf5
@@ -57,7 +56,7 @@ def asked(ask: Callable[[BatchReader], object], source: Any = TRAIN, **parameter
 def fetch(**parameters: Any) -> Scenario:
     def scenario(folder: Path) -> Any:
         pytest.importorskip("torch")
-        from blobfeed.readers.async_reader import AsyncReader
+        from blobfeed import AsyncReader
 
         with h5py.File(folder / "train.h5", "w") as file:
             file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
@@ -81,7 +80,7 @@ def h5(**parameters: Any) -> Scenario:
 
     def scenario(folder: Path) -> Any:
         pytest.importorskip("torch")
-        from blobfeed.readers.h5_dataset import H5Dataset
+        from blobfeed import H5Dataset
 
         with h5py.File(folder / "archive.h5", "w") as file:
             for number in range(3):

@@ -16,10 +16,9 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.readers.sharding import shard_in_environment
-from blobfeed.workers.api.hooks import HookBatch, Sample
-from blobfeed.workers.api.specs import ArraySpec
+from blobfeed.workers.api import HookBatch
 
-from blobfeed import BatchReader, Source, StreamSource
+from blobfeed import ArraySpec, BatchReader, Sample, Source, StreamSource
 from tests.support.catalogue import Scenario
 from tests.support.reader_data import records
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.layers.torch_blob import Blob, BlobTensor
-from blobfeed.trainer.layer_types.blobs import ArrayBlob
+from blobfeed.trainer.layer_types import ArrayBlob
 from numpy.typing import NDArray
 
 CPU = torch.device("cpu")

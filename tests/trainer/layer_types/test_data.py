@@ -10,11 +10,11 @@ import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.schema import Phase
-from blobfeed.workers.base.errors import ParameterError, SampleError
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import Phase
 from numpy.typing import NDArray
 
+from blobfeed import ParameterError, SampleError
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
 from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 from tests.support.trainer_nets import make_net, with_inputs

@@ -14,12 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES, Generators, Layer
-from blobfeed.trainer.layer_types.refusals import REFUSALS
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter, Phase
+from blobfeed.trainer.layer_types import LAYER_TYPES, REFUSALS, Generators, Layer
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
 from numpy.typing import NDArray
 from torch.func import functional_call
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import Layer
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.blob_proto import fill_blob
-from blobfeed.trainer.prototxt.errors import NetError
-from blobfeed.trainer.prototxt.schema import BlobProto, Phase, message_class
+from blobfeed.trainer.layer_types import Layer
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import BlobProto, NetError, Phase, fill_blob, message_class
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray

@@ -11,10 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.layer_types.python import PythonLayer
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.errors import PrototxtError
-from blobfeed.trainer.prototxt.schema import Phase
+from blobfeed.trainer.layer_types import PythonLayer
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import Phase, PrototxtError
 
 from tests.support.trainer_nets import make_net, with_inputs
 

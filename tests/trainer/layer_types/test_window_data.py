@@ -6,14 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.layers import LayerHarness, WindowsInputLayer
-from blobfeed.trainer.prototxt.blob_proto import fill_blob
-from blobfeed.trainer.prototxt.schema import BlobProto, Phase, message_class
-from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.workers.base.errors import ParameterError
+from blobfeed.trainer.prototxt import BlobProto, Phase, fill_blob, message_class
+from blobfeed.trainer.pycaffe import Net
 from blobfeed.workers.sources import open_source
 from numpy.typing import NDArray
 
+from blobfeed import LayerHarness, ParameterError, WindowsInputLayer
 from tests.support.pictures import encoded, noise
 from tests.support.trainer_nets import make_net
 

@@ -15,9 +15,9 @@ import pytest
 import torch
 from blobfeed.tools.convert import convert
 from blobfeed.trainer import Net
-from blobfeed.trainer.layer_types.blobs import gradient_of
-from blobfeed.trainer.net.model_files import write_weights
-from blobfeed.trainer.solving.solver import Solver
+from blobfeed.trainer.layer_types import gradient_of
+from blobfeed.trainer.net import write_weights
+from blobfeed.trainer.solving import Solver
 from torch import Tensor, nn
 
 from blobfeed import BatchReader

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.schema import Phase
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import Phase
 from torch import Tensor, nn
 from torch.nn import functional
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.layers.torch_blob import BlobError
-from blobfeed.trainer.net.graph import Net
-from blobfeed.trainer.prototxt.phases import State
-from blobfeed.trainer.prototxt.schema import Phase, message_classes
+from blobfeed.trainer.net import Net
+from blobfeed.trainer.prototxt import Phase, State, message_classes
 
 from tests.support.trainer_nets import make_net, with_inputs
 

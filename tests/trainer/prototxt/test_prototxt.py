@@ -5,19 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.prototxt.errors import PrototxtError
-from blobfeed.trainer.prototxt.locations import read_locations
-from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
-from blobfeed.trainer.prototxt.schema import (
+from blobfeed.trainer.prototxt import (
     TABLE,
+    Document,
     LayerParameter,
     Message,
     NetParameter,
     Phase,
     PoolMethod,
+    PrototxtError,
     SolverParameter,
     message_class,
     message_classes,
+    read_locations,
+    read_prototxt,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.layer_types.layer import LAYER_TYPES
-from blobfeed.trainer.prototxt.prototxt import Document, read_prototxt
-from blobfeed.trainer.prototxt.schema import DimCheckMode, NetParameter, V1LayerType
+from blobfeed.trainer.layer_types import LAYER_TYPES
+from blobfeed.trainer.prototxt import DimCheckMode, Document, NetParameter, V1LayerType, read_prototxt
 from google.protobuf import text_format
 
 

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.trainer.pycaffe.coord_map import (
+from blobfeed.trainer.pycaffe import (
     CropError,
+    Net,
+    NetSpec,
     UndefinedMapException,
     coord_map_from_to,
     crop,
+    layers,
+    params,
 )
-from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.trainer.pycaffe.net_spec import NetSpec, layers, params
 
 STAGES = (2, 2, 3, 3, 3)
 """Convolutions before each pooling of VGG-16."""

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.blob_proto import read_blob
-from blobfeed.trainer.pycaffe import caffe_pb2, io
-from blobfeed.trainer.pycaffe.classifier import Classifier
-from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.trainer.prototxt import read_blob
+from blobfeed.trainer.pycaffe import Classifier, Net, caffe_pb2, io
 from blobfeed.workers.sources.lmdb.datum import datum_class
 
 from tests.support.trainer_nets import with_inputs

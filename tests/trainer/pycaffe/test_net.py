@@ -8,7 +8,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.trainer.pycaffe.net import Net
+from blobfeed.trainer.pycaffe import Net
 from numpy.typing import ArrayLike, NDArray
 
 from tests.support.trainer_nets import with_inputs, write_project

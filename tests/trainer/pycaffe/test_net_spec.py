@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from blobfeed.trainer.pycaffe import caffe_pb2
-from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.trainer.pycaffe.net_spec import NetSpec, to_proto
-from blobfeed.trainer.pycaffe.net_spec import layers as L  # noqa: N812 - as scripts for pycaffe call it
-from blobfeed.trainer.pycaffe.net_spec import params as P  # noqa: N812
+from blobfeed.trainer.pycaffe import Net, NetSpec, caffe_pb2, to_proto
+from blobfeed.trainer.pycaffe import layers as L  # noqa: N812 - as scripts for pycaffe call it
+from blobfeed.trainer.pycaffe import params as P  # noqa: N812
 from google.protobuf import text_format
 
 

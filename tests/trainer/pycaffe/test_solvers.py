@@ -6,10 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.trainer.prototxt.errors import NetError
-from blobfeed.trainer.pycaffe import mode, solvers
-from blobfeed.trainer.pycaffe.net import Net
-from blobfeed.trainer.pycaffe.solvers import Solver, get_solver
+from blobfeed.trainer.prototxt import NetError
+from blobfeed.trainer.pycaffe import Net, Solver, get_solver, mode, solvers
 
 from tests.support.trainer_nets import SMALL_SOLVER, write_golden_solver, write_project
 from tests.trainer.solving.test_golden import GOLDEN, WEIGHTS

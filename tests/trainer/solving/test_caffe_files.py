@@ -9,13 +9,9 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.net.model_files import read_weights, write_weights
-from blobfeed.trainer.prototxt.errors import SnapshotError
-from blobfeed.trainer.prototxt.schema import NetParameter, message_class
-from blobfeed.trainer.solving.caffe_files import read_state, write_state
-from blobfeed.trainer.solving.snapshot import Snapshot
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.training import score_net
+from blobfeed.trainer.net import read_weights, write_weights
+from blobfeed.trainer.prototxt import NetParameter, SnapshotError, message_class
+from blobfeed.trainer.solving import Snapshot, Solver, read_state, score_net, write_state
 
 from tests.support.trainer_nets import SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project
 from tests.trainer.solving.test_golden import GOLDEN, RUNS, WEIGHTS, assert_step, golden_solver

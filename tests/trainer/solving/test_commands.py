@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.prototxt.prototxt import read_prototxt
-from blobfeed.trainer.prototxt.schema import NetParameter
+from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 from typer.testing import CliRunner, Result
 
 from blobfeed.cli import app

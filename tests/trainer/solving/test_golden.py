@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from blobfeed.trainer.solving.lr_policy import POLICIES
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.updates import SOLVER_TYPES
+from blobfeed.trainer.solving import POLICIES, SOLVER_TYPES, Solver
 
 from tests.support.trainer_nets import write_golden_solver
 

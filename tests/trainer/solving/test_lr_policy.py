@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
-from blobfeed.trainer.solving.lr_policy import learning_rate
+from blobfeed.trainer.prototxt import SolverParameter, message_class
+from blobfeed.trainer.solving import learning_rate
 
 BASE, GAMMA, POWER, LAST = 0.5, 0.75, 2.0, 1000
 

@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.solving.progress import Meter, Output, Reporter, asked_by_signals
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.solver_file import fix_threads
+from blobfeed.trainer.solving import Meter, Output, Reporter, Solver, asked_by_signals, fix_threads
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.prototxt.errors import SnapshotError
+from blobfeed.trainer.prototxt import SnapshotError
+from blobfeed.trainer.solving import Solver, score_net
 from blobfeed.trainer.solving import snapshot as snapshots
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.training import score_net
 
 from tests.support.trainer_nets import DATA_LAYER, SMALL_NET, SMALL_SOLVER, write_project
 

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.layer_types.layer import Layer
-from blobfeed.trainer.prototxt.errors import NetError, SnapshotError, SolverError
-from blobfeed.trainer.solving.progress import Output, Reporter, StopRequest
-from blobfeed.trainer.solving.solver import Solver
-from blobfeed.trainer.solving.training import train
+from blobfeed.trainer.layer_types import Layer
+from blobfeed.trainer.prototxt import NetError, SnapshotError, SolverError
+from blobfeed.trainer.solving import Output, Reporter, Solver, StopRequest, train
 
 from tests.support.trainer_nets import BATCHES, DATA_LAYER, SMALL_NET, SMALL_SOLVER, write_project
 
 TESTED = SMALL_SOLVER + "test_iter: 3 test_interval: 10\n"
 
-ENDING = "from blobfeed.workers.base.errors import EndOfData\n" + BATCHES.replace(
+ENDING = "from blobfeed.workers.base import EndOfData\n" + BATCHES.replace(
     "        rows =", '        if self.at >= 32:\n            raise EndOfData("all was given")\n        rows ='
 )
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from blobfeed.trainer.net.learnt import Learnt
-from blobfeed.trainer.prototxt.schema import SolverParameter, message_class
-from blobfeed.trainer.solving.updates import SGD
+from blobfeed.trainer.net import Learnt
+from blobfeed.trainer.prototxt import SolverParameter, message_class
+from blobfeed.trainer.solving import SGD
 from torch import nn
 
 

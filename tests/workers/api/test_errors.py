@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 from blobfeed.workers.base import errors
-from blobfeed.workers.base.errors import BlobfeedError, LoaderDied, SampleError, TooManyBadSamples
+
+from blobfeed import BlobfeedError, LoaderDied, SampleError, TooManyBadSamples
 
 pytestmark = pytest.mark.pure
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.files import read_whole, write_whole
+from blobfeed.workers.base import read_whole, write_whole
 
 
 def test_a_link_at_the_temporary_name_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 
 import pytest
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.base.limits import limits_kept
+from blobfeed.workers.base import limits_kept
+
+from blobfeed import ParameterError
 
 FILES = resource.RLIMIT_NOFILE
 

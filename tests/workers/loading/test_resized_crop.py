@@ -8,9 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import RandomResizedCrop, Transform
-from blobfeed.workers.loading.resized_crop import central_part, random_part
-from blobfeed.workers.loading.transform import CropMirror
+from blobfeed.workers.api import RandomResizedCrop, Transform
+from blobfeed.workers.loading import CropMirror, central_part, random_part
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,14 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import DecodeHook, Hooks, Sample, by_name
-from blobfeed.workers.api.parameters import Parameters, Transform
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows, allocate_rows
-from blobfeed.workers.base.errors import SampleShapeError
-from blobfeed.workers.loading.row_maker import RowMaker
-from blobfeed.workers.loading.transform import CropMirror
+from blobfeed.workers.api import AnyArray, DecodeHook, Hooks, Parameters, Transform, allocate_rows, by_name
+from blobfeed.workers.loading import CropMirror, RowMaker
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from blobfeed import ArraySpec, RaggedRows, Sample, SampleShapeError
 
 RAW = {"data": ArraySpec((3, 4, 6), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))}
 CROP = CropMirror(Transform(crop_size=2), train=False)

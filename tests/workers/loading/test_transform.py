@@ -7,14 +7,13 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import Transform
-from blobfeed.workers.api.specs import ArraySpec, RaggedRows
-from blobfeed.workers.base.errors import SampleShapeError, SampleTooLargeError
-from blobfeed.workers.loading import transform
-from blobfeed.workers.loading.transform import Crop, CropMirror
+from blobfeed.workers.api import Transform
+from blobfeed.workers.loading import Crop, CropMirror, transform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from blobfeed import ArraySpec, RaggedRows, SampleShapeError, SampleTooLargeError
 
 DTYPES = ["uint8", "int16", "uint16", "int64", "float32", "float64"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import pytest
-from blobfeed.workers.api.parameters import LastBatch
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.batches import batches_per_slot, rand_skip_of
+from blobfeed.workers.api import LastBatch
+from blobfeed.workers.order import batches_per_slot, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+
+from blobfeed import ParameterError
 
 from ...support.batches import BatchRange, RankedBatches, batches
 

@@ -6,9 +6,8 @@ from collections import Counter, OrderedDict
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.order.epoch_order import BLOCK
+from blobfeed.workers.api import IndexArray
+from blobfeed.workers.order import BLOCK, ChunkOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -7,9 +7,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from blobfeed.workers.order import epoch_order
-from blobfeed.workers.order.epoch_order import BLOCK, EpochOrder, Permutation, keyed_permutation
-from blobfeed.workers.order.make_order import Shuffle, make_order
+from blobfeed.workers.order import BLOCK, EpochOrder, Permutation, Shuffle, epoch_order, keyed_permutation, make_order
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

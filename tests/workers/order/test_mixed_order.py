@@ -11,15 +11,21 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.order.epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
-from blobfeed.workers.order.make_order import Shuffle
-from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern, even_pattern
+from blobfeed.workers.api import IndexArray
+from blobfeed.workers.order import (
+    ChunkOrder,
+    EpochOrder,
+    MixedOrder,
+    SequentialOrder,
+    Shuffle,
+    ShuffledOrder,
+    draws_per_pattern,
+    even_pattern,
+)
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from blobfeed import ParameterError
 from tests.support.uniformity import deviation
 
 WEIGHTS = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.order.epoch_order import SORTED_LIMIT, keyed_permutation, numbered_keys, shuffled_rows
+from blobfeed.workers.api import IndexArray
+from blobfeed.workers.order import SORTED_LIMIT, keyed_permutation, numbered_keys, shuffled_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike

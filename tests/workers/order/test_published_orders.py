@@ -5,10 +5,15 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from blobfeed.workers.order import chunk_order, epoch_order, mixed_order
-from blobfeed.workers.order.chunk_order import ChunkOrder
-from blobfeed.workers.order.epoch_order import EpochOrder, ShuffledOrder
-from blobfeed.workers.order.mixed_order import MixedOrder
+from blobfeed.workers.order import (
+    ChunkOrder,
+    EpochOrder,
+    MixedOrder,
+    ShuffledOrder,
+    chunk_order,
+    epoch_order,
+    mixed_order,
+)
 
 
 def _digest(order: EpochOrder, start: int, count: int) -> str:

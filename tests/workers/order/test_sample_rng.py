@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.keys import derive_key
-from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
-from blobfeed.workers.order.sample_rng import (
+from blobfeed.workers.base import derive_key
+from blobfeed.workers.order import (
     OwnGlobals,
     SampleRng,
     globals_kept,
@@ -22,6 +21,7 @@ from blobfeed.workers.order.sample_rng import (
     replacement_index,
     seed_generators,
 )
+from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

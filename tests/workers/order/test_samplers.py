@@ -10,21 +10,26 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.order import samplers
-from blobfeed.workers.order.drawn_order import MOST_SAMPLES, draws_of, samples_in
-from blobfeed.workers.order.samplers import (
+from blobfeed.workers.order import (
+    MOST_SAMPLES,
     BalancedSampler,
     HookSampler,
     IterableSampler,
     SubsetSampler,
     WeightedSampler,
+    WeightsLog,
     draw_epoch,
+    draws_of,
     sampler_rng,
+    samplers,
+    samples_in,
+    version_at,
+    without_superseded,
 )
-from blobfeed.workers.order.weights_log import WeightsLog, version_at, without_superseded
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from blobfeed import SourceError
 
 SEED, SAMPLES = 7, 100
 

@@ -11,12 +11,10 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.base.errors import PipelineStalled, RingAllocationError, SampleError, SourceError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline, ProcessFeed
 
+from blobfeed import BatchReader, PipelineStalled, RingAllocationError, SampleError, SourceError
 from tests.support.boards import boards_of
 
 SAMPLES = 90

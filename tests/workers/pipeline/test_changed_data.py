@@ -9,11 +9,9 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.sources import Source
+from blobfeed.workers.api import AnyArray, IndexArray, NamedRows
 
+from blobfeed import ArraySpec, BatchReader, ParameterError, Source
 from tests.support.reader_data import write_hdf5
 
 NOW_NS = 1_700_000_000_000_000_000

@@ -9,12 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import SampleError
-from blobfeed.workers.pipeline import process_feed
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import AnyArray, Hooks
+from blobfeed.workers.pipeline import Pipeline, process_feed
 
+from blobfeed import Sample, SampleError
 from tests.support.pipelines import Fault, Harm, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
 from tests.support.waiting import wait_until
 

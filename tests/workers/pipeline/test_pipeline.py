@@ -14,14 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.specs import AnyArray, IndexArray
-from blobfeed.workers.base.errors import (
-    SampleError,
-)
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.status_board import Activity, Count
+from blobfeed.workers.api import AnyArray, Hooks, IndexArray
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import Activity, Count
 
+from blobfeed import Sample, SampleError
 from tests.support.boards import boards_of
 from tests.support.pipelines import (
     LARGE,

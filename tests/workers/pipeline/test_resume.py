@@ -14,10 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.batch_reader import BatchReader
-from blobfeed.workers.api.hooks import Sample
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 
+from blobfeed import BatchReader, Sample
 from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3

@@ -14,19 +14,12 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import AssemblerDied, PipelineClosed, PipelineStalled
-from blobfeed.workers.pipeline import process_feed
-from blobfeed.workers.pipeline.failures import what_loaders_do
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.plan import Plan
-from blobfeed.workers.transport.links import Sealer
-from blobfeed.workers.transport.messages import Message
-from blobfeed.workers.transport.status_board import Activity, LoaderState
+from blobfeed.workers.api import AnyArray, Hooks
+from blobfeed.workers.pipeline import Pipeline, ProcessFeed, process_feed, what_loaders_do
+from blobfeed.workers.plan import Batch, Plan
+from blobfeed.workers.transport import Activity, LoaderState, Message, Sealer
 
+from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample
 from tests.support import leftovers
 from tests.support.pipelines import (
     Numbered,

@@ -9,16 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import by_name
-from blobfeed.workers.api.parameters import Transform
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.loading.transform import CropMirror
-from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.mixed_order import MixedOrder, draws_per_pattern
-from blobfeed.workers.order.samplers import HookSampler, IterableSampler, draw_epoch
-from blobfeed.workers.order.weights_log import WeightsLog, check_weights
-from blobfeed.workers.plan.plan import Plan
+from blobfeed.workers.api import Transform, by_name
+from blobfeed.workers.loading import CropMirror
+from blobfeed.workers.order import (
+    HookSampler,
+    IterableSampler,
+    MixedOrder,
+    WeightsLog,
+    check_weights,
+    draw_epoch,
+    draws_per_pattern,
+    make_order,
+)
+from blobfeed.workers.plan import Plan
 
+from blobfeed import ArraySpec
 from tests.support.batches import batches
 from tests.support.catalogue import Catalogue, Scenario
 

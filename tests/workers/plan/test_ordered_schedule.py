@@ -8,17 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import LastBatch, Parameters
-from blobfeed.workers.api.specs import IndexArray
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.drawn_order import DrawnOrder
-from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.rounds import Rounds, Schedule, by_batch
-from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.transport.messages import Announce, Draw, Drawn, Run, WeightsChange
+from blobfeed.workers.api import IndexArray, LastBatch, Parameters
+from blobfeed.workers.order import AboutSampler, DrawnOrder, Rounds, Schedule, by_batch, make_order
+from blobfeed.workers.transport import Announce, Draw, Drawn, Run, WeightsChange
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blobfeed import ParameterError
 from tests.support.batches import RankedBatches, batches
 from tests.support.sampled import expected_batches
 

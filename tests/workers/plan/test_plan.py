@@ -9,17 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import Parameters, RemoteLoaders
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.order.epoch_order import EpochOrder
-from blobfeed.workers.order.make_order import make_order
-from blobfeed.workers.order.mixed_order import MixedOrder
-from blobfeed.workers.order.shard_rounds import Shards
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.plan import Plan, max_loaders, usable_cores
-from blobfeed.workers.transport.messages import Announce, Run
-from blobfeed.workers.transport.packed import Packed
+from blobfeed.workers.api import Parameters, RemoteLoaders
+from blobfeed.workers.order import EpochOrder, MixedOrder, Shards, make_order
+from blobfeed.workers.plan import Batch, Plan, max_loaders, usable_cores
+from blobfeed.workers.transport import Announce, Packed, Run
+
+from blobfeed import ArraySpec, ParameterError
 
 pytestmark = pytest.mark.pure
 

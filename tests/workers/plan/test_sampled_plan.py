@@ -7,17 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.base.errors import ParameterError, SourceError
-from blobfeed.workers.loading.drawing import Sampling
-from blobfeed.workers.order.samplers import AboutSampler
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.plan.plan import Plan, Position
-from blobfeed.workers.transport.messages import Announce, Run
-from blobfeed.workers.transport.packed import Packed
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.loading import Sampling
+from blobfeed.workers.order import AboutSampler
+from blobfeed.workers.plan import Batch, Plan, Position
+from blobfeed.workers.transport import Announce, Packed, Run
 from hypothesis import given
 from hypothesis import strategies as st
+
+from blobfeed import ArraySpec, ParameterError, SourceError
 
 pytestmark = pytest.mark.pure
 

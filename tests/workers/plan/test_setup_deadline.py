@@ -17,14 +17,13 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.base.deadline import deadline, moving
-from blobfeed.workers.base.errors import ParameterError, PipelineStalled, SourceError
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import Hooks, check_parameters
+from blobfeed.workers.base import deadline, moving
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import mounts
 from blobfeed.workers.sources.mounts import require_answers
 
+from blobfeed import ParameterError, PipelineStalled, Sample, SourceError
 from tests.support.pipelines import Numbered
 from tests.support.stored import opened
 from tests.support.waiting import wait_until

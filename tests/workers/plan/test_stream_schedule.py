@@ -6,10 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import LastBatch, Parameters
-from blobfeed.workers.order.rounds import Schedule
-from blobfeed.workers.order.shard_rounds import ShardRounds
-from blobfeed.workers.transport.messages import Run
+from blobfeed.workers.api import LastBatch, Parameters
+from blobfeed.workers.order import Schedule, ShardRounds
+from blobfeed.workers.transport import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

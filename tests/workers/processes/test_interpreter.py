@@ -13,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import InterpreterError
-from blobfeed.workers.processes import interpreter
-from blobfeed.workers.processes.interpreter import child_environment, find_interpreter
+from blobfeed.workers.processes import child_environment, find_interpreter, interpreter
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from blobfeed import InterpreterError
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 

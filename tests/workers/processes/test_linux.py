@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from blobfeed.workers.base.errors import BlobfeedError
 from blobfeed.workers.transport import linux
 
+from blobfeed import BlobfeedError
 from tests.support.trainers import trainer
 
 LACKING = """

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError, SourceError
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, SampleError, SourceError
 
 ROWS = {"arrays": {"data": np.arange(16.0, dtype=np.float32)}}
 

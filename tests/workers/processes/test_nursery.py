@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
-from blobfeed.workers.processes.nursery import Nursery, NurseryDied
-from blobfeed.workers.transport.messages import LoaderEnded, LoaderStarted
+from blobfeed.workers.processes import Nursery, NurseryDied
+from blobfeed.workers.transport import LoaderEnded, LoaderStarted
 
 from tests.support.waiting import is_gone, readable, wait_until
 
@@ -161,7 +161,7 @@ def test_an_import_that_hangs_does_not_hold_up_the_end(started: Path) -> None:
 PARENT_OF_A_NURSERY_THAT_HANGS = """
 import signal, sys
 from pathlib import Path
-from blobfeed.workers.processes.nursery import Nursery
+from blobfeed.workers.processes import Nursery
 
 sys.path.insert(0, {folder!r})
 nursery = Nursery(lambda *_: None, ("hangs_on_import",), ())

@@ -14,14 +14,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.processes.process import (
-    exit_in_words,
-    is_stopped,
-    loaders_that_fit,
-    send_signal,
-    wait_for_exit,
-)
-from blobfeed.workers.transport.control_groups import TasksLeft
+from blobfeed.workers.processes import exit_in_words, is_stopped, loaders_that_fit, send_signal, wait_for_exit
+from blobfeed.workers.transport import TasksLeft
 
 from tests.support.trainers import trainer
 from tests.support.waiting import wait_until
@@ -75,7 +69,7 @@ def test_a_stopped_process_is_told_from_one_that_runs_and_one_that_is_gone(
 
 STREAMS = """
 import os
-from blobfeed.workers.base.files import fill_standard_streams
+from blobfeed.workers.base import fill_standard_streams
 
 as_they_were = [os.fstat(number) for number in range(3)]
 for number in {closed}:
@@ -98,8 +92,8 @@ TOO_MANY_LOADERS = """
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 import msgspec
 from dataclasses import replace
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
+from blobfeed.workers.api import RemoteLoaders
+from blobfeed.workers.pipeline import ProcessFeed
 plan = pipeline(num_loaders={here}).plan
 plan = replace(plan, parameters=msgspec.structs.replace(plan.parameters, remote_loaders={remote}))
 before = len(os.listdir("/proc/self/fd"))

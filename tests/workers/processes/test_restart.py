@@ -21,24 +21,14 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.base.errors import (
-    AssemblerDied,
-    InterpreterError,
-    LoaderDied,
-    PipelineClosed,
-    SocketPathError,
-)
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.processes.assembler import Assembler
-from blobfeed.workers.processes.loader_pool import LoaderPool
-from blobfeed.workers.scheduling.assembly import Death
-from blobfeed.workers.scheduling.ledger import Evidence, Ledger
-from blobfeed.workers.transport import links
-from blobfeed.workers.transport.messages import LoaderStarted
-from blobfeed.workers.transport.status_board import Activity, LoaderState, StatusBoard
+from blobfeed.workers.api import Hooks
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
+from blobfeed.workers.processes import Assembler, LoaderPool
+from blobfeed.workers.scheduling import Death, Evidence, Ledger
+from blobfeed.workers.transport import Activity, LoaderStarted, LoaderState, StatusBoard, links
 
+from blobfeed import AssemblerDied, InterpreterError, LoaderDied, PipelineClosed, SocketPathError
 from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
 from tests.support.pipelines import (
     Fault,

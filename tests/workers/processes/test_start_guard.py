@@ -45,7 +45,7 @@ def watch(name, arguments):
         return
     hold()
 
-if any("blobfeed.workers.processes.assembler" in argument for argument in sys.orig_argv):
+if any("blobfeed.workers.assembler_main" in argument for argument in sys.orig_argv):
     def forked():
         global role
         role = {"": "nursery", "nursery": "loader"}[role]

@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.remote import actor
-from blobfeed.workers.remote.actor import RemoteLoader, code_digest
+from blobfeed.workers.remote import RemoteLoader, actor, code_digest
 
 
 def test_another_version_of_blobfeed_is_told_before_the_plan_is_looked_at() -> None:

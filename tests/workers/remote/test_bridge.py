@@ -13,14 +13,13 @@ from typing import Any, NoReturn
 
 import pytest
 import zmq
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.base.errors import LoaderDied
-from blobfeed.workers.processes.loader_pool import LoaderPool
+from blobfeed.workers.api import RemoteLoaders
+from blobfeed.workers.processes import LoaderPool
+from blobfeed.workers.remote import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
-from blobfeed.workers.remote.home import Bridge
-from blobfeed.workers.transport import links
-from blobfeed.workers.transport.status_board import StatusBoard
+from blobfeed.workers.transport import StatusBoard, links
 
+from blobfeed import LoaderDied
 from tests.support.pipelines import NoHome
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.remote.cluster import address_of, require_answer, why_not_joined
+from blobfeed.workers.api import RemoteLoaders
+from blobfeed.workers.remote import address_of, require_answer, why_not_joined
 
 
 @pytest.mark.parametrize(("family", "shown"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "[::1]")])

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.base.errors import LoaderDied, SampleError, SourceError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.status_board import Activity
+from blobfeed.workers.api import RemoteLoaders
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import Activity
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, LoaderDied, SampleError, SourceError
 from blobfeed.monitor import Monitor, as_mapping
 from tests.faults.record import Record, compare, read
 from tests.faults.works import WORKS, Work

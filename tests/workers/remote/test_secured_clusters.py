@@ -9,12 +9,12 @@ from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.base.errors import ParameterError
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from blobfeed import ParameterError
 from tests.faults.record import compare, read
 from tests.faults.works import WORKS
 from tests.support.ray_cluster import RayCluster

@@ -7,23 +7,24 @@ from typing import Any
 
 import msgspec
 import pytest
-from blobfeed.workers.scheduling.assembly import OUT_OF_MEMORY, Assembly, Death
-from blobfeed.workers.scheduling.ledger import Evidence
+from blobfeed.workers.scheduling import OUT_OF_MEMORY, Assembly, Death, Evidence
 from blobfeed.workers.sources.stream import FIX_STREAM
-from blobfeed.workers.transport.messages import (
+from blobfeed.workers.transport import (
+    Activity,
     Announce,
     Assignment,
     BadRow,
+    Count,
     Done,
     Draw,
     End,
     Failure,
     Fill,
+    LoaderState,
     Postprocess,
     Replaced,
     Run,
 )
-from blobfeed.workers.transport.status_board import Activity, Count, LoaderState
 
 from tests.interleavings.variants import Variant
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import pytest
-from blobfeed.workers.scheduling.autoscale import AutoScale
+from blobfeed.workers.scheduling import AutoScale
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from blobfeed.workers.order.drawn_order import DrawnOrder
-from blobfeed.workers.pipeline.process_feed import ProcessFeed
-from blobfeed.workers.scheduling.assembly import Assembly, Reception
-from blobfeed.workers.scheduling.ledger import Evidence, Ledger, Task
-from blobfeed.workers.transport.messages import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
+from blobfeed.workers.order import DrawnOrder
+from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.scheduling import Assembly, Evidence, Ledger, Reception, Task
+from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
 
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant

@@ -7,8 +7,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from blobfeed.workers.scheduling.ledger import Evidence, Ledger
-from blobfeed.workers.transport.messages import Draw
+from blobfeed.workers.scheduling import Evidence, Ledger
+from blobfeed.workers.transport import Draw
 from hypothesis import given
 
 from tests.support.schedules import schedule_of

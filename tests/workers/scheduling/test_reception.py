@@ -5,8 +5,8 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from blobfeed.workers.scheduling.assembly import Reception
-from blobfeed.workers.transport.messages import Announce, End, Failure
+from blobfeed.workers.scheduling import Reception
+from blobfeed.workers.transport import Announce, End, Failure
 
 
 def test_what_is_new_is_wanted_until_it_is_accepted_and_then_counted_as_dropped() -> None:

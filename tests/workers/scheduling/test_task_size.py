@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.specs import IndexArray, NamedRows
-from blobfeed.workers.plan.make_plan import make_plan
-from blobfeed.workers.scheduling.assembly import TaskSize
+from blobfeed.workers.api import Hooks, IndexArray, NamedRows
+from blobfeed.workers.plan import make_plan
+from blobfeed.workers.scheduling import TaskSize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -11,11 +11,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays
 
-from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, SourceError
 from tests.workers.sources.contract.kinds import write_hdf5
 
 DATA = np.arange(120, dtype=np.float32).reshape(20, 3, 2)

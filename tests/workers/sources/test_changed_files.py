@@ -14,10 +14,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError, SourceError
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline import Pipeline
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, SampleError, SourceError
 from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
 from tests.workers.sources.contract.test_contract import overwrite

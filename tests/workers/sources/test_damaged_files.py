@@ -11,10 +11,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError, SourceError, TooManyBadSamples
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.pipeline import Pipeline
 from numpy.typing import NDArray
 
+from blobfeed import SampleError, SourceError, TooManyBadSamples
 from tests.support.pipelines import Promise, parameters, take_for_ever
 
 SAMPLES = 48

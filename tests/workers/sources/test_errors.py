@@ -6,8 +6,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.sources import Source
 
+from blobfeed import Source
 from tests.support.catalogue import Catalogue
 from tests.support.stored import in_loader, rows_of
 

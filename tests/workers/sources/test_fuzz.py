@@ -7,8 +7,8 @@ import signal
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import SourceError
 
+from blobfeed import SourceError
 from tests.faults import fuzz
 from tests.faults.fuzz import TARGETS, Target, wrong_copies
 

@@ -12,10 +12,9 @@ import h5py  # type: ignore[import-untyped]
 import msgspec
 import numpy as np
 import pytest
-from blobfeed.workers.api.source import Source
 from blobfeed.workers.sources.kinds import KINDS, imported, kind_of, kind_of_name
-from blobfeed.workers.sources.stream import StreamSource
 
+from blobfeed import Source, StreamSource
 from tests.support.datums import raw_datum, write_lmdb
 
 

@@ -6,9 +6,10 @@ import pickle
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import SourceError
+from blobfeed.workers.api import AnyArray
 from blobfeed.workers.sources.table import Memory
+
+from blobfeed import SourceError
 
 ARRAYS: dict[str, AnyArray] = {
     "text": np.frombuffer(b"abc", np.uint8),

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import AnyArray, Hooks, check_parameters
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources.arrays import open_arrays
 from blobfeed.workers.sources.mixed import MixedSource
+
+from blobfeed import Sample
 
 
 def test_the_fingerprint_of_a_mix_changes_with_its_weights() -> None:

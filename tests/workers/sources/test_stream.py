@@ -13,16 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import EndOfData, ParameterError, SampleError, SourceError
-from blobfeed.workers.order.sample_rng import SampleRng
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.plan.batch import Batch
-from blobfeed.workers.sources.stream import StreamSource
+from blobfeed.workers.api import AnyArray, Hooks, check_parameters
+from blobfeed.workers.order import SampleRng
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, EndOfData, ParameterError, Sample, SampleError, SourceError, StreamSource
 from tests.support.crash_table import hung_s
 from tests.support.waiting import wait_until
 

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.transport.control_groups import TasksLeft, processors_granted, tasks_left
-from blobfeed.workers.transport.memory import available_memory
+from blobfeed.workers.transport import TasksLeft, available_memory, processors_granted, tasks_left
 
 pytestmark = pytest.mark.pure
 

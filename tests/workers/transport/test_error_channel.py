@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import pytest
-from blobfeed.workers.base.errors import SampleError, TooManyBadSamples
-from blobfeed.workers.transport.error_channel import (
-    ErrorInbox,
-    RemoteError,
-    describe,
-    send_exception,
-    sendable,
-    summary_of,
-)
+from blobfeed.workers.transport import ErrorInbox, RemoteError, describe, send_exception, sendable, summary_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import SampleError, TooManyBadSamples
 from tests.support.pipelines import HoldsALock, NeedsTwoArguments, WithoutText
 
 
@@ -224,10 +217,10 @@ TRAINER = """
 import sys
 from pathlib import Path
 import numpy as np
-from blobfeed.workers.base.errors import SampleError
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.base import SampleError
+from blobfeed.workers.api import Hooks
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
 class MyError(Exception):
     def __init__(self, index):

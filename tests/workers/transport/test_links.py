@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 import zmq
-from blobfeed.workers.transport import links
-from blobfeed.workers.transport.messages import Release
+from blobfeed.workers.transport import Release, links
 
 from tests.support import leftovers
 from tests.support.waiting import wait_until

@@ -10,9 +10,7 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
-from blobfeed.workers.transport import messages
-from blobfeed.workers.transport.links import Opener, Sealer
-from blobfeed.workers.transport.messages import FromLoader, ToAssembler, ToLoader, ToTrainer
+from blobfeed.workers.transport import FromLoader, Opener, Sealer, ToAssembler, ToLoader, ToTrainer, messages
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

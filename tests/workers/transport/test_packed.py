@@ -17,13 +17,11 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.base.errors import LoaderDied, ParameterError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.packed import Packed, pack
+from blobfeed.workers.api import AnyArray, Hooks, Parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import Packed, pack
 
+from blobfeed import LoaderDied, ParameterError, Sample
 from tests.support.pipelines import Numbered
 from tests.support.trainers import trainer
 from tests.support.waiting import wait_until

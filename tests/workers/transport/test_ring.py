@@ -9,14 +9,14 @@ import sys
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows
-from blobfeed.workers.base.errors import RingAllocationError
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.transport import Ring, SlotLayout
 from blobfeed.workers.transport import ring as ring_module
-from blobfeed.workers.transport.ring import Ring, SlotLayout
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from blobfeed import ArraySpec, RaggedRows, RingAllocationError
 from tests.support import leftovers
 
 DTYPES = ("uint8", "int16", "float32", "int64", "complex128", "S3", "bool")
@@ -207,8 +207,8 @@ UNDER_A_LIMIT = """
 import os, resource, sys
 import numpy as np
 from blobfeed.workers.transport import ring
-from blobfeed.workers.base.errors import RingAllocationError
-from blobfeed.workers.api.specs import ArraySpec
+from blobfeed.workers.base import RingAllocationError
+from blobfeed.workers.api import ArraySpec
 layout = ring.SlotLayout({"data": ArraySpec((1 << 20,), np.dtype("u1"))}, rows=64)
 def open_files():
     return sorted(os.listdir("/proc/self/fd"))

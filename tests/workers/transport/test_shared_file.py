@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from blobfeed.workers.transport import shared_file
-from blobfeed.workers.transport.shared_file import SharedFile
+from blobfeed.workers.transport import SharedFile, shared_file
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from blobfeed.workers.transport.shared_map import HUGE_PAGE, SharedMap
+from blobfeed.workers.transport import HUGE_PAGE, SharedMap
 
 PAGE = mmap.PAGESIZE
 

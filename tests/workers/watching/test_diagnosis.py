@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from blobfeed.workers.transport.status_board import Activity
-from blobfeed.workers.watching.diagnosis import STALL_SHARE, Blame, diagnose
-from blobfeed.workers.watching.interval import Interval, SlowSample
+from blobfeed.workers.transport import Activity
+from blobfeed.workers.watching import STALL_SHARE, Blame, Interval, SlowSample, diagnose
 from hypothesis import given
 from hypothesis import strategies as st
 

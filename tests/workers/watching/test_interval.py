@@ -6,16 +6,18 @@ import os
 import statistics
 
 import pytest
-from blobfeed.workers.transport.board_reading import Reading, bucket_ns, read_board
-from blobfeed.workers.transport.status_board import (
+from blobfeed.workers.transport import (
     About,
     Activity,
     Count,
     Line,
     LoaderStatus,
+    Reading,
     StatusBoard,
+    bucket_ns,
+    read_board,
 )
-from blobfeed.workers.watching.interval import interval, median_s
+from blobfeed.workers.watching import interval, median_s
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -7,10 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.api.parameters import RemoteLoaders
-from blobfeed.workers.pipeline.files import with_files
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.watching.metrics import MetricsFile
+from blobfeed.workers.api import RemoteLoaders
+from blobfeed.workers.pipeline import Pipeline, with_files
+from blobfeed.workers.watching import MetricsFile
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.support.pipelines import Numbered, deliver, parameters

@@ -15,16 +15,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.hooks import Hooks, Sample
-from blobfeed.workers.api.source import CacheCounts
-from blobfeed.workers.base.errors import ParameterError, RingAllocationError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.transport.status_board import About
-from blobfeed.workers.watching.trace import TraceFile, TrainerTrace, load, merged
+from blobfeed.workers.api import CacheCounts, Hooks
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.transport import About
+from blobfeed.workers.watching import TraceFile, TrainerTrace, load, merged
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from blobfeed import ParameterError, RingAllocationError, Sample
 from blobfeed.cli import app
 from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, parameters, trapped_pipeline
 from tests.test_monitor import trainer

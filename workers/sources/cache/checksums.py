@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_intdigest
 
-from ...api.specs import AnyArray, IndexArray
+from ...api import AnyArray, IndexArray
 
 SUM_BYTES = 8
 

@@ -29,10 +29,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import AnyArray, IndexArray, NamedRows, RaggedRows
-from ...base.errors import ParameterError, SourceError
-from ...base.files import allocate
-from ..files.file import in_memory
+from ...api import AnyArray, IndexArray, NamedRows, RaggedRows
+from ...base import ParameterError, SourceError, allocate
+from ..files import in_memory
 from .checksums import SUM_BYTES, Varying, checksums, is_small
 from .layout import IDENTITY_BYTES, MAGIC, STATES_AT, Layout
 

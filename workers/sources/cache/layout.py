@@ -12,8 +12,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ...api.specs import ArraySpec
-from ...base.keys import text_digest
+from ...api import ArraySpec
+from ...base import text_digest
 from .checksums import SUM_BYTES
 
 PAGE_BYTES = 4096

@@ -14,9 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ...api.source import CacheCounts, Source
-from ...api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, Rows
-from ...base.files import another_host
+from ...api import AnyArray, ArraySpec, CacheCounts, IndexArray, NamedRows, RaggedRows, Rows, Source
+from ...base import another_host
 from .file import CacheFile, attach, prepare
 from .layout import lay_out
 

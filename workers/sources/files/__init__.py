@@ -1,1 +1,39 @@
 """The bytes of local files and of objects in storage, which all sources read, and the paths that name them."""
+
+from __future__ import annotations
+
+from .file import (
+    MOUNTS,
+    Bytes,
+    FileStamp,
+    Locking,
+    RawFile,
+    are_small,
+    as_bytes,
+    by_group,
+    copy_runs,
+    gather_rows,
+    in_memory,
+    locate_part,
+    mounted,
+    require_in_range,
+    split_by_part,
+    stretches,
+)
+from .identity import digest, of_looks, spread, without_paths
+from .kept import kept
+from .lru import ChunkCache, RecentlyUsed, Scratch
+from .object_stores import ObjectStore, locate, objects_below
+from .paths import PackedNames, expand_paths, list_hdf5_files, natural_key
+from .remote import (
+    CONNECTIONS,
+    Pending,
+    RangeStream,
+    RemoteFile,
+    RemoteStamp,
+    Stamp,
+    WholeObjects,
+    examined_stamp,
+    stamp_of,
+)
+from .store import Place, Store

@@ -25,9 +25,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import AnyArray, IndexArray
-from ...base.errors import SourceError
-from ...base.files import another_host
+from ...api import AnyArray, IndexArray
+from ...base import SourceError, another_host
 
 Bytes = NDArray[np.uint8]
 Locking = bool | Literal["best-effort"] | None

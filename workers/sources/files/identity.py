@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import msgspec
 import numpy as np
 
-from ...base.keys import text_digest
+from ...base import text_digest
 from .remote import RemoteStamp, Stamp
 
 _MOST_LOOKS = 1000

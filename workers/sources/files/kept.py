@@ -18,8 +18,7 @@ from typing import Any, TypeVar, get_origin
 import msgspec
 import numpy as np
 
-from ...base.files import in_folder, read_whole, write_whole
-from ...base.keys import blake2b, text_digest
+from ...base import blake2b, in_folder, read_whole, text_digest, write_whole
 from .remote import Stamp
 
 _VERSION = 8

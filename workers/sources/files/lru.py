@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import AnyArray
+from ...api import AnyArray
 
 _LARGEST_SCRATCH_BYTES = 64 << 20
 _FILL_ENTRY_BYTES = 512

@@ -20,9 +20,7 @@ from datetime import timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ...base.errors import BlobfeedError, SourceError
-from ...base.extras import need
-from ...base.files import is_url, read_whole
+from ...base import BlobfeedError, SourceError, is_url, need, read_whole
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")

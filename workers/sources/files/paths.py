@@ -13,10 +13,8 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.checks import shown
-from ...api.parameters import GIVEN_PICTURES
-from ...base.errors import SourceError
-from ...base.files import in_folder, is_url
+from ...api import GIVEN_PICTURES, shown
+from ...base import SourceError, in_folder, is_url
 from .object_stores import locate
 from .remote import RangeStream, RemoteStamp
 

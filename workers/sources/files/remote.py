@@ -19,9 +19,8 @@ from typing import Generic, Self, TypeVar
 
 import numpy as np
 
-from ...api.specs import IndexArray
-from ...base.errors import SourceError
-from ...base.files import is_url
+from ...api import IndexArray
+from ...base import SourceError, is_url
 from .file import Bytes, FileStamp
 from .lru import RecentlyUsed
 from .object_stores import locate

@@ -1,1 +1,5 @@
 """HDF5 files with one data set for each top: which files, which data sets, where their bytes lie."""
+
+from __future__ import annotations
+
+from .examine import holds_values

@@ -14,15 +14,23 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.deadline import moving
-from ...base.errors import SourceError
-from ...base.extras import is_installed
-from ..files.file import FileStamp, Locking
-from ..files.remote import RemoteStamp, Stamp
-from ..stored.external import ExternalFiles
-from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters
-from ..stored.layout import Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
-from ..stored.library_rows import longest_element
+from ...base import SourceError, is_installed, moving
+from ..files import FileStamp, Locking, RemoteStamp, Stamp
+from ..stored import (
+    Chunked,
+    ChunkFilter,
+    ExternalFiles,
+    Layout,
+    StoredArray,
+    ThroughLibrary,
+    errors_named,
+    find_dataset,
+    from_names,
+    h5py,
+    longest_element,
+    open_file,
+    require_filters,
+)
 
 _SCAN_ROWS = 4096
 _ZSTD = 32015

@@ -9,15 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ...api.checks import check_options
-from ...api.parameters import NotNegative, Paths, Positive
-from ...api.source import Tops
-from ..files.file import Locking
-from ..files.kept import kept
-from ..files.paths import list_hdf5_files
-from ..files.remote import RemoteStamp, Stamp, stamp_of
-from ..stored.grid import ArrayOptions, Parts, stored_table
-from ..stored.layout import Arrangement, Chunked, StoredArray, dims_by_top
+from ...api import NotNegative, Paths, Positive, Tops, check_options
+from ..files import Locking, RemoteStamp, Stamp, kept, list_hdf5_files, stamp_of
+from ..stored import Arrangement, ArrayOptions, Chunked, Parts, StoredArray, dims_by_top, stored_table
 from ..table import Table
 
 

@@ -1,1 +1,8 @@
 """HDF5 files with one data set for each sample, and its labels in attributes."""
+
+from __future__ import annotations
+
+from .headers import HeaderReader
+from .progress import Progress
+from .scan import first_sample, label_array
+from .source import open_hdf5_samples

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import AnyArray, ArraySpec, IndexArray
-from ..files.file import FileStamp
-from ..files.paths import PackedNames
-from ..files.remote import Stamp
-from ..stored.layout import Chunked, StoredArray, ThroughLibrary
+from ...api import AnyArray, ArraySpec, IndexArray
+from ..files import FileStamp, PackedNames, Stamp
+from ..stored import Chunked, StoredArray, ThroughLibrary
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from ...base.closing import Closing
-from ...base.deadline import moving
+from ...base import Closing, moving
 
 _FIRST_S = 1.0
 _STEP_S = 0.5

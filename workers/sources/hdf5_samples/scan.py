@@ -14,14 +14,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.checks import nearest
-from ...api.specs import AnyArray, rounded_integer
-from ...base.errors import SourceError
-from ..files.file import FileStamp, Locking
-from ..files.paths import PackedNames, natural_key
-from ..files.remote import RemoteStamp, Stamp
-from ..stored.external import ExternalFiles
-from ..stored.hdf5_library import errors_named, h5py, open_file, require_filters
+from ...api import AnyArray, nearest, rounded_integer
+from ...base import SourceError
+from ..files import FileStamp, Locking, PackedNames, RemoteStamp, Stamp, natural_key
+from ..stored import ExternalFiles, errors_named, h5py, open_file, require_filters
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress

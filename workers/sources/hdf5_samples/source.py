@@ -11,20 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api.checks import check_options, chosen
-from ...api.parameters import Paths, Positive
-from ...api.source import Tops
-from ...api.specs import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
-from ...base.errors import BlobfeedError, ParameterError, SourceError
-from ...base.keys import text_digest
-from ..files.file import FileStamp, Locking, as_bytes, locate_part, stretches
-from ..files.kept import kept
-from ..files.paths import list_hdf5_files
-from ..files.remote import Stamp, stamp_of
-from ..stored.grid import LIBRARY_MODULE, stored_table
-from ..stored.store import FileStore
-from ..table import Column, Table, WindowOptions
-from ..table.columns import OutRows
+from ...api import AnyArray, ArraySpec, IndexArray, Paths, Positive, RaggedRows, Rows, Tops, check_options, chosen
+from ...base import BlobfeedError, ParameterError, SourceError, text_digest
+from ..files import FileStamp, Locking, Stamp, as_bytes, kept, list_hdf5_files, locate_part, stamp_of, stretches
+from ..stored import LIBRARY_MODULE, FileStore, stored_table
+from ..table import Column, OutRows, Table, WindowOptions
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
@@ -164,7 +155,7 @@ class IndexedSamples(Column):
         return all(found)
 
     def _read_by_library(self, data: IndexedData, index: int, position: int, rows: Rows) -> None:
-        from ..stored.hdf5_library import find_dataset, read_whole
+        from ..stored import find_dataset, read_whole
 
         name, number = self._index.name(index), locate_part(self._index.starts, index)[0]
         self._files.watch(map(self._files.number, self._index.others[-1 - data.offsets[index]]))

@@ -14,8 +14,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import ArraySpec, RaggedRows, Rows
-from ..files.lru import Scratch
+from ...api import ArraySpec, RaggedRows, Rows
+from ..files import Scratch
 from ..table import Field
 from .options import PictureOptions, require_like_first
 

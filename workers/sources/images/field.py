@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...base.extras import need
+from ...base import need
 from ..table import Field
 from .options import PictureOptions, check_sizes
 

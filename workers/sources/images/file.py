@@ -11,13 +11,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...base.files import another_host, is_url, read_whole
-from ...base.keys import blake2b
-from ..files.file import in_memory
-from ..files.identity import of_looks, spread
-from ..files.object_stores import objects_below
-from ..files.remote import CONNECTIONS, WholeObjects
-from ..files.store import Store
+from ...base import another_host, blake2b, is_url, read_whole
+from ..files import CONNECTIONS, Store, WholeObjects, in_memory, objects_below, of_looks, spread
 
 _PROBES = 4
 

@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import SourceError
-from ..files.paths import PackedNames
+from ...base import SourceError
+from ..files import PackedNames
 
 _LINES_TO_COUNT_LABELS = 1000
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"

@@ -8,9 +8,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...api.parameters import NotNegative
-from ...api.specs import ArraySpec
-from ...base.errors import ParameterError
+from ...api import ArraySpec, NotNegative
+from ...base import ParameterError
 
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 

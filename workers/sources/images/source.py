@@ -10,15 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api.checks import check_options
-from ...api.hooks import FLOAT32_WHOLE
-from ...api.source import Tops
-from ...api.specs import AnyArray
-from ...base.errors import SourceError
-from ...base.files import in_folder, is_url, read_whole
-from ...transport.memory import give_back_freed_memory
-from ..files.identity import without_paths
-from ..files.remote import WholeObjects
+from ...api import FLOAT32_WHOLE, AnyArray, Tops, check_options
+from ...base import SourceError, in_folder, is_url, read_whole
+from ...transport import give_back_freed_memory
+from ..files import WholeObjects, without_paths
 from ..table import Column, Memory, Records, Resident, Table, naming_first
 from .field import picture_field
 from .file import WholeFiles, look_at

@@ -13,15 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.checks import check_options
-from ...api.parameters import NotNegative, Positive
-from ...api.source import Tops
-from ...api.specs import ArraySpec
-from ...base.errors import ParameterError, SourceError
-from ...base.files import in_folder, read_whole
-from ...base.keys import blake2b
-from ..files.identity import without_paths
-from ..files.paths import PackedNames
+from ...api import ArraySpec, NotNegative, Positive, Tops, check_options
+from ...base import ParameterError, SourceError, blake2b, in_folder, read_whole
+from ..files import PackedNames, without_paths
 from ..table import Field, Memory, Records, Resident, Table
 from .decode import Image, ImageDecoder
 from .file import WholeFiles

@@ -9,10 +9,8 @@ from typing import Any
 
 import lmdb
 
-from ...base.errors import ParameterError, SourceError
-from ..files.file import FileStamp
-from ..files.paths import PackedNames
-from ..files.store import Store
+from ...base import ParameterError, SourceError
+from ..files import FileStamp, PackedNames, Store
 
 _opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
 """By process and file, device and inode, for a file has many paths: LMDB must not be opened twice in one process, and

@@ -10,17 +10,10 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from ...api.checks import check_options
-from ...api.parameters import NotNegative
-from ...api.source import Tops
-from ...api.specs import ArraySpec, RaggedRows, Rows
-from ...base.errors import SourceError
-from ...base.extras import need
-from ...base.files import in_folder
-from ..files.identity import without_paths
-from ..files.paths import PackedNames
-from ..images.field import picture_field
-from ..images.options import PictureOptions, require_like_first
+from ...api import ArraySpec, NotNegative, RaggedRows, Rows, Tops, check_options
+from ...base import SourceError, in_folder, need
+from ..files import PackedNames, without_paths
+from ..images import PictureOptions, picture_field, require_like_first
 from ..table import Field, Records, Table, naming_first
 from .database import Database, list_keys
 from .datum import parsed

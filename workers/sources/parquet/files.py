@@ -13,12 +13,10 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from ...api.specs import IndexArray
-from ...base.errors import BlobfeedError, SourceError
-from ..files.file import RawFile
-from ..files.kept import kept
-from ..files.remote import RemoteFile, Stamp, examined_stamp
-from ..stored.store import FileStore
+from ...api import IndexArray
+from ...base import BlobfeedError, SourceError
+from ..files import RawFile, RemoteFile, Stamp, examined_stamp, kept
+from ..stored import FileStore
 from .values import Values
 
 Raw = RawFile | RemoteFile

@@ -13,20 +13,11 @@ import msgspec
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from ...api.checks import check_options, chosen, listed
-from ...api.parameters import NotNegative, Paths, Positive
-from ...api.source import Tops
-from ...api.specs import AnyArray, ArraySpec, IndexArray
-from ...base.errors import ParameterError, SourceError
-from ...base.files import in_folder, is_url
-from ..files.file import locate_part, split_by_part
-from ..files.identity import without_paths
-from ..files.lru import RecentlyUsed
-from ..files.paths import expand_paths, natural_key
-from ..images.field import picture_field
-from ..images.options import PictureOptions
-from ..table import Column, RecordError, Table
-from ..table.columns import OutRows
+from ...api import AnyArray, ArraySpec, IndexArray, NotNegative, Paths, Positive, Tops, check_options, chosen, listed
+from ...base import ParameterError, SourceError, in_folder, is_url
+from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
+from ..images import PictureOptions, picture_field
+from ..table import Column, OutRows, RecordError, Table
 from .files import GroupFiles
 from .values import Values, holds_picture
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ...api.specs import AnyArray
-from ..files.file import Bytes
+from ...api import AnyArray
+from ..files import Bytes
 from .layout import Chunked, ChunkFilter, ChunkObjects
 
 try:

@@ -12,9 +12,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from ...base.errors import SourceError
-from ..files.file import FileStamp, Locking
-from ..files.remote import RemoteStamp, Stamp
+from ...base import SourceError
+from ..files import FileStamp, Locking, RemoteStamp, Stamp
 from .hdf5_library import find_dataset, h5py, open_file, require_filters
 
 

@@ -10,14 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api.parameters import Positive
-from ...api.specs import ArraySpec, ConvertedRows, IndexArray, RaggedRows
-from ...base.errors import BlobfeedError, SourceError
-from ...base.keys import text_digest
-from ..files.file import Locking, as_bytes, locate_part, split_by_part
-from ..files.remote import RemoteStamp
-from ..table import Column, Store, Table, WindowOptions
-from ..table.columns import OutRows
+from ...api import ArraySpec, ConvertedRows, IndexArray, Positive, RaggedRows
+from ...base import BlobfeedError, SourceError, text_digest
+from ..files import Locking, RemoteStamp, as_bytes, locate_part, split_by_part
+from ..table import Column, OutRows, Store, Table, WindowOptions
 from .layout import Chunked, ChunkObjects, Dims, StoredArray, ThroughLibrary
 from .store import FileStore
 

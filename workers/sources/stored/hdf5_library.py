@@ -19,12 +19,9 @@ from contextlib import contextmanager, suppress
 
 import numpy as np  # before h5py, which needs it too: it is to be imported in the usual way
 
-from ...api.checks import nearest
-from ...api.specs import AnyArray
-from ...base.deadline import moving
-from ...base.errors import BlobfeedError, SourceError
-from ..files.file import Locking
-from ..files.remote import RangeStream, RemoteStamp, Stamp
+from ...api import AnyArray, nearest
+from ...base import BlobfeedError, SourceError, moving
+from ..files import Locking, RangeStream, RemoteStamp, Stamp
 
 _before = sys.getdlopenflags()
 if "h5py" not in sys.modules and hasattr(ctypes.CDLL(None), "H5open"):

@@ -10,9 +10,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.checks import chosen
-from ...base.errors import ParameterError
-from ..files.remote import Stamp
+from ...api import chosen
+from ...base import ParameterError
+from ..files import Stamp
 
 _DELIVERED = "cdhw"
 

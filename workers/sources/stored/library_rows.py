@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...api.specs import AnyArray, IndexArray, RaggedRows, Rows
-from ...base.errors import SampleTooLargeError
-from ..files.file import copy_runs, stretches
-from ..files.lru import ChunkCache
+from ...api import AnyArray, IndexArray, RaggedRows, Rows
+from ...base import SampleTooLargeError
+from ..files import ChunkCache, copy_runs, stretches
 from .hdf5_library import h5py, open_dataset, require_filters
 from .layout import StoredArray
 from .rows import ChunkedRows

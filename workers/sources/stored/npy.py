@@ -11,13 +11,9 @@ from typing import BinaryIO
 
 import numpy as np
 
-from ...api.checks import check_options, chosen, meant, paths_as_text, shown
-from ...api.parameters import Parameters, Positive
-from ...api.source import Tops
-from ...base.errors import ParameterError, SourceError
-from ...base.files import is_url
-from ..files.paths import expand_paths
-from ..files.remote import RangeStream, RemoteStamp, Stamp, stamp_of
+from ...api import Parameters, Positive, Tops, check_options, chosen, meant, paths_as_text, shown
+from ...base import ParameterError, SourceError, is_url
+from ..files import RangeStream, RemoteStamp, Stamp, expand_paths, stamp_of
 from ..table import Table
 from .grid import ArrayOptions, Parts, stored_table
 from .layout import FIRST_AXIS, Arrangement, Chunked, StoredArray, dims_by_top, from_names

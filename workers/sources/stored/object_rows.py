@@ -9,12 +9,9 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.specs import AnyArray, IndexArray
-from ...base.errors import SourceError
-from ..files.file import Bytes
-from ..files.lru import ChunkCache, RecentlyUsed
-from ..files.object_stores import ObjectStore, locate
-from ..files.remote import Pending, RemoteStamp
+from ...api import AnyArray, IndexArray
+from ...base import SourceError
+from ..files import Bytes, ChunkCache, ObjectStore, Pending, RecentlyUsed, RemoteStamp, locate
 from .chunk_decode import ChunkError, chunk_values, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows

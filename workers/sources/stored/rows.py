@@ -9,11 +9,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...api.specs import AnyArray, IndexArray
-from ...base.errors import SourceError
-from ..files.file import Bytes, RawFile, are_small, by_group, copy_runs
-from ..files.lru import ChunkCache
-from ..files.remote import RemoteFile
+from ...api import AnyArray, IndexArray
+from ...base import SourceError
+from ..files import Bytes, ChunkCache, RawFile, RemoteFile, are_small, by_group, copy_runs
 from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
 

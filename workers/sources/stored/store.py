@@ -19,13 +19,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...api.specs import IndexArray
-from ...base.errors import SourceError
-from ...transport.shared_map import HUGE_PAGE, AddressRange
-from ..files.file import Bytes, FileStamp, Locking, RawFile, are_small, gather_rows, locate_part, split_by_part
-from ..files.lru import ChunkCache
-from ..files.remote import RemoteFile, RemoteStamp, Stamp
-from ..files.store import Store
+from ...api import IndexArray
+from ...base import SourceError
+from ...transport import HUGE_PAGE, AddressRange
+from ..files import (
+    Bytes,
+    ChunkCache,
+    FileStamp,
+    Locking,
+    RawFile,
+    RemoteFile,
+    RemoteStamp,
+    Stamp,
+    Store,
+    are_small,
+    gather_rows,
+    locate_part,
+    split_by_part,
+)
 from .layout import Chunked, ChunkObjects, StoredArray
 from .rows import ChunkedRows, StoredRows
 

@@ -1,7 +1,7 @@
 """A table of samples: columns over stores. A new kind of source is a function that returns a Table."""
 
-from ..files.store import Store
-from .columns import Column, Field, RecordError, Records, Resident, Views
+from ..files import Store
+from .columns import Column, Field, OutRows, RecordError, Records, Resident, Views
 from .memory import Memory
 from .naming import naming_first
 from .table import Table
@@ -11,6 +11,7 @@ __all__ = [
     "Column",
     "Field",
     "Memory",
+    "OutRows",
     "RecordError",
     "Records",
     "Resident",

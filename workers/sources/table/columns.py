@@ -12,10 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...api.source import SufficientSize
-from ...api.specs import AnyArray, ArraySpec, ConvertedRows, IndexArray
-from ..files.file import as_bytes, gather_rows
-from ..files.store import Place, Store
+from ...api import AnyArray, ArraySpec, ConvertedRows, IndexArray, SufficientSize
+from ..files import Place, Store, as_bytes, gather_rows
 from .memory import Memory
 
 _Record = TypeVar("_Record")

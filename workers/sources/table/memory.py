@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 from xxhash import xxh3_128
 
-from ...api.specs import AnyArray
-from ...base.errors import SourceError
-from ...base.files import another_host
-from ...transport.linux import memfd_create
-from ..files.store import Store
+from ...api import AnyArray
+from ...base import SourceError, another_host
+from ...transport import memfd_create
+from ..files import Store
 
 _ALIGNMENT = 64
 _BLOCK_BYTES = 64 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ...base.errors import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...base import ParameterError, SampleError, SampleTooLargeError, SourceError
 
 
 def sample_error(cause: BaseException, kind: str, held_in: str, index: int, where: str, path: str) -> BaseException:

@@ -9,15 +9,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...api.checks import chosen
-from ...api.source import Source, SufficientSize, Tops
-from ...api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, allocate_rows
-from ...base.errors import SourceError
-from ...base.keys import text_digest
-from ..files.file import require_in_range
-from ..files.identity import digest
-from ..files.remote import CONNECTIONS
-from ..files.store import Store
+from ...api import AnyArray, ArraySpec, IndexArray, NamedRows, Source, SufficientSize, Tops, allocate_rows, chosen
+from ...base import SourceError, text_digest
+from ..files import CONNECTIONS, Store, digest, require_in_range
 from .columns import Column, RecordError, Records, Views
 from .naming import sample_error
 from .windows import Sequences, WindowOptions, WindowPlaces, sequence_ends, windows_of

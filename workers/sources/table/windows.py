@@ -12,11 +12,8 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...api.checks import chosen
-from ...api.parameters import Positive
-from ...api.specs import AnyArray, ArraySpec, IndexArray
-from ...base.errors import SourceError
-from ...base.keys import text_digest
+from ...api import AnyArray, ArraySpec, IndexArray, Positive, chosen
+from ...base import SourceError, text_digest
 from .columns import Column, OutRows
 
 Step = Literal["first", "middle", "last"]

@@ -10,8 +10,8 @@ from typing import cast
 
 import numpy as np
 
-from ...api.specs import AnyArray, ArraySpec, RaggedRows, rounded_integer
-from ...base.errors import SourceError
+from ...api import AnyArray, ArraySpec, RaggedRows, rounded_integer
+from ...base import SourceError
 from ..table import Field
 
 PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")

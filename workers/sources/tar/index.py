@@ -11,9 +11,8 @@ from pathlib import PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from ...base.errors import SourceError
-from ..files.paths import PackedNames
-from ..files.remote import RangeStream, RemoteStamp, Stamp
+from ...base import SourceError
+from ..files import PackedNames, RangeStream, RemoteStamp, Stamp
 
 _READ_AHEAD_BYTES = 8 << 20
 

@@ -10,19 +10,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api.checks import check_options, chosen
-from ...api.parameters import Paths, Positive
-from ...api.source import Tops
-from ...api.specs import IndexArray
-from ...base.errors import SourceError
-from ..files.file import locate_part
-from ..files.identity import without_paths
-from ..files.kept import kept
-from ..files.paths import PackedNames, expand_paths
-from ..files.remote import examined_stamp
-from ..images.field import picture_field
-from ..images.options import PictureOptions
-from ..stored.store import FileStore
+from ...api import IndexArray, Paths, Positive, Tops, check_options, chosen
+from ...base import SourceError
+from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
+from ..images import PictureOptions, picture_field
+from ..stored import FileStore
 from ..table import Field, Records, Table, naming_first
 from .fields import PICTURES, member_field
 from .index import TarIndex, make_index

@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...base.errors import SourceError
-from ...base.files import is_url
-from ..files.object_stores import locate
-from ..files.remote import stamp_of
-from ..stored.layout import ChunkFilter, ChunkObjects, StoredArray
+from ...base import SourceError, is_url
+from ..files import locate, stamp_of
+from ..stored import ChunkFilter, ChunkObjects, StoredArray
 
 _WHAT = "source zarr"
 _BYTES_CODECS = ("gzip", "zstd", "blosc")

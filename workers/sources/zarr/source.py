@@ -10,17 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...api.checks import check_options
-from ...api.parameters import NotNegative, Paths
-from ...api.source import Tops
-from ...base.errors import SourceError
-from ...base.files import is_url
-from ...base.keys import blake2b
-from ..files.identity import digest, spread
-from ..files.object_stores import objects_below
-from ..files.paths import expand_paths, natural_key
-from ..stored.grid import ArrayOptions, stored_table
-from ..stored.layout import ChunkObjects, StoredArray, dims_by_top, from_names
+from ...api import NotNegative, Paths, Tops, check_options
+from ...base import SourceError, blake2b, is_url
+from ..files import digest, expand_paths, natural_key, objects_below, spread
+from ..stored import ArrayOptions, ChunkObjects, StoredArray, dims_by_top, from_names, stored_table
 from ..table import Store, Table
 from .examine import examine_array
 

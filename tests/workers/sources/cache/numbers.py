@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
-from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.api import AnyArray, IndexArray, NamedRows, allocate_rows
+from blobfeed.workers.sources.cache import CachedSource
+
+from blobfeed import ArraySpec, RaggedRows, Source
 
 LIMIT = 1 << 30
 SAMPLES = 60

@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import ArraySpec, IndexArray
-from blobfeed.workers.sources.cache.layout import PAGE_BYTES, STATES_AT, lay_out
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.api import IndexArray
+from blobfeed.workers.sources.cache import PAGE_BYTES, STATES_AT, CachedSource, lay_out
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import ArraySpec, Source
 from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent
 
 

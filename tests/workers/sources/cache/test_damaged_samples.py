@@ -12,11 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import ParameterError
-from blobfeed.workers.sources.cache.layout import STATES_AT, Layout, lay_out
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.sources.cache import STATES_AT, CachedSource, Layout, lay_out
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, ParameterError
 from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent, everything, filled, names_in
 
 FIXED, VARYING = ("data", "label"), ("label", "words")

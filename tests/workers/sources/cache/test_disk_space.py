@@ -8,10 +8,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base.errors import ParameterError, SourceError
-from blobfeed.workers.sources.cache.layout import PAGE_BYTES, lay_out
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.sources.cache import PAGE_BYTES, CachedSource, lay_out
 
+from blobfeed import ParameterError, SourceError
 from tests.workers.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, everything
 
 

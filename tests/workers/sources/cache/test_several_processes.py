@@ -17,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray, RaggedRows, allocate_rows
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources import Source, open_source
+from blobfeed.workers.api import AnyArray, allocate_rows, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.cache import CachedSource
 from blobfeed.workers.sources.cache import file as sample_cache_file
-from blobfeed.workers.sources.cache.source import CachedSource
 
+from blobfeed import RaggedRows, Source, SourceError
 from tests.support.pictures import encoded, noise, picture, write_list
 from tests.support.waiting import DEADLINE_S
 from tests.workers.sources.cache.numbers import LIMIT, Numbers, filled, names_in
@@ -50,7 +49,7 @@ _CHILD = f"""
 from __future__ import annotations
 import hashlib, json, os, pickle, signal, sys
 import numpy as np
-from blobfeed.workers.api.specs import RaggedRows, allocate_rows
+from blobfeed.workers.api import RaggedRows, allocate_rows
 {inspect.getsource(digests)}
 {inspect.getsource(_bytes)}
 source = pickle.load(sys.stdin.buffer)
@@ -95,9 +94,9 @@ def test_two_processes_fill_one_cache_at_the_same_time(tmp_path: Path, images: S
 def test_runs_that_start_together_share_one_file(tmp_path: Path, images: Source) -> None:
     code = f"""
 from pathlib import Path
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.api import check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.sources.cache import CachedSource
 cached = CachedSource(source, Path({str(tmp_path / "cache")!r}), {LIMIT})
 print(json.dumps(digests(cached)))
 cached.close()

@@ -14,14 +14,12 @@ from typing import Any, NoReturn
 import numpy as np
 import obstore
 import pytest
-from blobfeed.workers.base.errors import ExtraMissing, SourceError
-from blobfeed.workers.sources.files.object_stores import locate
-from blobfeed.workers.sources.files.remote import WholeObjects
-from blobfeed.workers.sources.images.file import WholeFiles
+from blobfeed.workers.sources.files import WholeObjects, locate
+from blobfeed.workers.sources.images import WholeFiles
 from obstore.exceptions import GenericError
 from obstore.store import HTTPStore
 
-from blobfeed import BatchReader, SampleError
+from blobfeed import BatchReader, ExtraMissing, SampleError, SourceError
 from tests.support.object_servers import SECRET, Fault, RangeServer
 from tests.support.stored import in_loader, opened, rows_of
 from tests.support.waiting import wait_until
@@ -227,7 +225,7 @@ def test_without_the_library_one_message_names_the_extra(tmp_path: Path, monkeyp
 
 def test_who_reads_no_url_imports_none_of_it() -> None:
     code = (
-        "import sys; from blobfeed.workers.sources.hdf5.source import open_hdf5;"
+        "import sys; from blobfeed.workers.sources.hdf5 import open_hdf5;"
         "import blobfeed.workers.sources.tar.source, blobfeed.workers.sources.stored.npy;"
         "print({'obstore', 'fsspec', 'boto3', 'zarr', 'numcodecs', 'pyarrow'} & set(sys.modules))"
     )

@@ -14,9 +14,8 @@ import fsspec  # type: ignore[import-untyped]
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 
-from blobfeed import BatchReader, SampleError
+from blobfeed import BatchReader, SampleError, SourceError
 from tests.support.object_servers import SECRET, RangeServer, google_bucket, nginx, nginx_program, s3_server
 from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of

@@ -12,11 +12,11 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources.files.remote import RangeStream, RemoteFile, RemoteStamp
+from blobfeed.workers.sources.files import RangeStream, RemoteFile, RemoteStamp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import SourceError
 from tests.support.object_servers import RangeServer, range_server
 from tests.support.stored import in_loader, opened, rows_of, some_array
 

@@ -20,12 +20,13 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import zarr
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.sources import Source, open_source
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.sources import open_source
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ZstdCodec
 
+from blobfeed import Source
 from tests.support.datums import raw_datum, write_lmdb
 from tests.support.object_servers import RangeServer
 from tests.support.pictures import encoded

@@ -18,13 +18,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import RaggedRows
-from blobfeed.workers.base.errors import BlobfeedError, ParameterError
-from blobfeed.workers.sources import Source, open_source
+from blobfeed.workers.sources import open_source
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, BlobfeedError, ParameterError, RaggedRows, Source
 from tests.support.object_servers import range_server
 from tests.support.stored import in_loader, patterns, rows_of
 

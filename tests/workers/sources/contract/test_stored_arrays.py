@@ -16,13 +16,14 @@ import numcodecs  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import zarr
-from blobfeed.workers.api.specs import AnyArray, ArraySpec, RaggedRows
-from blobfeed.workers.sources import Source, open_source
-from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.sources import open_source
+from blobfeed.workers.sources.stored import LIBRARY_MODULE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
+from blobfeed import ArraySpec, RaggedRows, Source
 from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, rows_of, some_array
 
 from .kinds import write_hdf5, write_npy

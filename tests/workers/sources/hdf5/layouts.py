@@ -8,7 +8,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray
+from blobfeed.workers.api import AnyArray
 
 from tests.support.stored import some_array
 

@@ -10,10 +10,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored import chunk_decode
-from blobfeed.workers.sources.stored.library_rows import LibraryRows
+from blobfeed.workers.sources.stored import LibraryRows, chunk_decode
 
+from blobfeed import Source
 from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
 from tests.workers.sources.hdf5.layouts import write
 

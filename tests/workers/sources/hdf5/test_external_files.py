@@ -10,8 +10,8 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 
+from blobfeed import SourceError
 from tests.support.stored import assert_rows, in_loader, opened
 
 VALUES = np.arange(24, dtype=np.float32).reshape(8, 3)

@@ -7,11 +7,10 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.hdf5 import examine
-from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
+from blobfeed.workers.sources.stored import LIBRARY_MODULE
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, SourceError
 from tests.support.stored import (
     assert_delivers,
     opened,

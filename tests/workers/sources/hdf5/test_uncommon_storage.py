@@ -9,10 +9,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import AnyArray, ArraySpec
-from blobfeed.workers.sources import Source
-from blobfeed.workers.sources.stored.grid import LIBRARY_MODULE
+from blobfeed.workers.api import AnyArray
+from blobfeed.workers.sources.stored import LIBRARY_MODULE
 
+from blobfeed import ArraySpec, Source
 from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5.layouts import SAMPLES, write
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-from blobfeed.workers.api.specs import AnyArray, RaggedRows
-from blobfeed.workers.sources import Source
+from blobfeed.workers.api import AnyArray
 
+from blobfeed import RaggedRows, Source
 from tests.support.stored import rows_of
 
 KIND = "hdf5_samples"

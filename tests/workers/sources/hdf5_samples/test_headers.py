@@ -11,9 +11,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources.hdf5_samples.headers import HeaderReader
+from blobfeed.workers.sources.hdf5_samples import HeaderReader
 
+from blobfeed import SourceError
 from tests.support.stored import in_loader, opened, rows_of
 
 SAMPLES = 400

@@ -8,9 +8,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SourceError
 from blobfeed.workers.sources.hdf5_samples import scan as hdf5_samples_scan
 
+from blobfeed import SourceError
 from tests.support.stored import assert_needs_no_h5py, in_loader, opened, patterns, rows_of, some_array
 from tests.workers.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged, labels
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.sources.hdf5_samples.progress import Progress
+from blobfeed.workers.sources.hdf5_samples import Progress
 
 _SCAN = """
 import itertools, sys

@@ -9,10 +9,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.api.source import Source
-from blobfeed.workers.api.specs import AnyArray, RaggedRows, allocate_rows
+from blobfeed.workers.api import AnyArray, allocate_rows
 from blobfeed.workers.sources import open_source
 from numpy.typing import NDArray
+
+from blobfeed import RaggedRows, Source
 
 SIZE: dict[str, Any] = {"new_height": 48, "new_width": 64}
 

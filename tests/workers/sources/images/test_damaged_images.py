@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError
 from blobfeed.workers.sources.images import decode as image_decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import SampleError
 from tests.support.pictures import encoded, picture, write_list
 from tests.workers.sources.images.reading import SIZE, opened, samples
 

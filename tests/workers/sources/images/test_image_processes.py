@@ -12,8 +12,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.files import read_whole
-from blobfeed.workers.transport.memory import keep_freed_memory
+from blobfeed.workers.base import read_whole
+from blobfeed.workers.transport import keep_freed_memory
 
 from tests.workers.sources.images.reading import SIZE, opened, samples
 
@@ -23,8 +23,8 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
     before = samples(source)
     code = (
         "import pickle, sys, cv2, numpy as np\n"
-        "from blobfeed.workers.api.specs import allocate_rows\n"
-        "from blobfeed.workers.processes.loader import settle\n"
+        "from blobfeed.workers.api import allocate_rows\n"
+        "from blobfeed.workers.processes import settle\n"
         "cv2.setNumThreads(3)\n"
         "source = pickle.load(sys.stdin.buffer)\n"
         "settle()\n"
@@ -67,7 +67,7 @@ def test_freed_memory_is_kept_for_the_next_image() -> None:
     code = (
         "import resource\n"
         "import numpy as np\n"
-        "from blobfeed.workers.transport.memory import keep_freed_memory\n"
+        "from blobfeed.workers.transport import keep_freed_memory\n"
         "assert keep_freed_memory()\n"
         "def work():\n"
         "    for size in [3_000_000, 600_000, 9_000_000] * 10:\n"

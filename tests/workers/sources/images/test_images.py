@@ -9,11 +9,11 @@ import cv2
 import numpy as np
 import pytest
 import simplejpeg  # type: ignore[import-untyped]
-from blobfeed.workers.api.specs import ArraySpec
 from blobfeed.workers.sources.images import decode as image_decode
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blobfeed import ArraySpec
 from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 from tests.workers.sources.images.reading import SIZE, opened, planes, resized, samples
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import ArraySpec
-from blobfeed.workers.sources.images.list_file import ListedImages, parse_image_list
+from blobfeed.workers.sources.images import ListedImages, parse_image_list
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobfeed import ArraySpec
 from tests.support.pictures import encoded, noise, write_list
 from tests.workers.sources.images.reading import SIZE, opened, samples
 

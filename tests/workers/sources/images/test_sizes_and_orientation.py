@@ -8,12 +8,12 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import SampleError
+from blobfeed.workers.sources.images import ImageListOptions
 from blobfeed.workers.sources.images.decode import ImageDecoder, reduction
-from blobfeed.workers.sources.images.options import ImageListOptions
 from hypothesis import given
 from hypothesis import strategies as st
 
+from blobfeed import SampleError
 from tests.support.pictures import decoded, encoded, photograph, picture, with_orientation, write_list
 from tests.workers.sources.images.reading import opened, planes, resized, samples
 

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import allocate_rows
+from blobfeed.workers.api import allocate_rows
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.images.windows import WindowTable
 from numpy.typing import NDArray

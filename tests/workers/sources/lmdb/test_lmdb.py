@@ -9,9 +9,9 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from blobfeed.workers.api.source import Source
 from blobfeed.workers.sources import open_source
 
+from blobfeed import Source
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import decoded, encoded, noise, picture
 from tests.workers.sources.images.reading import samples

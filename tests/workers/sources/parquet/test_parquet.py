@@ -14,15 +14,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import torch
-from blobfeed.workers.api.hooks import Hooks
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import RaggedRows
-from blobfeed.workers.plan.make_plan import make_plan
-from blobfeed.workers.sources.parquet.values import Values
+from blobfeed.workers.api import Hooks, check_parameters
+from blobfeed.workers.plan import make_plan
+from blobfeed.workers.sources.parquet import Values
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, RaggedRows
 from tests.support.documents import EXAMPLES
 from tests.support.object_servers import range_server
 from tests.support.pictures import encoded, noise, photograph

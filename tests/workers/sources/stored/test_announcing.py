@@ -10,10 +10,10 @@ from typing import Literal
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.parameters import Parameters
-from blobfeed.workers.pipeline.pipeline import Pipeline
-from blobfeed.workers.sources import Source
+from blobfeed.workers.api import Parameters
+from blobfeed.workers.pipeline import Pipeline
 
+from blobfeed import Source
 from tests.support.stored import in_loader, opened, rows_of
 
 PAGE = mmap.PAGESIZE

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import allocate_rows
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.sources import Source, open_source
+from blobfeed.workers.api import allocate_rows
+from blobfeed.workers.sources import open_source
 
+from blobfeed import Source, SourceError
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 from tests.workers.sources.contract.kinds import FIRST, write_hdf5, write_npy
 from tests.workers.sources.contract.test_contract import overwrite

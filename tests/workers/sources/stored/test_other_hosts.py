@@ -8,10 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.workers.base import files
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.files import AnotherHost
-from blobfeed.workers.sources.files.file import FileStamp
+from blobfeed.workers.base import AnotherHost, files
+from blobfeed.workers.sources.files import FileStamp
+
+from blobfeed import SourceError
 
 
 def arrive(stamp: FileStamp, monkeypatch: pytest.MonkeyPatch, host: AnotherHost) -> FileStamp:

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blobfeed.workers.sources.files import RecentlyUsed, Scratch, expand_paths, natural_key
 from blobfeed.workers.sources.files import file as stored_file
-from blobfeed.workers.sources.files.lru import RecentlyUsed, Scratch
-from blobfeed.workers.sources.files.paths import expand_paths, natural_key
 from hypothesis import given
 from hypothesis import strategies as st
 

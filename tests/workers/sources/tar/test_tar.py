@@ -12,10 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.api.specs import RaggedRows
-from blobfeed.workers.base.errors import SourceError
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, RaggedRows, SourceError
 from tests.support.pictures import decoded, encoded, picture
 from tests.support.stored import in_loader, opened, rows_of
 

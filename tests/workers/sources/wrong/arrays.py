@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 import zarr
-from blobfeed.workers.api.parameters import check_parameters
-from blobfeed.workers.api.specs import AnyArray
-from blobfeed.workers.pipeline.pipeline import Pipeline
+from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays
-from blobfeed.workers.sources.cache.source import CachedSource
+from blobfeed.workers.sources.cache import CachedSource
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from tests.support.catalogue import Scenario

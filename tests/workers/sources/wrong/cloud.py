@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.base.errors import BlobfeedError
 
+from blobfeed import BlobfeedError
 from tests.support.catalogue import Scenario
 from tests.support.object_servers import SECRET, Fault, google_bucket, range_server
 from tests.support.stored import opened

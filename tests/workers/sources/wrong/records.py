@@ -13,8 +13,8 @@ from typing import Any
 import lmdb
 import numpy as np
 import pytest
-from blobfeed.workers.sources.stream import StreamSource
 
+from blobfeed import StreamSource
 from tests.support.catalogue import Scenario
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, noise, picture

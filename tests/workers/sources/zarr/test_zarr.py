@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from blobfeed.workers.base.errors import SourceError
-from blobfeed.workers.base.files import read_whole
-from blobfeed.workers.sources.files import object_stores
-from blobfeed.workers.sources.files.remote import RemoteStamp
+from blobfeed.workers.base import read_whole
+from blobfeed.workers.sources.files import RemoteStamp, object_stores
 
+from blobfeed import SourceError
 from tests.support.object_servers import RangeServer, range_server, s3_server
 from tests.support.stored import assert_delivers, in_loader, opened, rows_of, some_array
 from tests.support.waiting import wait_until
