@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, IterableDataset  # noqa: E402
 
 from blobfeed import PipelineClosed, TorchDataset  # noqa: E402
 
-SAMPLES = 10
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "epochs": 1, "shuffle": True, "last_batch": "partial"}
 
 

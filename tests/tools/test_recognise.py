@@ -128,18 +128,7 @@ def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
 
 
 def test_a_data_set_for_each_sample_is_seen_by_the_numbers_in_the_names() -> None:
-    with h5py.File("a.h5", "w") as file:
-        for number, sample in enumerate(DATA):
-            file[f"sample_{number}"] = sample
-            file[f"sample_{number}"].attrs["class"] = LABEL[number]
-    found = source_of(["a.h5"])
-    assert found.declared == {"hdf5_samples": {"path": "a.h5", "labels": ["class"]}}
-    batch = first_batch(found)
-    assert (batch["data"] == DATA).all()
-    assert (batch["class"] == LABEL).all()
-
-
-def test_attributes_that_are_no_labels_are_left_out() -> None:
+    """Attributes that are no labels are left out."""
     with h5py.File("a.h5", "w") as file:
         for number, sample in enumerate(DATA):
             attributes = file.create_dataset(f"sample_{number}", data=sample).attrs
@@ -148,7 +137,9 @@ def test_attributes_that_are_no_labels_are_left_out() -> None:
             attributes["scale"] = file["sample_0"].ref
     found = source_of(["a.h5"])
     assert found.declared == {"hdf5_samples": {"path": "a.h5", "labels": ["class"]}}
-    assert (first_batch(found)["class"] == LABEL).all()
+    batch = first_batch(found)
+    assert (batch["data"] == DATA).all()
+    assert (batch["class"] == LABEL).all()
 
 
 def test_a_group_of_data_sets_for_each_sample_too() -> None:
@@ -259,21 +250,15 @@ def test_classes_are_numbered_as_torchvision_does() -> None:
     assert Path("classes.txt").read_text() == "10\n2\nB\nb\n"
 
 
-def test_files_that_are_left_out_are_named() -> None:
+def test_pictures_with_a_text_and_more_beside_each_are_listed_and_other_files_named() -> None:
     write_images(*[(20, 30)] * 4)
     Path("photos/cats/0.heic").touch()
-    found = source_of(["photos"], image_list=Path("all.txt"))
-    assert found.remarks[-1] == "ignored by the ends of their names: .heic (1)"
-
-
-def test_pictures_with_a_text_and_more_beside_each_are_listed() -> None:
-    write_images(*[(20, 30)] * 4)
     for image in list(Path("photos").glob("*/*.png")):
         image.with_suffix(".txt").write_text("0 0.5 0.5 1 1\n")
         image.with_suffix(".json").write_text("{}")
     found = source_of(["photos"], image_list=Path("all.txt"))
     assert found.remarks[0].startswith("wrote all.txt: 4 images")
-    assert found.remarks[-1] == "ignored by the ends of their names: .json (4), .txt (4)"
+    assert found.remarks[-1] == "ignored by the ends of their names: .heic (1), .json (4), .txt (4)"
 
 
 def test_pictures_that_show_data_files_are_not_taken_for_the_data() -> None:

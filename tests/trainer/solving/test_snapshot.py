@@ -215,15 +215,6 @@ def test_weights_may_be_frozen_and_freed_again_when_training_resumes(tmp_path: P
     assert [len(history) for history in histories] == [4, 4, 4]
 
 
-EQUAL = SMALL_NET.replace(
-    'name: "ip2" type: "InnerProduct" bottom: "ip1"',
-    'name: "a" type: "InnerProduct" bottom: "ip1" top: "a" inner_product_param { num_output: 12 } }\n'
-    'layer { name: "b" type: "InnerProduct" bottom: "a" top: "b" inner_product_param { num_output: 12 } }\n'
-    'layer { name: "norm" type: "BatchNorm" bottom: "b" top: "norm" }\n'
-    'layer { name: "ip2" type: "InnerProduct" bottom: "norm"',
-)
-
-
 def of_type(kind: str) -> str:
     momentum = "" if kind in ("AdaGrad", "RMSProp") else "momentum: 0.9"
     return SMALL_SOLVER.replace("momentum: 0.9", f'type: "{kind}" {momentum}')
