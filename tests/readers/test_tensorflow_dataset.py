@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import Parameters
 
-from blobfeed import BatchReader, ParameterError, Sample, SampleError, StreamSource
+from blobfeed import BatchReader, ParameterError, StreamSource
 from tests.support.documents import BLOCKS, EXAMPLES, Block, documents_files, right_in_percent
 from tests.support.reader_data import IMAGE, boxes, records
 
@@ -114,22 +114,6 @@ def test_a_state_counts_what_the_loop_has_got_and_nothing_that_is_drawn_ahead(so
         # Else a thread of TensorFlow's draws one batch ahead, which the positions may show or not.
         assert dataset.options().experimental_optimization.inject_prefetch is False
         assert [reader.state_dict()["position"] for _ in dataset] == [4, 8, 10]
-
-
-def test_the_reader_keeps_the_error_of_which_tensorflow_passes_on_the_text(source: dict[str, Any]) -> None:
-    def decode(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
-        if sample.index == 6:
-            raise ValueError("sample six is odd")
-        return dict(sample)
-
-    with BatchReader(source, decode=decode, **SETTINGS) as reader:
-        batches = iter(TensorFlowDataset(reader))
-        assert len(next(batches)["label"]) == 4  # TensorFlow may have asked for the next one by now
-        with pytest.raises(tf.errors.UnknownError):
-            next(batches)
-    assert isinstance(reader.error, SampleError)
-    assert reader.error.index == 6
-    assert isinstance(reader.error.__cause__, ValueError)
 
 
 def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
