@@ -36,6 +36,8 @@ _LONG = (
     "test_examples.py",
     "test_in_process.py",
     "test_own_code.py",
+    "test_cuda_trouble.py",
+    "test_first_calls.py",
     "test_crashes.py",
     "test_faults_quick.py",
     "test_batch_reader.py",

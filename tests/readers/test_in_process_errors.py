@@ -1,0 +1,176 @@
+"""`num_loaders: 0`: errors are those of loaders, and Ctrl-C in the midst of a batch loses none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.workers.api import Hooks, IndexArray, NamedRows, Parameters
+from blobfeed.workers.pipeline import Pipeline
+
+from blobfeed import BatchReader, Sample, SampleError, SourceError, TooManyBadSamples
+from tests.support.interrupting import interrupts_in
+
+from .in_process import SAMPLES, SETTINGS, Broken, BrokenRows, bytes_of, check_labels, large, read, sources
+
+__all__ = ["sources"]
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenRows])
+def test_an_error_is_the_same_and_its_cause_is_the_exception_itself(kind: type[Broken]) -> None:
+    told = []
+    for number in (0, 2):
+        with BatchReader(kind(), batch_size=4, num_loaders=number, epochs=1) as reader:
+            batches = iter(reader)
+            good = [next(batches).indices.tolist() for _ in range(7)]
+            with pytest.raises(SampleError) as raised:
+                next(batches)
+            with pytest.raises(SampleError):
+                next(batches)
+            state = reader.state_dict()
+        error = raised.value
+        told.append((good, str(error), error.index, error.path, repr(error.__cause__), state))
+        if not number:
+            assert isinstance(error.__cause__, ValueError)
+            frames = list(iterate_traceback(error.__cause__))
+            assert frames[-1] == "read"  # a debugger gets to the user's own frame
+    assert told[0] == told[1]
+
+
+def iterate_traceback(error: BaseException) -> Iterator[str]:
+    traceback = error.__traceback__
+    while traceback is not None:
+        yield traceback.tb_frame.f_code.co_name
+        traceback = traceback.tb_next
+
+
+@pytest.mark.parametrize("num_loaders", [0, 1])
+def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: Path, num_loaders: int) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((SAMPLES, 2), np.float32))
+    settings: dict[str, Any] = {"batch_size": 8, "base_dir": tmp_path, "num_loaders": num_loaders}
+    with BatchReader({"npy": {"data": "a.npy"}}, **settings) as reader:
+        os.utime(tmp_path / "a.npy", ns=(1, 1))
+        with pytest.raises(SampleError) as caught:
+            next(iter(reader))
+    assert isinstance(caught.value.__cause__, SourceError)
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenRows])
+def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
+    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial"}
+    with BatchReader(kind(), **settings, num_loaders=0) as reader:
+        assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
+        statistics = reader.statistics()
+        assert statistics.replaced == 2
+        assert statistics.tasks
+        assert statistics.batches == 22
+    with (
+        BatchReader(kind(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
+        pytest.raises(TooManyBadSamples),
+    ):
+        list(reader)
+
+
+def test_a_hook_that_raises_for_the_first_sample_is_tried_with_another_one() -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        return sample if sample.index else 1 / 0  # type: ignore[return-value]
+
+    source = {"arrays": {"data": np.arange(8.0)}}
+    with BatchReader(source, batch_size=4, num_loaders=0, decode=decode, on_error="replace") as reader:
+        assert next(iter(reader))["data"][1:].tolist() == [1, 2, 3]
+
+
+# ---- Ctrl-C
+
+
+class Interrupted(Broken):
+    """Ctrl-C falls into the reading of sample 11, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.interrupts = 1
+
+    def read(self, indices: IndexArray, out: NamedRows) -> None:
+        for row, index in enumerate(indices.tolist()):
+            if index == 11 and self.interrupts:
+                self.interrupts = 0
+                signal.raise_signal(signal.SIGINT)
+            out["data"][row], out["label"][row] = index, index  # type: ignore[index]
+
+
+@pytest.mark.parametrize("copy", [True, False])
+def test_after_ctrl_c_the_same_batch_comes(copy: bool) -> None:
+    with BatchReader(Interrupted(), batch_size=4, num_loaders=0, epochs=1, copy=copy) as reader:
+        batches, seen = iter(reader), []
+        with contextlib.suppress(KeyboardInterrupt):
+            while True:
+                seen += check_labels(next(batches))
+        assert len(seen) < 12
+        for batch in batches:
+            seen += check_labels(batch)
+    assert seen == [*range(SAMPLES)]
+
+
+def test_a_loop_begun_anew_after_ctrl_c_has_the_next_epoch_alone() -> None:
+    settings: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "epochs": 1, "last_batch": "partial"}
+    with BatchReader(Interrupted(), **settings) as reader:
+        with pytest.raises(KeyboardInterrupt):
+            list(reader)
+        again = list(reader)
+        assert [label for batch in again for label in check_labels(batch)] == [*range(SAMPLES)]
+        assert {batch.epoch for batch in again} == {1}
+        assert reader.state_dict()["position"] == 2 * SAMPLES
+
+
+def twice(batch: Any) -> None:
+    batch["data"] *= 2
+
+
+def test_after_ctrl_c_in_a_hook_that_changes_batches_in_place_none_is_changed_again(sources: dict[str, Any]) -> None:
+    interrupts = [1]
+
+    def postprocess(batch: Any) -> None:
+        twice(batch)
+        if batch["label"][0] == 12 and interrupts:
+            interrupts.clear()
+            signal.raise_signal(signal.SIGINT)
+
+    given = Parameters(source=sources["arrays"], batch_size=4, num_loaders=0, epochs=1, last_batch="partial")
+    with Pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
+        for _ in range(11):
+            with contextlib.suppress(KeyboardInterrupt):
+                pipeline.peek()
+            batch = pipeline.take()
+            np.testing.assert_array_equal(batch.tops["data"], 2 * large(SAMPLES)[batch.indices])
+            pipeline.release(batch)
+    assert not interrupts
+
+
+@pytest.mark.parametrize(("hooks", "factor"), [(Hooks(), 1), (Hooks(postprocess=twice), 2)])
+def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any], hooks: Hooks, factor: int) -> None:
+    """A batch that was begun in one memory and is asked for with another is whole."""
+    given = {
+        "source": sources["arrays"],
+        "batch_size": 4,
+        "num_loaders": 0,
+        "epochs": 8,
+        "last_batch": "partial",
+    }
+    expected = factor * large(SAMPLES)
+    with Pipeline(Parameters(**given), hooks) as pipeline:
+        from blobfeed.readers.delivery import NamedBatches, make_tops
+
+        batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)
+        assert (pipeline.peek().make is not None) is (factor == 1)
+        for number in range(80):
+            interrupts_in(number + 1, batches.next, "pipeline", "delivery")
+            batch = batches.next()
+            batches.delivery.filled = None
+            assert batch.number == number
+            np.testing.assert_array_equal(batch["data"], expected[batch["label"]])
