@@ -21,7 +21,7 @@ from packaging.version import Version
 
 import blobfeed
 
-from .support.imports import FOLDERS, circles, imported, modules, past_the_list, upward
+from .support.imports import FOLDERS, LISTED, circles, imported, modules, past_the_list, upward
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "jax", "keras", "tensorflow", "caffe"}
@@ -89,6 +89,15 @@ def test_a_room_is_imported_through_its_list() -> None:
         if (past := past_the_list(imported(path.read_text(), name, is_package=path.stem == "__init__"), name, files))
     }
     assert wrong == {}, "import these names from the room; its __init__ lists the public ones: LISTED in imports.py"
+
+
+def test_a_room_lists_no_name_that_is_a_module_of_it() -> None:
+    """`from ..plan import planning` means the module, and nothing else."""
+    for room in LISTED:
+        within = dict(modules(f"blobfeed.{room}"))
+        listed = set(imported(within[f"blobfeed.{room}"].read_text(), f"blobfeed.{room}", is_package=True))
+        names = {f"blobfeed.{room}.{name.rpartition('.')[2]}" for name in listed if name not in within}
+        assert names & set(within) == set()
 
 
 def _tests_and_benchmarks() -> Iterator[Path]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from .array_pool import ArrayPool
 from .compiled import convert_compiled
 from .conversion import Conversion, check_range, check_whole_numbers, mean_of
+from .deliveries import make_delivery
 from .delivery import Delivery, HostDelivery, Upcoming, as_numpy
-from .make_delivery import make_delivery
-from .mean_image import Mean, MeanImage, load_mean_file, mean_image
+from .mean_images import Mean, MeanImage, load_mean_file, mean_image
 from .named_batches import NamedBatch, NamedBatches, TupleBatch
 from .own_arrays import OwnArrays
 from .tops import LengthsTop, Shape, Top, UnevenTop, describes_another, make_tops

@@ -21,7 +21,7 @@ import numpy as np
 from ...workers.api import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
 from ...workers.base import InexactValueError, ParameterError
 from . import compiled
-from .mean_image import Mean, MeanImage
+from .mean_images import Mean, MeanImage
 
 _BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""

@@ -16,7 +16,7 @@ from ...workers.base import ParameterError, UnequalShapesError, in_folder
 from ...workers.loading import CROPS
 from ...workers.plan import Batch
 from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers
-from .mean_image import load_mean_file, mean_image
+from .mean_images import load_mean_file, mean_image
 
 Shape = tuple[int, ...]
 

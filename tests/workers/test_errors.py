@@ -20,7 +20,7 @@ import pytest
 from blobfeed.workers.api import AnyArray, Hooks, RemoteLoaders
 from blobfeed.workers.base import extras
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.plan import make_plan
+from blobfeed.workers.plan import planning
 from blobfeed.workers.processes import LoaderPool, interpreter, process
 from blobfeed.workers.scheduling import Death, Evidence
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
@@ -306,7 +306,7 @@ def _no_cluster(folder: Path) -> Any:
 REMOTE: dict[str, Scenario] = {
     "a cluster that is not there": _no_cluster,
     "remote loaders without Ray": patched(extras, "find_spec", lambda _: None, partial(_reads, Path())),
-    "too many arrays for a cluster": patched(make_plan, "_MOST_SENT_BYTES", 10, partial(_reads, Path())),
+    "too many arrays for a cluster": patched(planning, "_MOST_SENT_BYTES", 10, partial(_reads, Path())),
     "a sampler beside remote loaders alone": run(
         num_loaders=0, remote_loaders=RemoteLoaders(), sampler={"draws": 9}, shuffle=False
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .closing import Closing, close_all
-from .deadline import deadline, moving
+from .deadlines import deadline, moving
 from .errors import (
     AssemblerDied,
     BlobfeedError,

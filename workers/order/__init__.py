@@ -16,8 +16,8 @@ from .epoch_order import (
     numbered_keys,
     shuffled_rows,
 )
-from .make_order import Shuffle, make_order
 from .mixed_order import MixedOrder, draws_per_pattern, even_pattern
+from .ordering import Shuffle, make_order
 from .rounds import Order, Rounds, Schedule, batch_sizes, between, by_batch
 from .sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_among, replacement_index, seed_generators
 from .samplers import (

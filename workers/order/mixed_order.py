@@ -21,7 +21,7 @@ from xxhash import xxh3_64_hexdigest
 from ..api import IndexArray
 from ..base import ParameterError, derive_key
 from .epoch_order import BLOCK, SORTED_LIMIT, Block, EpochOrder, numbered_keys, shuffled_rows
-from .make_order import Shuffle, make_order
+from .ordering import Shuffle, make_order
 
 _LEAST_PATTERN = 1000
 

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from ..transport import BUSY, Activity
-from .interval import Interval, SlowSample
+from .intervals import Interval, SlowSample
 
 STALL_SHARE = 0.05
 """The share of the time that the trainer may wait before something else than the trainer limits the speed."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from ..base import write_whole
 from ..transport import BUSY, Activity, Count, Reading
 from .diagnosis import diagnose
-from .interval import interval
+from .intervals import interval
 
 _COUNTERS = {
     "batches": (Count.BATCHES, 1.0, "Batches that the trainer has released."),

@@ -12,7 +12,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.sources.files import kept as kept_module
+from blobfeed.workers.sources.files import kept_indices as kept_module
 
 from tests.support.stored import opened, rows_of
 from tests.workers.sources.tar.test_tar import write_tar

@@ -21,7 +21,7 @@ from .file import (
     stretches,
 )
 from .identity import digest, of_looks, spread, without_paths
-from .kept import kept
+from .kept_indices import kept
 from .lru import ChunkCache, RecentlyUsed, Scratch
 from .object_stores import ObjectStore, locate, objects_below
 from .paths import PackedNames, expand_paths, list_hdf5_files, natural_key
