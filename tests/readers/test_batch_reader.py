@@ -292,8 +292,9 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
             assert sorted(all_labels(list(reader))) == everything
 
 
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-@pytest.mark.parametrize("copying", [True, False])
+@pytest.mark.parametrize(
+    ("last_batch", "copying"), [("wrap", True), ("wrap", False), ("drop", True), ("partial", True)]
+)
 def test_the_same_loaders_read_each_loop_over_a_stream(last_batch: str, copying: bool) -> None:
     def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[tuple[int, int, int]]:
         yield from ((os.getpid(), epoch, number) for number in range(5 + 2 * shard))
