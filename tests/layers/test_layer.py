@@ -77,7 +77,7 @@ def test_a_layer_that_starts_at_setup_has_its_batch_ready_and_goes_on_from_a_sta
         wait_until(pipeline.is_ready, "the first batch has come")
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(8))
         state = harness.layer.state_dict()
-        with pytest.raises(ParameterError, match="the pipeline has started"):
+        with pytest.raises(ParameterError, match="load_state_dict"):
             harness.layer.load_state_dict(state)
         assert harness.layer.statistics().stalls == 0
     before = _children()
@@ -107,7 +107,7 @@ def test_the_third_layer_that_was_let_go_without_close_is_warned_of(with_loader:
         for _ in range(3):
             nets.append(kept.enter_context(LayerHarness(MultiProcessInputLayer, with_loader)))
             nets[-1].forward()
-        with pytest.warns(RuntimeWarning, match=r"3 layers of earlier nets still hold processes.*call close\(\)"):
+        with pytest.warns(RuntimeWarning, match=r"\b3 .*close\(\)"):
             LayerHarness(MultiProcessInputLayer, with_loader).close()
         nets[0].close()
         LayerHarness(MultiProcessInputLayer, with_loader).close()
@@ -137,7 +137,7 @@ def test_forward_without_reshape_before_it_is_refused_where_the_shape_has_change
         tops = _two_tops()
         harness.layer.reshape(BlobVector(()), tops)
         harness.forward()
-        with pytest.raises(ValueError, match=r"reshape"):
+        with pytest.raises(ValueError, match="reshape"):
             harness.layer.forward(BlobVector(()), tops)
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(16, 20))  # the batch was not lost
 

@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import resource
 import signal
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+import zmq
 from blobfeed.workers.api import AnyArray, Hooks, RemoteLoaders
-from blobfeed.workers.base import extras
-from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.base import deadline, extras
+from blobfeed.workers.pipeline import Pipeline, ProcessFeed
 from blobfeed.workers.plan import planning
 from blobfeed.workers.processes import LoaderPool, interpreter, process
+from blobfeed.workers.remote import Bridge
 from blobfeed.workers.scheduling import Death, Evidence
+from blobfeed.workers.sources.mounts import require_answers
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
 from blobfeed.workers.watching import trace
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, StreamSource
 from tests.support.catalogue import Catalogue, Scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever, the_assembler
 from tests.support.reader_data import write_hdf5
+from tests.support.stored import opened
+from tests.support.waiting import wait_until
 from tests.workers.pipeline.test_changed_data import NOW_NS, load, saved
 
 SMALL = 8
@@ -56,7 +66,7 @@ def started(then: Callable[[Pipeline], object], **values: Any) -> Scenario:
 def patched(target: Any, name: str, value: Any, then: Callable[[], object]) -> Scenario:
     def scenario(folder: Path) -> Any:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(target, name, value, raising=False)
+            patch.setattr(target, name, value)
             return then()
 
     return scenario
@@ -130,6 +140,134 @@ def _many_deaths(how: str) -> Scenario:
             board.close()
 
     return scenario
+
+
+# ---- waits and their deadlines
+
+
+def _hangs_from(first: int, role: str = "loader") -> Hooks:
+    def decode(sample: Any, rng: np.random.Generator) -> tuple[AnyArray, AnyArray]:
+        while sample.index >= first and os.environ.get("BLOBFEED_ROLE", "") == role:
+            time.sleep(0.01)
+        return sample["data"], sample["label"]
+
+    return Hooks(decode=decode)
+
+
+def _stalled(folder: Path) -> Any:
+    """A batch is waited for when the only loader is known to be at the next sample."""
+    given = parameters(num_loaders=1, timeout_s=0.3, shuffle=False)
+    with Pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
+        pipeline.start()
+        wait_until(pipeline.is_ready, "the first batch is there")
+        pipeline.release(pipeline.take())
+        wait_until(lambda: pipeline.activities()[0].sample == 4, "it hangs")
+        pipeline.take()
+
+
+def _stopped(folder: Path) -> Any:
+    """A batch is waited for when the assembler has been stopped, and the only loader has nothing to do."""
+    given = parameters(num_loaders=1, prefetch_batches=2, timeout_s=0.3)
+    with Pipeline(given, source=Numbered()) as pipeline:
+        pipeline.start()
+        held = []
+        for _ in range(2):
+            wait_until(pipeline.is_ready, "the next batch is there")
+            held.append(pipeline.take())
+        wait_until(lambda: pipeline.activities()[0].activity == Activity.WAITING, "all slots are full")
+        the_assembler().suspend()
+        pipeline.release(held[0])
+        pipeline.take()
+
+
+def _closed_by_a_signal(folder: Path) -> Any:
+    given = parameters(num_loaders=1, shuffle=False)
+    with Pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
+        pipeline.release(pipeline.take())
+        before = pipeline.statistics().stalls
+
+        def closes(*_: object) -> None:
+            if pipeline.statistics().stalls > before:
+                pipeline.close()
+            else:
+                signal.setitimer(signal.ITIMER_REAL, 0.01)
+
+        handler = signal.signal(signal.SIGALRM, closes)
+        try:
+            closes()
+            take_for_ever(pipeline)
+        finally:
+            signal.signal(signal.SIGALRM, handler)
+
+
+def _closed_while_it_starts(folder: Path) -> Any:
+    pipeline = Pipeline(parameters(), source=Numbered(items=SMALL))
+    return patched(ProcessFeed, "map_slots", lambda _: pipeline.close(), pipeline.take)(folder)
+
+
+def _link_to_a_pipe(folder: Path) -> Any:
+    os.mkfifo(folder / "pipe")
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["data"] = h5py.ExternalLink("pipe", "data")
+    with deadline(1.0):
+        opened("hdf5", folder, ["data"], path="a.h5")
+
+
+def _no_answer(folder: Path) -> Any:
+    (folder / "mounts").write_text(f"30 22 0:30 / {folder}/far rw - nfs4 server:/export rw\n")
+    (folder / "stat").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (folder / "stat").chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+        require_answers("far/a.h5", folder, 0.2, folder / "mounts")
+
+
+WAITS: dict[str, Scenario] = {
+    "no batch for long": _stalled,
+    "an assembler that is stopped": _stopped,
+    "closed while a batch is waited for": _closed_by_a_signal,
+    "closed while it starts": _closed_while_it_starts,
+    "a hook that hangs in setup": run(_hangs_from(0, role=""), timeout_s=1.0),
+    "a link to a pipe in an HDF5 file": _link_to_a_pipe,
+    "a network file system that does not answer": _no_answer,
+}
+
+
+# ---- streams
+
+
+def streamed(make: Callable[[int, int], Iterator[int]], hooks: Hooks = Hooks(), **values: Any) -> Scenario:  # noqa: B008
+    given = {"num_loaders": 0, "shuffle": False, "on_error": "replace", **values}
+    return lambda folder: Pipeline(parameters(**given), hooks, source=StreamSource(make, shards=1))
+
+
+def _five(shard: int, shards: int) -> Iterator[int]:
+    yield from range(5)
+
+
+def _five_and_a_cut_line(shard: int, shards: int) -> Iterator[int]:
+    yield from range(5)
+    raise OSError("the line is cut")
+
+
+def _refuse_the_last(sample: Any, rng: np.random.Generator) -> AnyArray:
+    if sample.index == 4:
+        raise Harm(4)
+    data: AnyArray = sample["data"]
+    return data
+
+
+def _once() -> Scenario:
+    items = iter(range(5))
+    return streamed(lambda shard, shards: items)
+
+
+STREAMS: dict[str, Scenario] = {
+    "a stream that is empty the second time": _once(),
+    "a stream without a full batch": streamed(_five, last_batch="drop", batch_size=6),
+    "a stream's bad sample": streamed(_five, Hooks(_refuse_the_last), tops=("data",), last_batch="partial"),
+    "a stream that fails": streamed(_five_and_a_cut_line, last_batch="partial"),
+}
 
 
 # ---- states
@@ -212,6 +350,13 @@ def _no_python(answer: str | None) -> Scenario:
     return scenario
 
 
+def _frozen(folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "frozen", True, raising=False)
+        patch.setattr(sys, "executable", str(folder / "train"))
+        interpreter.find_interpreter()
+
+
 def _four_threads() -> Any:
     start, before = threading.Thread.start, threading.active_count()
 
@@ -276,6 +421,7 @@ PLACES: dict[str, Scenario] = {
     "a directory of sockets that is there": _is_there,
 }
 STARTS: dict[str, Scenario] = {
+    "a frozen program": _frozen,
     "a missing Python": _no_python(None),
     "an older Python": _no_python("echo 2.7"),
     "no /proc": patched(process, "_OWN_DESCRIPTORS", Path("/nowhere/fd"), lambda: process.require_descriptors(1)),
@@ -303,10 +449,23 @@ def _no_cluster(folder: Path) -> Any:
         return run(num_loaders=0, remote_loaders=RemoteLoaders())(folder)
 
 
+def _refused(*_: object, **_options: object) -> NoReturn:
+    raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+
+def _no_bridge(folder: Path) -> Any:
+    plan = SimpleNamespace(max_loaders=1, max_remote_loaders=2, parameters=SimpleNamespace(task_timeout_s=60.0))
+    config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=_refused)
+    with closing(Bridge(config, zmq.Poller())) as bridge:
+        for now in (0.0, 0.5, 1.5):
+            bridge.start_if_due(now)
+
+
 REMOTE: dict[str, Scenario] = {
     "a cluster that is not there": _no_cluster,
     "remote loaders without Ray": patched(extras, "find_spec", lambda _: None, partial(_reads, Path())),
     "too many arrays for a cluster": patched(planning, "_MOST_SENT_BYTES", 10, partial(_reads, Path())),
+    "a bridge for which there is no process": _no_bridge,
     "a sampler beside remote loaders alone": run(
         num_loaders=0, remote_loaders=RemoteLoaders(), sampler={"draws": 9}, shuffle=False
     ),
@@ -316,6 +475,8 @@ ERRORS = Catalogue(
     Path(__file__).with_name("errors.txt"),
     {
         **RUNS,
+        **WAITS,
+        **STREAMS,
         **{f"a state {name}": scenario for name, scenario in STATES.items()},
         **PLACES,
         **STARTS,

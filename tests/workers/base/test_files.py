@@ -41,6 +41,6 @@ def test_what_is_no_regular_file_stays_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nothing")
     before = {path.name: path.lstat() for path in tmp_path.iterdir()}
     for name in ("pipe", "link", "dangling"):
-        with pytest.raises(OSError, match=f"no regular file: .*{name}"):
+        with pytest.raises(OSError, match=name):
             write_whole(tmp_path / name, b"new")
     assert {path.name: path.lstat() for path in tmp_path.iterdir()} == before

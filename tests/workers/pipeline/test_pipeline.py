@@ -118,10 +118,10 @@ def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
         Pipeline(parameters(), source=Numbered()) as another,
     ):
         batch = pipeline.take()
-        with pytest.raises(ValueError, match="is not held"):
+        with pytest.raises(ValueError, match=f"batch {batch.number} "):
             another.release(batch)
         pipeline.release(batch)
-        with pytest.raises(ValueError, match="is not held"):
+        with pytest.raises(ValueError, match=f"batch {batch.number} "):
             pipeline.release(batch)
 
 
@@ -217,9 +217,11 @@ def test_a_source_that_cannot_say_where_a_sample_is_does_not_hide_what_was_wrong
     trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({11}))
     with (
         Pipeline(parameters(), source=Awkward(trap=trap)) as pipeline,
-        pytest.raises(SampleError, match=r"sample 11 of epoch 0 .*no place for 11.*Harm"),
+        pytest.raises(SampleError, match="no place for 11") as caught,
     ):
         list(deliver(pipeline))
+    assert caught.value.index == 11
+    assert isinstance(caught.value.__cause__, Harm)
     with Pipeline(parameters(), source=Awkward()) as pipeline:
         assert list(deliver(pipeline)) == Promise(parameters()).batches()
         assert pipeline.statistics().loader_deaths == 0
@@ -296,7 +298,7 @@ def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: i
     delivered: list[Delivered] = []
     with (
         Pipeline(given, hooks, source=Numbered(items=items)) as pipeline,
-        pytest.raises(SampleError, match="postprocess") as caught,
+        pytest.raises(SampleError) as caught,
     ):
         delivered.extend(deliver(pipeline))
     if fault is Fault.EXCEPTION:
@@ -304,7 +306,7 @@ def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: i
         assert delivered == shifted(Promise(given, items=items).batches())[:3]
         assert caught.value.index == victim
     else:
-        assert "killed by SIGSEGV" in str(caught.value)
+        assert "SIGSEGV" in str(caught.value)
 
 
 def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
@@ -319,9 +321,11 @@ def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
     delivered: list[Delivered] = []
     with (
         Pipeline(given, Hooks(postprocess=Shift(complain)), source=Numbered(items=SMALL, trap=trap)) as pipeline,
-        pytest.raises(SampleError, match=f"sample {victim} .*Harm"),
+        pytest.raises(SampleError) as caught,
     ):
         delivered.extend(deliver(pipeline))
+    assert caught.value.index == victim
+    assert isinstance(caught.value.__cause__, Harm)
     assert delivered == shifted(Promise(given, items=SMALL).batches())[:7]
 
 

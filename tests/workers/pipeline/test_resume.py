@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import AnyArray
 
-from blobfeed import BatchReader, Sample
+from blobfeed import BatchReader, PipelineClosed, Sample
 from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3
@@ -83,7 +83,7 @@ def test_a_state_can_be_loaded_in_the_middle_of_a_loop(tmp_path: Path) -> None:
         loop = iter(reader)
         next(loop)
         reader.load_state_dict(start)
-        with pytest.raises(Exception, match="a state was loaded"):
+        with pytest.raises(PipelineClosed):
             next(loop)
         assert digests(reader) == expected
 

@@ -63,7 +63,7 @@ def catches_all_once(sample: Sample, rng: np.random.Generator) -> Any:
 def test_a_decode_hook_that_hangs_is_broken_off(decode: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, "timeout_s": 0.5})
-    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=0\.5 s, making a sample") as error:
+    with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 ") as error:
         Pipeline(parameters, Hooks(decode), base_dir=tmp_path)
     assert error.traceback[-2].name == decode.__name__
 
@@ -76,7 +76,7 @@ class _Endless(Numbered):
 
 def test_a_source_of_one_s_own_that_hangs_is_broken_off_and_an_empty_one_is_still_a_source() -> None:
     parameters = check_parameters({"source": {"numbered": {}}, "batch_size": 2, "timeout_s": 0.5})
-    with pytest.raises(PipelineStalled, match=r"hung for timeout_s=0\.5 s, making a sample"):
+    with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 "):
         Pipeline(parameters, source=_Endless())
     with pytest.raises(ParameterError):
         Pipeline(parameters, source=Numbered(samples=0))
@@ -90,7 +90,7 @@ def test_a_link_to_a_fifo_in_an_hdf5_file_is_broken_off(way: str, tmp_path: Path
         file["soft"] = h5py.SoftLink("inner/link")
         file["inner/link" if way == "soft" else way] = h5py.ExternalLink("fifo", "data")
         file["label"] = np.arange(3)
-    with pytest.raises(PipelineStalled, match=rf"hung for timeout_s=0.3 s, opening .*a\.h5:{way};"), deadline(0.3):
+    with pytest.raises(PipelineStalled, match=rf"timeout_s=0\.3 .*a\.h5:{way};"), deadline(0.3):
         opened("hdf5", tmp_path, path="a.h5", tops=(way, "label"))
 
 
@@ -98,7 +98,7 @@ def test_a_sample_that_is_a_link_to_a_fifo_is_broken_off(tmp_path: Path) -> None
     os.mkfifo(tmp_path / "fifo")
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["sample_0"] = h5py.ExternalLink("fifo", "data")
-    with pytest.raises(PipelineStalled, match=r"setup hung for timeout_s=0.5 s, opening .*a\.h5"), deadline(0.5):
+    with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 .*a\.h5"), deadline(0.5):
         opened("hdf5_samples", tmp_path, path="a.h5")
 
 
@@ -108,7 +108,7 @@ def test_what_moves_starts_the_clock_anew() -> None:
         wait_until(lambda: time.monotonic() > begun + 0.3, "more than half of the time is over")
         moving("something")
         begun = time.monotonic()
-        with pytest.raises(PipelineStalled, match=r"hung for timeout_s=0.5 s, something;"):
+        with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 .*something"):
             time.sleep(1000)
     assert time.monotonic() >= begun + 0.5
 
@@ -215,7 +215,7 @@ def test_a_network_file_system_that_does_not_answer_is_an_error_that_names_it(mo
     parameters = check_parameters(
         {"source": {"hdf5": {"path": ["my data/a.h5", "b.h5"]}}, "batch_size": 2, "timeout_s": 0.3}
     )
-    wanted = rf"at {re.escape(str(mounted))}/my data \(nfs4 server:/export\) has not answered for timeout_s=0.3 s"
+    wanted = rf"{re.escape(str(mounted))}/my data .*nfs4 server:/export.* timeout_s=0\.3 "
     with pytest.raises(SourceError, match=wanted):
         Pipeline(parameters, base_dir=mounted)
     pid = int((mounted / "pid").read_text())

@@ -66,9 +66,7 @@ def test_the_numbers_are_those_of_the_headers() -> None:
 def test_a_machine_whose_number_is_not_known_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "memfd_create")
     monkeypatch.setattr(linux, "_MEMFD_CREATE", {"vax": 1})
-    with pytest.raises(
-        BlobfeedError, match=rf"on {os.uname().machine}: .* other than vax a Python that has os\.memfd_cr"
-    ):
+    with pytest.raises(BlobfeedError, match=rf"{os.uname().machine}.* vax .*os\.memfd_create"):
         linux.memfd_create("test")
 
 

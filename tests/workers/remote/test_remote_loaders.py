@@ -239,7 +239,7 @@ def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
     monkeypatch.chdir(tmp_path)
     given: dict[str, Any] = {"batch_size": 12, "num_loaders": 0, "remote_loaders": remote(cluster)}
     unreadable = "/proc/self/cwd/None.h5"  # another file in each process
-    nodes = rf"no sample can be made on node {os.uname().nodename} \(.*\): .*None\.h5.*; nor on {os.uname().nodename} "
+    nodes = rf"{os.uname().nodename} .*None\.h5.* {os.uname().nodename} "
     with pytest.raises(SourceError, match=nodes) as caught:
         BatchReader({"hdf5": {"path": unreadable}}, **given)
     assert "No such file" in str(caught.value.__cause__)
@@ -248,7 +248,7 @@ def test_what_a_node_cannot_read_is_found_in_setup_and_told_with_the_node(
 def test_what_a_node_cannot_read_any_more_is_told_at_once_with_the_node(tmp_path: Path, cluster: RayCluster) -> None:
     with DECODED.open(tmp_path, num_loaders=0, remote_loaders=remote(cluster, 1)) as pipeline:
         (tmp_path / "None.h5").rename(tmp_path / "elsewhere.h5")
-        with pytest.raises(LoaderDied, match=rf"on {os.uname().nodename} .*None\.h5.*No such file"):
+        with pytest.raises(LoaderDied, match=rf"{os.uname().nodename} .*None\.h5"):
             pipeline.take()
 
 
@@ -257,8 +257,9 @@ def test_an_exception_comes_back_as_itself(cluster: RayCluster) -> None:
     trap = Trap(Fault.EXCEPTION, Place.DECODE, frozenset({11}))
     given = RemoteLoaders(**remote(cluster))
     with trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None) as pipeline:
-        with pytest.raises(SampleError, match=r"sample 11 ") as caught:
+        with pytest.raises(SampleError) as caught:
             take_for_ever(pipeline)
+        assert caught.value.index == 11
         assert isinstance(caught.value.__cause__, Harm)
 
 
@@ -267,22 +268,23 @@ def test_a_sample_on_which_actors_die_is_named(cluster: RayCluster) -> None:
     trap = Trap(Fault.SEGMENTATION_FAULT, Place.DECODE, frozenset({11}))
     given = RemoteLoaders(**remote(cluster))
     pipeline = trapped_pipeline(trap, num_loaders=0, remote_loaders=given, epochs=None)
-    with pipeline, pytest.raises(SampleError, match=r"sample 11 .*loaders died on it"):
+    with pipeline, pytest.raises(SampleError) as caught:
         take_for_ever(pipeline)
+    assert (caught.value.index, caught.value.__cause__) == (11, None)
 
 
 @pytest.mark.slow
 def test_a_node_without_the_packages_is_told_in_setup_and_when_it_joins(tmp_path: Path, cluster: RayCluster) -> None:
     (tmp_path / "msgspec.py").write_text("raise ModuleNotFoundError('none of it here')")
     lacking = {"env_vars": {"PYTHONPATH": str(tmp_path)}}
-    node = rf"made on node {os.uname().nodename} .*none of it here.*same files and packages"
+    node = rf"{os.uname().nodename} .*none of it here"
     with pytest.raises(SourceError, match=node):
         DECODED.open(tmp_path, num_loaders=1, remote_loaders=remote(cluster, runtime_env=lacking))
     given = remote(cluster, runtime_env=lacking, resources={"lacking": 1}, num_cpus=0)
     with DECODED.open(tmp_path, num_loaders=0, remote_loaders=given) as pipeline:
         pipeline.start()
         cluster.add_node(resource="lacking")
-        with pytest.raises(LoaderDied, match=r"could not be started: .*none of it here"):
+        with pytest.raises(LoaderDied, match="none of it here"):
             pipeline.take()
 
 

@@ -35,7 +35,7 @@ def assert_delivers(cluster: RayCluster, folder: Path) -> None:
 
 def assert_refused(cluster: RayCluster, folder: Path, reason: str) -> None:
     given = {"num_loaders": 0, "remote_loaders": {"address": cluster.address, "count": 2}}
-    with pytest.raises(ParameterError, match=rf"the Ray cluster at .* cannot be joined: .*{reason}"):
+    with pytest.raises(ParameterError, match=rf"{cluster.address}.*{reason}"):
         WORKS[4].open(folder, **PATIENT, **given)
 
 

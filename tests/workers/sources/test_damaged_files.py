@@ -80,7 +80,7 @@ def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
         held = pipeline.take()
         np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
         os.truncate(path, 2048)
-        with pytest.raises(SampleError, match=r"a\.h5|killed by SIGBUS") as caught:
+        with pytest.raises(SampleError, match=r"a\.h5|SIGBUS") as caught:
             take_for_ever(pipeline)
     assert str(path) in caught.value.path
 
@@ -122,7 +122,7 @@ def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:
             got = np.concatenate(list(rows(pipeline)))
             assert pipeline.statistics().replaced == CHUNK
     assert not np.isin(got, values[:CHUNK]).any()
-    with pytest.raises(SourceError, match=r"sample 0 \(.*a\.h5:data\[0\]\): .*chunk"):
+    with pytest.raises(SourceError, match=r"sample 0 \(.*a\.h5:data\[0\]\)"):
         open_pipeline(tmp_path / "a.h5")
     corrupt(tmp_path / "a.h5", SAMPLES // 2 // CHUNK)
     corrupt(tmp_path / "a.h5", SAMPLES // CHUNK - 1)

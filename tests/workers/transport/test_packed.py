@@ -196,7 +196,7 @@ def test_an_array_whose_file_is_no_longer_there_is_sent(tmp_path: Path, why: str
 
 
 def test_what_cannot_be_sent_though_each_part_can_is_the_pipelines() -> None:
-    with pytest.raises(ParameterError, match=r"^the pipeline cannot be sent to the loaders: .*'_thread.lock'"):
+    with pytest.raises(ParameterError, match=r"'_thread\.lock'"):
         pickle.dumps(Packed(threading.Lock(), parts={"decode hook 'f'": of_this_module}))
 
 

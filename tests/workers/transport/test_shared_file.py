@@ -52,6 +52,6 @@ def test_what_is_given_back_takes_no_memory_and_reads_as_zeros(file: SharedFile)
 
 def test_a_shortage_is_told_before_memory_is_taken(file: SharedFile, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_file, "available_memory", lambda: 1000)
-    with pytest.raises(MemoryError, match="200 numbers need 1,600 bytes of shared memory, and 1,000 are available"):
+    with pytest.raises(MemoryError, match=r"200 .*1,600 .*1,000 "):
         file.write(0, np.zeros(200, np.int64))
     assert memory_of(file) == 0

@@ -29,7 +29,7 @@ def test_a_map_is_not_copied(descriptor: int) -> None:
     os.ftruncate(descriptor, PAGE)
     whole = SharedMap(descriptor, PAGE)
     for copied in (copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="cannot be copied"):
+        with pytest.raises(TypeError):
             copied(whole)
     gc.collect()
     assert not whole.array().any()

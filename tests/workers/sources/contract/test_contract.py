@@ -401,9 +401,7 @@ def test_a_state_goes_on_over_moved_data_and_over_changed_ones_only_where_that_i
         shutil.copytree(made.folder, tmp_path / "moved")
         load(state, replace(made, folder=tmp_path / "moved").open())
         changed = KINDS[name].write(made.folder, content.changed(3))
-        with pytest.raises(
-            ParameterError, match=r"data have changed since the state was saved: source .* then, .* now;"
-        ):
+        with pytest.raises(ParameterError, match="changed_data='accept'"):
             load(state, changed.open())
         load(state, changed.open(), changed_data="accept")
 

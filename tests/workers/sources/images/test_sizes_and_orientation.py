@@ -54,8 +54,9 @@ def test_a_turned_image_is_resized_from_its_full_size(tmp_path: Path) -> None:
 def test_damage_is_seen_where_images_are_turned(content: bytes, tmp_path: Path) -> None:
     middle = len(content) // 2
     path = write_list(tmp_path, {"a.jpg": content[:middle] + bytes(40) + content[middle + 40 :]})
-    with pytest.raises(SampleError, match="the JPEG is damaged"):
+    with pytest.raises(SampleError) as caught:
         samples(opened(path, exif=True, new_height=300, new_width=200))
+    assert caught.value.path.endswith("a.jpg")
     samples(opened(path, exif=True, new_height=300, new_width=200, strict=False))
 
 

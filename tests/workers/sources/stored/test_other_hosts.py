@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import shutil
@@ -52,19 +53,17 @@ def test_a_copy_may_have_its_time_in_whole_seconds(
     os.utime(file, ns=(0, here))
     arrive(stamp, monkeypatch, AnotherHost()).require_unchanged()
     os.utime(file, ns=(0, here + 10**9))
-    with pytest.raises(SourceError, match="another file than the trainer's host has"):
+    with pytest.raises(SourceError, match=r"train\.h5"):
         arrive(stamp, monkeypatch, AnotherHost())
 
 
 def test_another_file_is_named(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stamp = FileStamp.of(str(file))
     os.utime(file, ns=(0, 5))
-    with pytest.raises(
-        SourceError, match=r"train\.h5: another file than the trainer's host has: 100 bytes, .*rsync -a"
-    ):
+    with pytest.raises(SourceError, match=r"train\.h5.*\b100 .*rsync -a"):
         arrive(stamp, monkeypatch, AnotherHost())
     file.unlink()
-    with pytest.raises(SourceError, match=r"train\.h5: the trainer's host has this file, and this one: No such file"):
+    with pytest.raises(SourceError, match=rf"train\.h5.*{os.strerror(errno.ENOENT)}"):
         arrive(stamp, monkeypatch, AnotherHost())
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import io
 import json
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import zarr
 from blobfeed.workers.api import AnyArray, check_parameters
@@ -17,6 +19,7 @@ from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.arrays import open_arrays
 from blobfeed.workers.sources.cache import CachedSource
+from blobfeed.workers.sources.table import Memory
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from tests.support.catalogue import Scenario
@@ -28,6 +31,17 @@ LABEL = np.arange(20)
 zarr.create_array({}, shape=(1,), dtype="u1")
 
 ARRAYS = {"data": DATA, "label": LABEL}
+
+
+def _too_large(_folder: Path) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("blobfeed.workers.sources.arrays.available_memory", lambda: 400)
+        open_arrays({"data": DATA})
+
+
+def _gone(_folder: Path) -> Any:
+    sent = pickle.dumps(Memory("test", {"data": DATA}))
+    pickle.loads(sent)
 
 
 def of(spec: Any, tops: Any = None) -> Scenario:
@@ -182,6 +196,8 @@ MEMORY = {
     "arrays, bfloat16": of({"arrays": {"data": torch.ones(2, dtype=torch.bfloat16)}}),
     "arrays, unequal lengths": of({"arrays": {"data": DATA, "label": LABEL[1:]}}),
     "arrays, an unknown top": of({"arrays": ARRAYS}, ["lable"]),
+    "arrays, more than there is memory for": _too_large,
+    "arrays, memory that is gone": _gone,
     "arrays, none": of({"arrays": {}}),
     "concat, unequal tops": of({"concat": [{"arrays": ARRAYS}, {"arrays": {"data": DATA}}]}),
     "concat, an unknown kind": of({"concat": [{"arrays": ARRAYS}, {"arays": {}}]}),

@@ -13,7 +13,8 @@ import pytest
 from blobfeed import BlobfeedError
 from tests.support.catalogue import Scenario
 from tests.support.object_servers import SECRET, Fault, google_bucket, range_server
-from tests.support.stored import opened
+from tests.support.pictures import encoded, noise
+from tests.support.stored import in_loader, opened, rows_of
 
 
 def cloud(
@@ -53,6 +54,28 @@ def cloud(
     return scenario
 
 
+def changed(version: str) -> Scenario:
+    """An object that is replaced after it was examined."""
+
+    def scenario(folder: Path) -> Any:
+        np.save(folder / "a.npy", np.zeros((4, 3)))
+        with range_server() as server:
+            server.has_weak_etags = version == "weak"
+            server.objects["a.npy"] = (folder / "a.npy").read_bytes()
+            loader = in_loader(opened("npy", folder, data=server.url("a.npy")))
+            server.objects["a.npy"] = bytes(len(server.objects["a.npy"]))
+            rows_of(loader, [0])
+
+    return scenario
+
+
+def _cached(folder: Path) -> Any:
+    (folder / "list.txt").write_text("a.png 0\n")
+    with range_server() as server:
+        server.objects["a.png"] = encoded(noise(8, 9, 0), ".png")
+        opened("image_list", folder, path="list.txt", root_folder=server.url(""), equal_sizes=True).fingerprint()
+
+
 _MOVED = {"AWS_ENDPOINT_URL": "{server}", "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true"}
 _NO_PROFILE = {"AWS_PROFILE": "nobody", "AWS_ACCESS_KEY_ID": None, "AWS_SKIP_SIGNATURE": None}
 _NO_ACCOUNT = {"AZURE_STORAGE_ACCOUNT_NAME": None}
@@ -66,6 +89,10 @@ SCENARIOS = {
     "cloud, samples across the whole object": cloud("npy", data="{server}/across.npy", most=2),
     "cloud, a name that no object has": cloud("npy", data="{server}/a//b.npy"),
     "cloud, a glob": cloud("npy", data="{server}/a*.npy"),
+    "cloud, a glob without a match": cloud("npy", data="local://{folder}/*.npz"),
+    "cloud, an object that was changed": changed("strong"),
+    "cloud, an object with a weak version that was changed": changed("weak"),
+    "cloud, pictures that cannot be cached": _cached,
     "cloud, a bucket of another region": cloud(
         "npy", data="s3://abroad/a.npy", fault="moved", environment=_MOVED, most=1
     ),

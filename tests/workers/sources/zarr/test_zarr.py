@@ -114,7 +114,7 @@ def test_a_shard_that_is_written_anew_is_an_error(tmp_path: Path) -> None:
 
 def test_in_object_storage_the_listing_says_what_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "data", some_array(SHAPE, "f4"), chunks=(4, 6, 5))
-    with range_server() as server, pytest.raises(SourceError, match=r"https lists no folder.*leave out 'cache'"):
+    with range_server() as server, pytest.raises(SourceError, match="'cache'"):
         opened("zarr", tmp_path, ["data"], path=publish(server, tmp_path)).fingerprint()
     chunk = tmp_path / "a.zarr" / "data" / "c" / "1" / "0" / "0"
     with s3_server("chunks", monkeypatch) as put:
@@ -143,5 +143,5 @@ def test_a_glob_in_object_storage_means_groups_in_natural_order(
             shutil.rmtree(tmp_path / "a.zarr")
         source = opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{version}/train_*.zarr/")
         assert rows_of(source, range(4))["data"][:, 0].tolist() == [9, 9, 10, 10]
-        with pytest.raises(SourceError, match="no object matches"):
+        with pytest.raises(SourceError, match=r"test_\*\.zarr"):
             opened("zarr", tmp_path, ["data"], path=f"s3://globbed-{version}/test_*.zarr")
