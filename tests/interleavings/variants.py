@@ -46,6 +46,7 @@ class Variant:
     postprocess: bool = False
     affinity: bool = False
     stream: bool = False
+    shards: int = len(SHARD_ROWS)
     loops: int = 1
     drawn: tuple[tuple[int, ...], ...] = ()
     on_error: str = "raise"
@@ -72,7 +73,7 @@ class Variant:
             "variant": self,
         }
         if self.stream:
-            return SmallPlan(shards=Shards(len(SHARD_ROWS)), **common)
+            return SmallPlan(shards=Shards(self.shards), **common)
         if self.drawn:
             sampler: Packed[Any] = Packed(None, ())
             sampling = Sampling(sampler=sampler, about=AboutSampler("sampler()"), samples=10)

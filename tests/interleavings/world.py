@@ -359,7 +359,7 @@ class World:
         except BlobfeedError as problem:
             ended = type(problem).__name__ == "EndOfData"
             if ended:
-                in_loop = _drawn_batches(self.variant) if self.variant.drawn else _STREAM_BATCHES
+                in_loop = _drawn_batches(self.variant) if self.variant.drawn else _stream_batches(self.variant)
                 require(len(self.delivered) == self.loops * len(in_loop), f"the end came behind {self.delivered}")
             if ended and self.loops < self.variant.loops:
                 self.is_between_loops = True
@@ -397,7 +397,7 @@ class World:
             samples = np.array(self._samples_of(run), np.int64)
             require(announce.indices == samples.tobytes(), f"other samples lie in {announce}")
         elif self.variant.stream:
-            everything = [(epoch, *batch) for epoch in range(self.loops) for batch in _STREAM_BATCHES]
+            everything = [(epoch, *batch) for epoch in range(self.loops) for batch in _stream_batches(self.variant)]
             require(self.delivered == everything[: len(self.delivered)], f"the stream gave {self.delivered}")
         else:
             require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
@@ -546,8 +546,9 @@ def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
     require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
 
 
-_STREAM_BATCHES: list[tuple[int, ...]] = [(0, 0, 2), (1, 0, 1), (0, 2, 1)]
-"""Shard, position and rows of each batch of an epoch: the shards take turns."""
+def _stream_batches(variant: Variant) -> list[tuple[int, ...]]:
+    """Shard, position and rows of each batch of an epoch: the shards take turns."""
+    return [batch for batch in ((0, 0, 2), (1, 0, 1), (0, 2, 1)) if batch[0] < variant.shards]
 
 
 def _drawn_batches(variant: Variant) -> list[tuple[int, ...]]:

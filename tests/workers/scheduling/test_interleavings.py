@@ -233,7 +233,7 @@ _REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
 _INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
 _DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
-_LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, loops=2)
+_LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, shards=1, loops=2)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
 
 # At least one for each check of the world and for each kind of fault.
