@@ -14,7 +14,7 @@ from torch import nn
 from blobfeed import BatchReader
 
 DIGITS = Path(__file__).parent.parent / "digits"
-SAMPLES, EPOCHS, WARM_UP = 1347, 20, 3
+SAMPLES, EPOCHS, WARM_UP = 1347, 10, 3
 WRONG = frozenset(np.random.default_rng(5).choice(SAMPLES, SAMPLES // 10, replace=False).tolist())
 
 
