@@ -28,7 +28,7 @@ from tests.support.stored import in_loader, patterns, rows_of
 
 from .kinds import KINDS, Content, Sample, Written, content_of, contents
 
-FEW = settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CASES = [(name, ragged) for name, kind in KINDS.items() for ragged in ([False, True] if kind.ragged else [False])]
 CASE_IDS = [f"{name}, ragged" if ragged else name for name, ragged in CASES]
 REMOTE = [(name, ragged) for name, ragged in CASES if KINDS[name].remote]
