@@ -73,7 +73,7 @@ def test_samples_of_several_files_come_in_natural_order_with_their_labels(archiv
     with pytest.raises(IndexError):
         dataset[2 * PER_FILE]
     assert dataset.where(-1) == dataset.where(2 * PER_FILE - 1)
-    with pytest.raises(IndexError, match=r"24\D+24"):
+    with pytest.raises(IndexError, match=r"\b24\b.*\b24\b"):
         dataset.where(2 * PER_FILE)
     dataset.close()
 
@@ -96,7 +96,7 @@ def test_workers_read_what_the_parent_would_have_read(archive: Path, start: str)
 def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
     dataset = H5Dataset(archive / "part_2.h5")
     dataset[0]
-    (number,) = (number for number, target in descriptors().items() if target.endswith(".h5"))
+    (number,) = (number for number, target in descriptors().items() if target.startswith(str(archive)))
     mark = os.lseek(number, 0, os.SEEK_SET)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
