@@ -80,7 +80,7 @@ def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batc
         for (nth, feed), (when, error) in itertools.product(feeds, ways):
             feed.go_to(device := PlayedDevice(patience=1, locks=step != "host_memory"))
             device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
-            _assert_labels_though_raising(feed, 10)
+            _assert_labels_though_raising(feed, nth + 3)
             feed.delivery.close()
             assert device.unlocked, (when, step)
             assert wrong_on(device) == [], (when, step)
