@@ -113,19 +113,6 @@ def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> Non
     assert found == expected
 
 
-def test_weights_that_are_set_count_from_the_same_batch_on(sources: dict[str, Any]) -> None:
-    def drawn(number: int) -> list[list[int]]:
-        settings = SETTINGS | {"shuffle": False, "epochs": None, "num_loaders": number, **ALONE}
-        with BatchReader(sources["npy"], sampler={"draws": 30}, **settings) as reader:
-            batches = iter(reader)
-            before = [next(batches).indices.tolist() for _ in range(5)]
-            reader.set_weights(np.arange(SAMPLES) == 7)
-            return before + [next(batches).indices.tolist() for _ in range(30)]
-
-    assert drawn(0) == drawn(2)
-    assert drawn(0)[-1] == [7] * 4
-
-
 @pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("hooks", [Hooks(), Hooks(batch_sampler=uneven)])
 def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, Any], hooks: Hooks, number: int) -> None:
