@@ -25,7 +25,7 @@ RUNTIME = (
     "msgspec>=0.18",
     "cloudpickle>=3.0; python_version < '3.14'",
     "cloudpickle>=3.1.2; python_version >= '3.14'",
-    "xxhash>=3.0",
+    "xxhash>=3.2",
     "PyYAML>=6.0",
     "rich>=13.4",
     "typer>=0.19",
