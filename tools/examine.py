@@ -16,7 +16,7 @@ from ..workers.base import BlobfeedError
 from ..workers.order import make_order
 from ..workers.sources.arrays import open_arrays
 from ..workers.sources.files import list_hdf5_files, stamp_of
-from ..workers.sources.stored import open_file
+from ..workers.sources.stored.hdf5_library import open_file
 from .found import Found, samples_of
 
 _BATCH = 64

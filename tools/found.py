@@ -22,10 +22,11 @@ from ..workers.base import BlobfeedError, SourceError, need
 from ..workers.loading import read_one
 from ..workers.sources import KINDS, open_source
 from ..workers.sources.files import FileStamp, natural_key
-from ..workers.sources.hdf5 import holds_values
-from ..workers.sources.hdf5_samples import label_array
+from ..workers.sources.hdf5.examine import holds_values
+from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images import LONGEST_SIDE_RATIO
-from ..workers.sources.stored import errors_named, h5py, open_file, read_header
+from ..workers.sources.stored import read_header
+from ..workers.sources.stored.hdf5_library import errors_named, h5py, open_file
 from ..workers.sources.zarr.examine import examine_array
 
 COLOR_ATTRIBUTE = "color"

@@ -30,7 +30,7 @@ from ..workers.api import AnyArray, Source, allocate_rows
 from ..workers.base import BlobfeedError, ParameterError, SourceError, need, writing
 from ..workers.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
-from ..workers.sources.stored import h5py
+from ..workers.sources.stored.hdf5_library import h5py
 from .decoding import decode
 from .found import COLOR_ATTRIBUTE, Found, in_yaml
 

@@ -62,9 +62,15 @@ _BY_NAME = (
     "workers.api.param_str",
     "workers.base.protobuf",
     "workers.order.keyed_seed",
-    "workers.sources.images.decode",
     "workers.remote.trial",  # a program
+    # These import h5py, which loaders of plain arrays do without, or OpenCV.
+    "workers.sources.hdf5.examine",
+    "workers.sources.hdf5_samples.scan",
+    "workers.sources.images.decode",
     "workers.sources.images.windows",
+    "workers.sources.stored.external",
+    "workers.sources.stored.hdf5_library",
+    "workers.sources.stored.library_rows",
 )
 
 

@@ -2,5 +2,4 @@
 
 from __future__ import annotations
 
-from .examine import holds_values
 from .source import open_hdf5

@@ -16,21 +16,10 @@ from numpy.typing import NDArray
 
 from ...base import SourceError, is_installed, moving
 from ..files import FileStamp, Locking, RemoteStamp, Stamp
-from ..stored import (
-    Chunked,
-    ChunkFilter,
-    ExternalFiles,
-    Layout,
-    StoredArray,
-    ThroughLibrary,
-    errors_named,
-    find_dataset,
-    from_names,
-    h5py,
-    longest_element,
-    open_file,
-    require_filters,
-)
+from ..stored import Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
+from ..stored.external import ExternalFiles
+from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters
+from ..stored.library_rows import longest_element
 
 _SCAN_ROWS = 4096
 _ZSTD = 32015

@@ -4,5 +4,4 @@ from __future__ import annotations
 
 from .headers import HeaderReader
 from .progress import Progress
-from .scan import first_sample, label_array
 from .source import open_hdf5_samples

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from ...api import AnyArray, nearest, rounded_integer
 from ...base import SourceError
 from ..files import FileStamp, Locking, PackedNames, RemoteStamp, Stamp, natural_key
-from ..stored import ExternalFiles, errors_named, h5py, open_file, require_filters
+from ..stored.external import ExternalFiles
+from ..stored.hdf5_library import errors_named, h5py, open_file, require_filters
 from .headers import Found, HeaderReader
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress

@@ -155,7 +155,7 @@ class IndexedSamples(Column):
         return all(found)
 
     def _read_by_library(self, data: IndexedData, index: int, position: int, rows: Rows) -> None:
-        from ..stored import find_dataset, read_whole
+        from ..stored.hdf5_library import find_dataset, read_whole
 
         name, number = self._index.name(index), locate_part(self._index.starts, index)[0]
         self._files.watch(map(self._files.number, self._index.others[-1 - data.offsets[index]]))

@@ -10,7 +10,8 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.sources.stored import LibraryRows, chunk_decode
+from blobfeed.workers.sources.stored import chunk_decode
+from blobfeed.workers.sources.stored.library_rows import LibraryRows
 
 from blobfeed import Source
 from tests.support.stored import assert_rows, in_loader, opened, rows_of, some_array
