@@ -30,13 +30,12 @@ _PATIENCE_S = 0.05
 class Injector:
     """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop.
 
-    Between two batches by half of what convicts a sample at most: loaders that get little of a busy machine's time
-    would be struck at one sample again and again, which is then blamed for it, and rightly so.
+    Until another task is done by half of what convicts a sample at most: loaders that get little of a busy machine's
+    time would be struck at one sample again and again, which is then blamed for it, and rightly so. Batches that the
+    trainer takes say nothing of that, since they were made before.
     """
 
     pipeline: Pipeline
-    record: Record
-    """Of the batches that have come."""
     pause_s: float
     rng: random.Random
     struck: Counter[signal.Signals] = field(default_factory=Counter)
@@ -53,10 +52,10 @@ class Injector:
             thread.join()
 
     def _strike_until(self, stop: threading.Event) -> None:
-        batches, spent = 0, 0
+        tasks, spent = 0, 0
         while not stop.wait(self.rng.expovariate(1 / self.pause_s)):
-            if batches != len(self.record.digests):
-                batches, spent = len(self.record.digests), 0
+            if tasks != (done := self.pipeline.statistics().tasks):
+                tasks, spent = done, 0
             (number,) = self.rng.choices(_SIGNALS, _ODDS)
             if spent + _EVIDENCE[number] > ENOUGH_TO_CONVICT // 2:
                 continue
@@ -81,7 +80,7 @@ def disturb(work: Work, scale: Scale, folder: Path) -> Outcome:
         undisturbed = read(pipeline)
     with work.open(folder, epochs=scale.chaos_epochs) as pipeline:
         disturbed = Record()
-        injector = Injector(pipeline, disturbed, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
+        injector = Injector(pipeline, scale.pause_s, random.Random(f"{scale.seed} {work.name}"))
         pipeline.peek()
         with injector.running():
             read(pipeline, scale.chaos_s / len(undisturbed.digests), disturbed)
