@@ -36,7 +36,7 @@ def test_no_byte_is_wrong_in_25_000_batches(page_lock: str, buffers: int) -> Non
 
 @pytest.fixture(scope="module")
 def forks() -> Iterator[Forks]:
-    with forks_with("tests.support.async_device", "torch._dynamo") as forks:  # the latter: a mode of dispatch loads it
+    with forks_with("tests.support.async_device") as forks:
         yield forks
 
 
