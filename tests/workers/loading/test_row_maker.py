@@ -49,7 +49,7 @@ def row_of(made: RowMaker, raw: Sample) -> dict[str, AnyArray]:
             found[name] = rows.get(1)
         else:
             assert not any(rows[0].tobytes())
-            assert not rows[2].any()
+            assert not any(rows[2].tobytes())
             found[name] = rows[1]
     return found
 
