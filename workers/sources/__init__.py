@@ -81,6 +81,3 @@ def is_our_own(source: Source) -> bool:
 def is_in_memory(source: Source) -> bool:
     """Return true if `source`, one of our own, holds all samples in memory, and no file."""
     return KINDS[source.kind].in_memory
-
-
-__all__ = ["KINDS", "Source", "is_in_memory", "is_our_own", "open_source", "options_of"]

@@ -6,18 +6,3 @@ from .memory import Memory
 from .naming import naming_first
 from .table import Table
 from .windows import WindowOptions
-
-__all__ = [
-    "Column",
-    "Field",
-    "Memory",
-    "OutRows",
-    "RecordError",
-    "Records",
-    "Resident",
-    "Store",
-    "Table",
-    "Views",
-    "WindowOptions",
-    "naming_first",
-]
