@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from .support import own_process, purity
-from .support.imports import FOLDERS, modules
+from .support.imports import whole_package
 
 HERE = Path(__file__).parent
 
@@ -61,13 +61,11 @@ def test_files_of_tensorflow_and_keras_get_a_process_unless_they_have_one(named:
 
 
 def test_what_tests_know_of_the_inside_of_the_package_is_in_one_list(pytestconfig: pytest.Config) -> None:
-    """What a test replaces, and private names that it reads: for faults that go in by no public name.
+    """The names that a test replaces, and private ones that it reads: for faults that go in by no public name.
 
     --update writes the list. A file may know as many names as the list has for it: one that is renamed needs no change.
     """
-    private = {
-        name for folder in FOLDERS for _, path in modules(f"blobfeed.{folder}") for name in _defined(_nodes(path))
-    }
+    private = {name for path in whole_package().values() for name in _defined(_nodes(path))}
     files = {path: _nodes(path) for path in sorted(HERE.rglob("*.py"))}
     known = {path: sorted({*_replaced(nodes), *_read(nodes, private)}) for path, nodes in files.items()}
     found = [f"{path.relative_to(HERE)} | {name}\n" for path, names in known.items() for name in names]

@@ -85,6 +85,14 @@ def modules(package: str) -> Iterator[tuple[str, Path]]:
         yield ".".join((package, *parts[: -1 if parts[-1] == "__init__" else None])), path
 
 
+def whole_package() -> dict[str, Path]:
+    """The file of every module of blobfeed by its full name, installed or in a checkout."""
+    found = dict(modules("blobfeed"))
+    for folder in FOLDERS:
+        found |= modules(f"blobfeed.{folder}")
+    return found
+
+
 def imported(source: str, module: str, *, is_package: bool) -> Iterator[str]:
     """The full name of everything that `source`, the text of `module`, imports: `from ..a import b` gives p.a.b."""
     package = module if is_package else module.rpartition(".")[0]
