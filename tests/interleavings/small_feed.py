@@ -159,7 +159,7 @@ class SmallFeed(ProcessFeed):
         return group in self._releasing
 
     def fingerprint(self) -> object:
-        """What calls of the trainer change here."""
+        """Return the part of the state that calls of the trainer change."""
         return self._failure is None, tuple(self._releasing), repr(vars(self._reception))
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:

@@ -40,7 +40,7 @@ class Face:
     """One run over a source, epoch after epoch. `make` opens it, `loop` gives the batches of an epoch."""
 
     raises: type[Exception] = BlobfeedError
-    """What `take` raises: the reader's error, or a framework's own in its place."""
+    """The error that `take` raises: the reader's, or a framework's own in its place."""
 
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         return BatchReader(source, **settings)

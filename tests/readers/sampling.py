@@ -17,7 +17,7 @@ SAMPLES, SEED, BATCH = 60, 11, 8
 WEIGHTS = np.arange(SAMPLES, dtype=np.float64) ** 2
 SUBSET = np.arange(0, SAMPLES, 3)
 LENGTHS = np.arange(SAMPLES) * 7 % 13
-"""As if the samples were texts."""
+"""The lengths that the samples would have as texts."""
 
 
 def varying(epoch: int, samples: int, rng: np.random.Generator) -> Any:
@@ -88,7 +88,7 @@ def read(**values: Any) -> BatchReader:
 
 
 def labels(batches: Any) -> list[list[int]]:
-    """What lies in the tops; the reader must say the same of it."""
+    """Return the labels of each batch; the data and the batch's indices must say the same."""
     found = []
     for batch in batches:
         assert batch["label"].tolist() == batch["data"][:, 0].tolist() == batch.indices.tolist()

@@ -1,4 +1,4 @@
-"""What a user's code makes at its first call, which is in the trainer: it is not sent, or undone, or sent once."""
+"""The state that a user's code makes at its first call, in the trainer: not sent, or undone, or sent once."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_what_a_hook_makes_at_its_first_call_need_not_be_sent(
 
 
 class _OpensAtFirstRead(Pictures):
-    """As sources that read a database do: an open connection cannot be sent."""
+    """A source like one that reads a database: an open connection cannot be sent."""
 
     def __init__(self) -> None:
         self.opened: Any = None

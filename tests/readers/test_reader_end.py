@@ -68,7 +68,7 @@ def test_a_fork_of_the_trainer_cannot_read_the_same_batches(
 def test_what_the_block_raises_goes_on_though_closing_fails_too(
     source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after a kernel that has failed: from then on CUDA refuses every call."""
+    """A device after a kernel that has failed: from then on CUDA refuses every call."""
 
     def fail(delivery: HostDelivery) -> None:
         raise OSError("the device has gone")

@@ -144,7 +144,7 @@ def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
 
 
 def tell(batch: HookBatch, rng: np.random.Generator) -> Any:
-    """What the hook knows of its batch comes out beside it."""
+    """Return what the hook knows of its batch."""
     noise = rng.integers(1 << 40, size=len(batch.indices))
     return {"told": batch.indices, "epoch": np.full(len(noise), batch.epoch), "noise": noise}
 

@@ -53,7 +53,7 @@ def test_weights_set_after_an_epoch_begin_behind_the_one_that_is_planned(size: i
 
 @pytest.mark.parametrize(("after", "epoch"), [(0, 0), (5, 1), (6, 2)])
 def test_weights_count_from_the_first_epoch_that_cannot_be_planned(after: int, epoch: int) -> None:
-    """Of ten batches; five may be planned behind those that have come, however far the loaders are ahead."""
+    """An epoch has ten batches; five may be planned behind those that have come, however far the loaders are ahead."""
     with _weighted() as reader:
         loop = iter(reader)
         labels_ = [next(loop)["label"].tolist() for _ in range(after)]
