@@ -124,3 +124,10 @@ def test_a_trainer_that_does_not_wait_keeps_one_loader() -> None:
         auto.observe(0.0, now)
     assert auto.wanted == 1
     assert now < 5
+
+
+def test_a_trainer_that_waits_for_the_unnoticed_part_and_no_longer_keeps_one_loader() -> None:
+    auto = AutoScale(8, 0.0)
+    for number in range(1, 17):
+        auto.observe(8 * UNNOTICED if number % 8 == 0 else 0.0, float(number))
+    assert (auto.wanted, auto.settled) == (1, True)
