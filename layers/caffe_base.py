@@ -14,7 +14,7 @@ from . import standin
 
 
 def _find_layer_class() -> Any:
-    # Loaders and samplers import this module with the user's layer class, but must not load Caffe and its libraries.
+    # Loaders import this module with the user's layer class, but must not load Caffe and its libraries.
     if "BLOBFEED_ROLE" in os.environ:
         _let_caffe_be_imported()
         return standin.Layer

@@ -195,7 +195,7 @@ class MultiProcessInputLayer(CaffeLayer):
         """
         return None
 
-    # ---- hooks for subclasses, run in a process of their own, one epoch ahead
+    # ---- hooks for subclasses, run in a loader, one epoch ahead
 
     def sampler(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
         """Return the indices of the epoch's samples, in order: any number, repetitions allowed.

@@ -1,7 +1,7 @@
 """Digits of which a tenth has a wrong label: a run that draws less of what it cannot learn beats one that does not.
 
-Both runs make the same number of steps on the same data. After each epoch the one with feedback gives the tenth of
-the samples with the greatest loss the weight 0: most of the wrong labels are among them.
+Both runs make the same number of steps on the same data. From the third epoch on, the one with feedback gives the
+tenth of the samples with the greatest loss the weight 0: most of the wrong labels are among them.
 """
 
 from pathlib import Path

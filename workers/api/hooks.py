@@ -85,7 +85,7 @@ class Hooks:
     returns what replaces it or comes beside it.
 
     `sampler(epoch, samples, rng)` returns the indices of an epoch's samples, `batch_sampler` gives arrays of indices,
-    one for each batch. They run in a process of their own.
+    one for each batch. A loader runs them, one epoch ahead.
     """
 
     decode: DecodeHook | None = None

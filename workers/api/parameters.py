@@ -33,8 +33,8 @@ class RandomResizedCrop(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     """The crop of a random part of each picture, resized to one size, as torchvision's RandomResizedCrop.
 
     size: height and width of the result; one number for both.
-    scale: the least and the largest area of the part, as fractions of the picture's.
-    ratio: the least and the largest width of the part, divided by its height.
+    scale: the least and the largest area of the part, as fractions of the picture's; without it [0.08, 1].
+    ratio: the least and the largest width of the part, divided by its height; without it [3/4, 4/3].
     """
 
     size: Positive | Size

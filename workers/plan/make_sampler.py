@@ -75,7 +75,7 @@ def make_sampler(
 
 
 def _read_labels(source: Source, name: str) -> NDArray[Any]:
-    """Read the field of every sample, shape (samples,). The sampler calls it in its own process."""
+    """Read the field of every sample, shape (samples,). The sampler calls it at its first draw."""
     samples = len(source)
     sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
     block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
