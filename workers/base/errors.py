@@ -22,7 +22,7 @@ class ParameterError(BlobfeedError, ValueError):
 
 
 class SourceError(BlobfeedError):
-    """A source cannot be opened or contradicts itself. Raised in setup, before training starts."""
+    """A source cannot be opened or contradicts itself, or a sampler or a stream gives no valid epoch."""
 
 
 class SampleError(BlobfeedError):
@@ -52,7 +52,7 @@ class TooManyBadSamples(BlobfeedError):
 
 
 class LoaderDied(BlobfeedError):
-    """Loaders died so often in a short time that no more are started."""
+    """Too many loaders died in a row, or loaders cannot start at all, so no more are started."""
 
     def __init__(self, message: str, exits: Sequence[str] = ()) -> None:
         super().__init__(message)
@@ -64,7 +64,7 @@ class AssemblerDied(BlobfeedError):
 
 
 class PipelineStalled(BlobfeedError):
-    """No batch came within `timeout_s`, or setup hung for so long."""
+    """No batch came within `timeout_s`, setup hung for so long, or the trainer itself holds all slots."""
 
 
 class PipelineClosed(BlobfeedError):

@@ -3,8 +3,8 @@
 An *item* is the unit that ranks share out: a sample, or a whole batch if a sampler gives batches. A *run* is a row of
 consecutive samples of one epoch. A *group* is the content of one slot: one round or more.
 
-Lengths of drawn epochs and of a stream's shards become known on the way. Until then the cut waits, and a stream's group
-may turn out to be empty. batches.py counts rounds where all epochs have the same length; this file says which samples
+Lengths of drawn epochs and of a stream's shards become known on the way. The cut waits for the draw of an epoch. For a
+stream it goes on, so a group may turn out to be empty. batches.py counts rounds where all epochs have the same length; this file says which samples
 they hold. A stream has ShardRounds, whose face is the same.
 """
 

@@ -1,8 +1,8 @@
-"""Random generators for one sample: keyed by (seed, epoch, sample index), never by worker, batch or time.
+"""Random generators for one sample: keyed by seed, epoch and sample, never by worker, batch or time.
 
 So augmentation is equal for any number of loaders, after a resume, and for a sample that a second loader decodes again
-because the first one died. In a stream, whose indices count within a shard, the shard is part of the key. When a
-sampler draws a sample several times in an epoch, the number of the draw is.
+because the first one died. A stream's indices count within a shard, so the key contains the shard. If a sampler draws a
+sample several times in an epoch, the key contains the number of the draw.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SampleRng:
 
     Philox suits this: its 256-bit counter may start anywhere, and equal keys with different counters give independent
     streams (Salmon et al., Parallel Random Numbers: As Easy as 1, 2, 3, SC 2011). The key comes from the seed. The
-    counter's upper words are epoch and index, which leaves 2**128 steps to each stream. One bit generator is reset for
+    counter's upper words are epoch and number, which leaves 2**128 steps to each stream. One bit generator is reset for
     each sample, because constructing a new one takes ten times as long.
     """
 
@@ -47,9 +47,9 @@ class SampleRng:
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_generator", "_seed")}
 
-    def generator(self, epoch: int, index: int) -> np.random.Generator:
-        """Return the generator of sample `index` in `epoch`, at its start; the next call resets the same object."""
-        self._counter[2] = index
+    def generator(self, epoch: int, number: int) -> np.random.Generator:
+        """Return the generator of the sample `number` in `epoch`, at its start; the next call resets the same object."""
+        self._counter[2] = number
         self._counter[3] = epoch
         generator = self._generator
         generator.bit_generator.state = self._state

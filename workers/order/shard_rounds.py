@@ -72,8 +72,8 @@ class ShardRounds:
         self._longest = self.parameters.batch_size if self.item else 0
 
     def place(self, row: int, _most: int) -> Placed | None:
-        """Return the next batch to request; None while the end of the epoch is awaited, and behind the last batch."""
-        if self.ended or len(self._ends) == self.shards:
+        """Return the next batch to request; None behind the last batch."""
+        if self.ended:
             return None
         while self.item % self.shards in self._ends:
             self.item += 1

@@ -27,7 +27,7 @@ def copies_memory(plan: Plan) -> bool:
 def head_start(plan: Plan) -> int:
     """Return the number of batches that the trainer makes while loaders start; 0 if it makes none.
 
-    It makes none if user code would run. As many as take about as long as the start, a few at most.
+    It makes none if user code would run. Otherwise it makes as many as take about as long as the start, from 2 to 16.
     """
     if plan.order is None or plan.postprocesses:
         return 0

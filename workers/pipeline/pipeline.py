@@ -112,7 +112,7 @@ class Pipeline(Closing):
 
     @property
     def total_batches(self) -> int | None:
-        """From the start, or from where a state was loaded, to the end; None where there is no end."""
+        """The batches from the start, or a loaded state, to the end; None without an end, or if epochs have unknown lengths."""
         return self._plan.total_batches
 
     @property
@@ -201,7 +201,7 @@ class Pipeline(Closing):
         return batch in self._open.get(batch.group, ())
 
     def is_ready(self) -> bool:
-        """Return true if `peek` would not wait."""
+        """Return true if a batch has come, or an error that ends the run; false behind the last batch of a known number."""
         try:
             self._look()
         except BlobfeedError:
@@ -311,8 +311,8 @@ class Pipeline(Closing):
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
 
-        The number of loaders may differ, and batch_size, rank and world_size too: what all ranks together have taken is
-        behind, the rest of the epoch is dealt anew. Raises ParameterError.
+        The number of loaders and the rank may differ. Except for a stream, batch_size and world_size may differ, too:
+        the ranks share out the rest of the epoch anew. Raises ParameterError.
         """
         self.check_usable()
         if self._intake.progress.taken:

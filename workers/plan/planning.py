@@ -295,7 +295,7 @@ def _order(parameters: Parameters, source: Source) -> EpochOrder:
 def _seconds_per_row(decoded: SampleDecoder, index: int, epoch: int) -> float:
     """Measure the seconds per row when everything is warm.
 
-    The first run opens files and waits for the disk, so it is repeated even if it took long. Rows in a run share the
+    The first run opens files and waits for the disk, so it is repeated unless it took 0.2 s. Rows in a run share the
     cost of a call. The minimum of several runs counts, since other processes can only make them longer.
     """
     seconds = _seconds_for(decoded, index, epoch, 1)

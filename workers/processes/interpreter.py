@@ -17,7 +17,7 @@ from pathlib import Path
 from ..base import InterpreterError
 
 _VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
-_NEEDED = ("blobfeed", "cloudpickle", "msgspec", "numpy", "zmq")
+_NEEDED = ("blobfeed", "cloudpickle", "msgspec", "numpy", "xxhash", "zmq")
 _ASK = f"""
 import sys
 version = "%d.%d" % sys.version_info[:2]

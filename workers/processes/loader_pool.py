@@ -28,7 +28,7 @@ _STARTING_AT_ONCE = 16
 loaders each side would wait for the other to read: a deadlock."""
 
 _DEATHS_BEYOND = 8
-"""The run ends after this many deaths in a row plus two for each loader, with no task done in between. A sample on
+"""The run ends after more deaths in a row than this plus two for each loader, with no task done in between. A sample on
 which loaders die is isolated after at most seven."""
 
 _LOGGED_ALIKE = 3

@@ -14,7 +14,8 @@ The key reaches our own processes over an inherited descriptor. So a frame of a 
 way, is recognised and dropped. A replayed frame repeats what is done, and the ledger drops it. Sealing costs about a
 microsecond a message.
 
-Who waits at links has a deadline, by a clock that stands still while the whole job is suspended.
+The trainer and the assembler wait with a deadline, by a clock that stands still while the whole job is suspended. A
+loader waits without one: it dies with its parent.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def address(directory: Path, name: str) -> Any:
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     """A PUSH or PULL socket that never blocks its process at close and refuses oversized frames.
 
-    No high-water mark: the protocol itself bounds what can be under way (slots, and two tasks a loader).
+    No high-water mark: the protocol itself bounds what can be under way (slots, and at most four tasks for each loader).
     """
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)
@@ -184,7 +185,7 @@ class Receiver:
         self._memory = memoryview(mmap.mmap(-1, MAX_FRAME_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
     def frame(self) -> memoryview | None:
-        """Return the frame that arrived last, the same one until `discard`, or None if none is waiting."""
+        """Return the next frame, the same one until `discard`; None if none is waiting."""
         if not any(self._memory[:_LENGTH_BYTES]):
             try:
                 self._socket.recv_into(self._memory, flags=zmq.NOBLOCK)

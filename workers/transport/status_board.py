@@ -51,7 +51,7 @@ class Activity(enum.IntEnum):
 
 
 BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
-"""The activities of a loader that has a task."""
+"""The activities of a loader that makes rows; to draw an epoch is none of them."""
 
 _READING, _DECODING = int(Activity.READING), int(Activity.DECODING)
 
@@ -433,7 +433,7 @@ class LoaderStatus:
     # ---- written by the assembler
 
     def busy_ns(self, now_ns: int) -> int:
-        """Return the nanoseconds that its loaders have spent on tasks."""
+        """Return the nanoseconds that its loaders have spent on making rows."""
         line = self._line
         begun = max(0, now_ns - line.since_ns) if line.activity in BUSY else 0
         return begun + sum(line.spent_ns[activity] for activity in BUSY)
