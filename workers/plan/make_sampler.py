@@ -167,7 +167,7 @@ def _given(name: str, value: Any, parameters: Parameters, samples: int) -> Sampl
         if sampler.about.length == 0:
             raise ParameterError(f"{name} is {value!r}, which has no {sampler.about.items}: expected at least one")
         return sampler
-    also = "" if gives_batches else " or a mapping with weights, balance or indices,"
+    also = "" if gives_batches else " a mapping with weights, balance, indices, exclude or draws,"
     raise ParameterError(
         f"{name} is {value!r}: expected{also} a function of (epoch, samples, rng), or something to iterate over, such "
         "as one of torch's samplers"
