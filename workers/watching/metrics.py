@@ -69,7 +69,7 @@ def _lines(reading: Reading, cores: int, labels: Mapping[str, str]) -> Iterator[
         yield from _head(name, "counter", what)
         yield _sample(f"{name}_total", labels, counts[count] / scale)
     yield from _head("loader_seconds", "counter", "Seconds of all loaders, by what they did.")
-    for activity in (Activity.STARTING, Activity.WAITING, *BUSY):
+    for activity in (Activity.STARTING, Activity.WAITING, Activity.SAMPLING, *BUSY):
         yield _sample("loader_seconds_total", {**labels, "activity": activity.name.lower()}, whole.spent_s[activity])
     full, filling = counts[Count.SLOTS_FULL], counts[Count.SLOTS_FILLING]
     yield from _head("slots", "gauge", "Slots of the ring, by what is in them.")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from blobfeed.workers.api import RemoteLoaders
 from blobfeed.workers.pipeline import Pipeline, with_files
+from blobfeed.workers.transport import Activity
 from blobfeed.workers.watching import MetricsFile
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -33,6 +34,8 @@ def check(values: dict[str, float]) -> None:
     assert values["blobfeed_samples_total"] == 80
     assert values["blobfeed_diagnosis_info"] == 1
     assert values["blobfeed_loader_seconds_totalreading"] > 0
+    present = [each for each in Activity if each is not Activity.ABSENT]
+    assert all(f"blobfeed_loader_seconds_total{each.name.lower()}" in values for each in present)
     assert values["blobfeed_slotsempty"] >= 0
     assert values["blobfeed_stalls_total"] >= 1
 
