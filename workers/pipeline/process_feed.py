@@ -375,4 +375,4 @@ class ProcessFeed:
                 self._waiting.release()
             if link is not None:
                 link.close(linger=0)
-            assembler.end(0.0)
+            assembler.end()

@@ -226,11 +226,11 @@ def run_and_exit(main: Callable[[], None]) -> None:
         os._exit(code & 0xFF)
 
 
-def wait_for_exit(handle: int, timeout_s: float | None) -> bool:
+def wait_for_exit(handle: int, timeout_s: float) -> bool:
     """Wait at most `timeout_s` for the end of the process of the pidfd `handle`; returns true if it has ended."""
     poller = select.poll()
     poller.register(handle, select.POLLIN)
-    return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+    return bool(poller.poll(timeout_s * 1000))
 
 
 def is_stopped(pid: int) -> bool:

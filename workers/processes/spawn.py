@@ -108,9 +108,9 @@ class AssemblerProcess:
             return "in what way is unknown, for this program ignores SIGCHLD or waits for all children"
         return exit_in_words(self._process.wait())
 
-    def end(self, patience_s: float) -> None:
-        """Wait for its end, kill it after `patience_s`, and close the handle."""
-        if not wait_for_exit(self.handle, patience_s):
+    def end(self) -> None:
+        """Kill it unless it has ended, reap it, and close the handle."""
+        if not wait_for_exit(self.handle, 0.0):
             send_signal(self.handle, signal.SIGKILL)
         self._process.wait()
         os.close(self.handle)

@@ -38,7 +38,7 @@ from ..transport import (
     Postprocess,
     SharedFile,
     SlotLayout,
-    StatusBoard,
+    Unwatched,
     describe,
     log_to_trainer,
     send_exception,
@@ -148,11 +148,10 @@ class RemoteLoader:
         os.environ["BLOBFEED_ROLE"] = "loader"
         self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
         self._drawn = SharedFile.create("blobfeed-drawn")
-        status = StatusBoard.create(1).line(0)
         # The actor has one slot, which stands for any slot of the trainer's host.
         slots = [self._layout.view(self._memory, 0)] * plan.slots
         send_error = partial(send_exception, self._theirs)
-        place = Workplace(slots, status, send_error, self._drawn.descriptor, guard=exceptions_only)
+        place = Workplace(slots, Unwatched(), send_error, self._drawn.descriptor, guard=exceptions_only)
         self._worker: Worker = plan.worker(place)
 
     def work(self, job: Job) -> Made:

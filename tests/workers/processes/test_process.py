@@ -18,7 +18,7 @@ from blobfeed.workers.processes import exit_in_words, is_stopped, loaders_that_f
 from blobfeed.workers.transport import TasksLeft
 
 from tests.support.trainers import trainer
-from tests.support.waiting import wait_until
+from tests.support.waiting import DEADLINE_S, wait_until
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_handle_waits_for_the_end_and_no_longer_than_asked(sleeper: tuple[subp
     assert not wait_for_exit(handle, 0.05)
     assert time.monotonic() - begun >= 0.05
     process.kill()
-    assert wait_for_exit(handle, None)
+    assert wait_for_exit(handle, DEADLINE_S)
     assert wait_for_exit(handle, 0.0)
 
 
