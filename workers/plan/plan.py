@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from ..api import ArraySpec, Parameters, Rows, Source, without_source
+from ..api import ArraySpec, Parameters, Rows, Source
 from ..base import ParameterError, SourceError
 from ..loading import (
     CROPS,
@@ -225,11 +225,11 @@ class Plan:
     def _drawn_order(self) -> DrawnOrder | None:
         if self.sampling is None:
             return None
-        return DrawnOrder(without_source(self.parameters), self.sampling.about, list(self.sampling.log.changes))
+        return DrawnOrder(self.parameters, self.sampling.about, list(self.sampling.log.changes))
 
     def schedule(self) -> Schedule:
         """Return the schedule for one assembler, from the plan's start."""
-        given, drawn = without_source(self.parameters), self._drawn_order()
+        given, drawn = self.parameters, self._drawn_order()
         if self.shards is not None:
             return Schedule(ShardRounds(given, self.shards.count, self.epoch, self.position))
         order, most = drawn or self.order, self.batches_per_slot
