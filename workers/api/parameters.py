@@ -223,6 +223,11 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         """The number of this process's part of the data."""
         return self.rank or 0
 
+    @property
+    def has_loaders(self) -> bool:
+        """True if loaders make the batches, here or on a cluster; else the trainer's process makes them."""
+        return self.num_loaders != 0 or self.remote_loaders is not None
+
 
 # The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
 

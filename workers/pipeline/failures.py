@@ -87,8 +87,8 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         return SourceError(failure.text)
     path = failure.path or location_of(plan.source, failure.index)
     advice = "; repair or leave out the sample"
-    if type(cause).__name__ == "BdbQuit" and plan.parameters.num_loaders != 0:  # what breakpoint() raises there
-        advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0"
+    if type(cause).__name__ == "BdbQuit" and plan.parameters.has_loaders:  # what breakpoint() raises there
+        advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0, without remote_loaders"
     elif isinstance(cause, BrokenPipeError) and _stderr_is_broken():
         advice = (
             "; this code printed, and the program that reads the trainer's standard error, which loaders share, has "

@@ -17,13 +17,12 @@ def with_files(parameters: Parameters, base_dir: Path) -> Parameters:
 
     Raises ParameterError.
     """
-    in_process = parameters.num_loaders == 0 and parameters.remote_loaders is None
     changed = {}
     for name in ("trace", "metrics"):
         given = getattr(parameters, name)
         if not given:
             continue
-        if in_process:
+        if not parameters.has_loaders:
             raise ParameterError(
                 f"parameter {name!r} is {given!r} and 'num_loaders' is 0: the assembler and the loaders write it: give "
                 "num_loaders: 1 or more"

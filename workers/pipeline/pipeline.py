@@ -139,7 +139,7 @@ class Pipeline(Closing):
     def _started(self, ahead: bool) -> Feed:
         plan, loaders, total = self._plan, self.parameters.num_loaders, self._plan.total_batches
         self._head_start = 0
-        if loaders == 0 and self.parameters.remote_loaders is None:
+        if not self.parameters.has_loaders:
             return InlineFeed(plan, calls_make=self._calls_make)
         watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
         if loaders == "auto" and self._into_host and not watched:

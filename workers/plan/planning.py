@@ -68,7 +68,7 @@ def make_plan(
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")
         plan = _made_plan(parameters, hooks, base_dir, train, source)
-        if parameters.num_loaders != 0 or parameters.remote_loaders is not None:
+        if parameters.has_loaders:
             plan.decoded.require_sendable()
             if plan.sampling is not None:
                 plan.sampling.sampler.require_sendable()
@@ -138,8 +138,7 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
-    is_sent = parameters.num_loaders != 0 or parameters.remote_loaders is not None
-    own = [part for part in parts if is_sent and isinstance(part, Source) and type(part).close is Source.close]
+    own = [part for part in parts if parameters.has_loaders and isinstance(part, Source) and type(part).close is Source.close]
     before = trial_copy(own)
     try:
         yield
