@@ -20,8 +20,8 @@ class RegionsLayer(MultiProcessInputLayer):
     """Tops `data` (pictures, 3, height, width), `im_info` (pictures, 3) and `gt_boxes` (boxes, 5).
 
     A picture's shorter side gets `target_size` pixels, unless its longer one would exceed `max_size`; in phase TRAIN
-    half of the pictures, chosen at random, are mirrored. A row of `im_info` is height, width and scale; one of `gt_boxes` is left, top,
-    right and bottom in pixels of `data`, and the class.
+    half of the pictures, chosen at random, are mirrored. A row of `im_info` is height, width and scale; one of
+    `gt_boxes` is left, top, right and bottom in pixels of `data`, and the class.
     """
 
     extra_parameters: ClassVar[Mapping[str, object]] = {"target_size": 600, "max_size": 1000}

@@ -4,8 +4,8 @@ An *item* is the unit that ranks share out: a sample, or a whole batch if a samp
 consecutive samples of one epoch. A *group* is the content of one slot: one round or more.
 
 Lengths of drawn epochs and of a stream's shards become known on the way. The cut waits for the draw of an epoch. For a
-stream it goes on, so a group may turn out to be empty. batches.py counts rounds where all epochs have the same length; this file says which samples
-they hold. A stream has ShardRounds, whose face is the same.
+stream it goes on, so a group may turn out to be empty. batches.py counts rounds where all epochs have the same length;
+this file says which samples they hold. A stream has ShardRounds, whose face is the same.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class SampleRng:
         return {name: value for name, value in self.__dict__.items() if name not in ("_generator", "_seed")}
 
     def generator(self, epoch: int, number: int) -> np.random.Generator:
-        """Return the generator of the sample `number` in `epoch`, at its start; the next call resets the same object."""
+        """Return the generator of sample `number` in `epoch`, at its start; the next call resets the same object."""
         self._counter[2] = number
         self._counter[3] = epoch
         generator = self._generator

@@ -34,7 +34,7 @@ _LABELS_BYTES = 8 << 20
 
 
 class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of `sampler:`: one of the first four; `draws` also beside weights or balance, or alone for equal weights."""
+    """The options of `sampler:`: one of the first four, or draws, which also goes with weights or balance."""
 
     weights: Any = None
     balance: str | None = None

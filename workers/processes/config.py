@@ -107,10 +107,10 @@ class Config:
 
     @staticmethod
     def adopt(descriptor: int) -> tuple[Config, socket.socket]:
-        """Read the parent's Config; returns also the error channel, to be kept as long as its descriptor is in use.
+        """Return the parent's Config and the error channel.
 
-        From now on this process logs to the trainer and has its module search path. User code may remove the log's
-        handler.
+        From now on this process logs to the trainer and has its module search path. The caller keeps the channel: the
+        log's handler holds it too, but user code may remove that.
         """
         packed, *buffers = _map_parts(descriptor)
         config: Config = pickle.loads(packed, buffers=buffers)

@@ -140,7 +140,7 @@ def address(directory: Path, name: str) -> Any:
 def open_socket(context: zmq.Context[zmq.Socket[bytes]], kind: int) -> zmq.Socket[bytes]:
     """A PUSH or PULL socket that never blocks its process at close and refuses oversized frames.
 
-    No high-water mark: the protocol itself bounds what can be under way (slots, and at most four tasks for each loader).
+    No high-water mark: the protocol itself bounds what can be under way (slots, and four tasks a loader at most).
     """
     socket = context.socket(kind)
     socket.setsockopt(zmq.LINGER, 0)

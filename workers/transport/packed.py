@@ -1,9 +1,8 @@
 """User code on its way to the loaders: packed in the trainer, carried unopened by the assembler.
 
-Nothing of the user's can bring the assembler down: it never unpickles what a user wrote. It knows the modules that the
-code needs, because the nursery imports them before it forks: else each loader would import the source's code, the
-hooks' and all that they use for itself, which takes 0.1 s for h5py alone, again after each death, and memory that no
-two of them share.
+The assembler never unpickles user code, so user code cannot bring it down. The assembler knows the names of the modules
+that the code needs, and the nursery imports them before it forks. Otherwise each loader would import them itself: 0.1 s
+for h5py alone, again after each death, in memory that no two loaders share.
 
 Large arrays that the code holds travel beside the pickle. They are written once, into memory that every process maps
 and none copies before it writes to it. Those that lie in a file, by np.memmap, are mapped there again.

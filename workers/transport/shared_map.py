@@ -88,7 +88,7 @@ class AddressRange(_Map):
         super().__init__(_reserved(size), size, read_only=True)
 
     def map_file(self, at: int, descriptor: int, offset: int, size: int) -> None:
-        """Show `size` bytes of the file from `offset` on from byte `at` of the range on; both are whole pages."""
+        """Map `size` bytes of the file, from `offset` on, at byte `at` of the range; both are multiples of a page."""
         _checked(libc.mmap(self._address + at, size, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
 
     def advise(self, at: int, size: int, advice: int) -> None:

@@ -11,7 +11,7 @@ from ..transport import BUSY, Activity, Count, Line, Reading, bucket_ns
 
 @dataclass(frozen=True, slots=True)
 class SlowSample:
-    """A sample that took, or takes, `seconds`; one of `rows` that were read together, the first of which it names."""
+    """A sample that took `seconds`, or has taken them so far; the first of `rows` if that many were read together."""
 
     seconds: float
     index: int
