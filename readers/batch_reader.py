@@ -224,7 +224,7 @@ class BatchReader(Closing):
             self._warns_of_other_ranks = False
             warn_of_other_ranks()
         end, progress = self._span and self._span.end, self._batches.delivery.progress
-        if end is not None and progress.epoch < end and not (self._batches.goes_on(end) or self._skipped_to(end)):
+        if end is not None and progress.epoch < end and not (self._batches.go_on(end) or self._skipped_to(end)):
             self._batches.go_to(progress.plan_from(end))
         progress = self._batches.delivery.progress
         self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)

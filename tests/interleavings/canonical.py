@@ -27,8 +27,8 @@ _PLAIN = {bool, int, str, bytes, NoneType, Evidence}
 _BY_NAME = (Failure, Failed)
 """Their texts say how long a loader had been at work."""
 
-_COUNTERS = {"tasks_done", "dropped", "next_loader", "last_order", "elapsed_ns", "_next_task", "_orders"}
-"""The last two number the ledger's tasks and the assembly's orders for each loader."""
+_COUNTERS = {"tasks_done", "dropped", "next_loader", "last_order", "elapsed_ns", "_next_task", "_assigned"}
+"""The last two number the ledger's tasks and each loader's assignments."""
 
 _GONE = -2
 

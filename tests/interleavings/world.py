@@ -370,7 +370,7 @@ class World:
         self._look(self.opened)
 
     def _go_on(self) -> None:
-        require(self.feed.goes_on(), "the stream does not go on behind its end")
+        require(self.feed.go_on(), "the stream does not go on behind its end")
         self.loops, self.is_between_loops = self.loops + 1, False
 
     def _check_failure(self, problem: BlobfeedError) -> None:

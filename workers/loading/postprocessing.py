@@ -41,12 +41,12 @@ DECODED = "(decoded) "
 class BatchSamples:
     """The samples of a hook's batch: the index of each row, shape (rows,), and the epoch of the first one.
 
-    `number`: unique among the batches of the run; the hook's random numbers depend on it and on the seed alone.
+    `key`: unique among the batches of the run; the hook's random numbers depend on it and on the seed alone.
     """
 
     indices: IndexArray
     epoch: int
-    number: tuple[int, ...]
+    key: tuple[int, ...]
 
 
 class Postprocessor:
@@ -113,11 +113,11 @@ class Postprocessor:
         batch = HookBatch(arrays, samples.indices, samples.epoch)
         hook: Any = self.hook
         if self._seed_globals is not None:
-            self._seed_globals(*samples.number)
+            self._seed_globals(*samples.key)
         if self._takes_rng == "by name":
-            result = hook(batch, rng=self._rng(samples.number))
+            result = hook(batch, rng=self._rng(samples.key))
         else:
-            result = hook(batch, self._rng(samples.number)) if self._takes_rng else hook(batch)
+            result = hook(batch, self._rng(samples.key)) if self._takes_rng else hook(batch)
         if result is not None and not isinstance(result, Mapping):
             raise ValueError(
                 f"postprocess returned a {type(result).__name__}: expected a mapping of top names to arrays, or None "

@@ -27,8 +27,8 @@ from ..transport import Activity, End, Failure, LoaderState
 _NAMED = 16
 _STDERR = 2
 
-_ADVICE = re.compile(r"\bstart (the training )?again\b")
-"""The advice for a source that was changed: no repair of one sample, and no other sample, helps the run."""
+_SAYS_START_AGAIN = re.compile(r"\bstart (the training )?again\b")
+"""Matches a SourceError about changed data: its text says to start again, and one repaired sample would not help."""
 
 TakeError = Callable[[int, str], BaseException]
 """(number, traceback) → the exception that a loader has sent under that number."""
@@ -65,7 +65,7 @@ def _copied(error: BlobfeedError) -> BlobfeedError:
 def explain(plan: Plan, failure: Failure | End, take: TakeError) -> BlobfeedError:
     """Return the error that ended the run, with the loader's own exception as its cause."""
     if isinstance(failure, End):  # behind the last batch of a run whose length was not known
-        return EndOfData(f"{plan.ends} (epochs={plan.parameters.epochs})")
+        return EndOfData(f"{plan.end_text} (epochs={plan.parameters.epochs})")
     cause = take(failure.cause, failure.traceback) if failure.traceback else None
     error = _exception_for(plan, failure, cause)
     error.__cause__ = cause
@@ -96,7 +96,7 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         )
     elif failure.advice:
         advice = f"; {failure.advice}"
-    elif isinstance(cause, SourceError) and _ADVICE.search(str(cause)):
+    elif isinstance(cause, SourceError) and _SAYS_START_AGAIN.search(str(cause)):
         advice = ""
     elif isinstance(cause, InexactValueError | SampleShapeError | SampleTooLargeError):
         advice = ""  # the sample can be read; its own text says what to do

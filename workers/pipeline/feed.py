@@ -34,7 +34,7 @@ class Feed(Protocol):
     def release(self, group: int) -> None:
         """Give the slot of `group` back."""
 
-    def goes_on(self) -> bool:
+    def go_on(self) -> bool:
         """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended."""
 
     def set_weights(self, new: NewWeights) -> None:

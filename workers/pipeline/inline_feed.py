@@ -43,7 +43,7 @@ from ..transport import (
     Unwatched,
     available_memory,
 )
-from ..watching import in_process
+from ..watching import sentence_in_process
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
 from .head_start import reads_only
@@ -52,7 +52,7 @@ _ITSELF = 1
 """The number of the only loader."""
 
 _LARGE_BYTES = 1 << 19
-"""A second copy of a batch of so much takes longer than what is done for each batch that is made by itself."""
+"""From this size on, a second copy of a batch takes longer than the fixed cost of making it alone."""
 
 _GROUP_BYTES = 64 << 20
 """In a group of so much, what is done for each group takes a percent of the time or two. Its memory is only reserved:
@@ -126,7 +126,7 @@ class InlineFeed:
         if self._board is not None:
             self._board.set_counts(self._assembly.counts)
 
-    def goes_on(self) -> bool:
+    def go_on(self) -> bool:
         outbox = self._assembly.outbox
         if self._batches or not outbox or not isinstance(end := outbox[0], End):
             return False
@@ -216,7 +216,7 @@ class InlineFeed:
             return self._last
         self._board.set_counts(self._assembly.counts)
         counts = counts_on(self._board)
-        return replace(counts, diagnosis=in_process((time.monotonic_ns() - self._begun) / 1e9, counts.stall_s))
+        return replace(counts, diagnosis=sentence_in_process((time.monotonic_ns() - self._begun) / 1e9, counts.stall_s))
 
     def states(self) -> list[LoaderState]:
         """Return none: there are no loaders."""

@@ -112,7 +112,7 @@ class Pipeline(Closing):
 
     @property
     def total_batches(self) -> int | None:
-        """The batches from the start, or a loaded state, to the end; None without an end, or if epochs have unknown lengths."""
+        """The batches from the start, or a loaded state, to the end; None if there is no end or it is not known."""
         return self._plan.total_batches
 
     @property
@@ -201,7 +201,7 @@ class Pipeline(Closing):
         return batch in self._open.get(batch.group, ())
 
     def is_ready(self) -> bool:
-        """Return true if a batch has come, or an error that ends the run; false behind the last batch of a known number."""
+        """Return true if a batch has come, or an error that ends the run; false behind a last batch."""
         try:
             self._look()
         except BlobfeedError:
@@ -257,10 +257,10 @@ class Pipeline(Closing):
             raise
 
     def _go_over(self) -> None:
-        """Start loaders once the first batch is delivered, and let them go on behind the head start.
+        """Start the loaders after the first batch of the head start, and switch to them after its last one.
 
-        What is held then stays as it is and is not to be released: the next groups are numbered anew. Raises what the
-        start of processes raises.
+        Batches that are held at the switch stay readable and must not be released: the new feed numbers its groups from
+        0. Raises the exceptions of starting processes.
         """
         taken = self._intake.progress.taken
         with interrupts_deferred():
@@ -339,11 +339,11 @@ class Pipeline(Closing):
             close_all(*(feed.close for feed in feeds), plan.source.close)
             self._cache_in_setup = plan.source.cache_counts
 
-    def goes_on(self, epoch: int) -> bool:
+    def go_on(self, epoch: int) -> bool:
         """Go on with `epoch`, the next loop over a stream, in the same processes; False unless the last one ended."""
         self.check_usable()
         with interrupts_deferred():
-            if self._feed is None or not self._feed.goes_on():
+            if self._feed is None or not self._feed.go_on():
                 return False
             self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0)))
         return True

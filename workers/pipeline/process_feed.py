@@ -63,7 +63,7 @@ _LOGS_S = 1.0
 """The time between two looks at what the children log, while the trainer never waits."""
 
 _LOOK_S = 1.0
-"""The time between two notes of where the samples are stored that a trainer waits for."""
+"""The interval at which the board gets the places of the samples that the trainer waits for."""
 
 _END_S = 5.0
 """The time that the assembler has to end before it is killed."""
@@ -192,7 +192,7 @@ class ProcessFeed:
                 self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
-    def goes_on(self) -> bool:
+    def go_on(self) -> bool:
         if self._release_link is None or (frame := self._receiver.frame()) is None:
             return False
         end = self._opener.open(frame)
@@ -287,7 +287,7 @@ class ProcessFeed:
                 _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
 
     def note_places(self) -> None:
-        """Write on the board where the samples are stored that loaders are at, and the slowest ones.
+        """Write on the board the places of the loaders' current samples and of their slowest ones.
 
         Only the source knows, and a program that reads the board from outside has none.
         """

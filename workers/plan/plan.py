@@ -102,7 +102,7 @@ class Plan:
     """The first slot gets one batch, whatever the others get."""
 
     @property
-    def ends(self) -> str:
+    def end_text(self) -> str:
         """The message of EndOfData behind the last batch, if the number of batches is not known."""
         if self.shards is not None:
             return "the stream has ended in all of its epochs"

@@ -53,12 +53,12 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
     with globals_kept():
         _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
         if hook is not None:
-            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch(plan, epoch)))
+            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch_key(plan, epoch)))
     return Batch(0, epoch, 0, len(indices), slot, 0, [Run(0, len(indices), epoch, 0)])
 
 
-def _first_batch(plan: Plan, epoch: int) -> tuple[int, ...]:
-    """Return the number of the epoch's first batch in workers."""
+def _first_batch_key(plan: Plan, epoch: int) -> tuple[int, ...]:
+    """Return the `batch_key` of the epoch's first batch."""
     if plan.order is not None:
         return (epoch * plan.order.samples,)
     return (epoch, 0) if plan.sampling is not None else (epoch, 0, 0)

@@ -148,12 +148,12 @@ class Assembler:
 
     def _tend_pools(self) -> None:
         """Start, replace and end loaders. It is due after what happens to a loader, or when its time has come."""
-        goes_on = self._assembly.last is None
-        self._pools_due = min(pool.tend(self._clock.now, replace=goes_on) for pool in self._pools)
+        replace = self._assembly.last is None
+        self._pools_due = min(pool.tend(self._clock.now, replace=replace) for pool in self._pools)
 
     def _assign(self) -> None:
-        for order in self._assembly.assignments(self._clock.now):
-            self._task_links[order.loader].send(self._sealer.seal(order))
+        for assignment in self._assembly.assignments(self._clock.now):
+            self._task_links[assignment.loader].send(self._sealer.seal(assignment))
 
     def _send_outbox(self) -> None:
         for message in self._assembly.outbox:

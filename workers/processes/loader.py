@@ -151,12 +151,12 @@ class Tasks:
 
     def arrived(self) -> Iterator[ToLoader]:
         for frame in links.frames(self._link):
-            order = self._opener.open(frame)
-            if order is None or order.loader != self._loader or order.number <= self._last:
+            sent = self._opener.open(frame)
+            if sent is None or sent.loader != self._loader or sent.number <= self._last:
                 self._status.note_dropped()
                 continue
-            self._last = order.number
-            yield order.task
+            self._last = sent.number
+            yield sent.task
 
 
 def _messages(tasks: Tasks, worker: Worker) -> Iterator[ToLoader]:

@@ -112,7 +112,8 @@ class Assembly:
             alone=alone,
         )
         self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, plan.task_s)
-        self._orders: dict[int, int] = {}
+        self._assigned: dict[int, int] = {}
+        """The number of each loader's last assignment."""
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}
         self._bad_samples: dict[tuple[int, str], str] = {}
@@ -129,7 +130,7 @@ class Assembly:
         if (draw := self.schedule.wanted()) is not None:
             self.ledger.enqueue_draw(draw)
         for loader, task in self.ledger.assign(now):
-            self._orders[loader] = number = self._orders.get(loader, 0) + 1
+            self._assigned[loader] = number = self._assigned.get(loader, 0) + 1
             yield Assignment(loader, number, self._message_for(task))
 
     def _message_for(self, task: Task) -> ToLoader:
@@ -208,7 +209,7 @@ class Assembly:
 
     def loader_died(self, death: Death) -> bool:
         """Reassign the tasks of a dead loader; returns true if it was ready and idle."""
-        self._orders.pop(death.loader, None)
+        self._assigned.pop(death.loader, None)
         if death.loader not in self.ledger.loaders:
             return False
         was_idle = not self.ledger.assigned(death.loader)

@@ -147,7 +147,9 @@ def test_a_python_of_the_right_version_without_blobfeed_is_passed_over(
     monkeypatch.delenv("PYTHONPATH", raising=False)
     with pytest.raises(InterpreterError) as caught:
         find_interpreter()
-    assert f"{bare} ({VERSION}, which does not find blobfeed, cloudpickle, msgspec, numpy, xxhash, zmq)" in str(caught.value)
+    assert f"{bare} ({VERSION}, which does not find blobfeed, cloudpickle, msgspec, numpy, xxhash, zmq)" in str(
+        caught.value
+    )
     assert "out/of/reach (does not run: " in str(caught.value)
 
 
