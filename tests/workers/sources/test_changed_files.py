@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+import tarfile
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,12 +17,15 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.workers.api import Transform
 from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import BatchReader, SampleError, SourceError
+from tests.support.pictures import encoded
 from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
 from tests.workers.sources.contract.test_contract import overwrite
+from tests.workers.sources.wrong.records import add
 
 SAMPLES = 32
 VALUES = np.arange(SAMPLES * 60, dtype=np.float32).reshape(SAMPLES, 60)
@@ -48,14 +54,37 @@ def _noted(function: Callable[..., Any], calls: list[object]) -> Callable[..., A
     return noted
 
 
-def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(tmp_path: Path) -> None:
-    path = tmp_path / "a.npy"
-    np.save(path, VALUES)
-    given = parameters(source={"npy": {"data": str(path)}}, tops=("data",), batch_size=4, epochs=None)
-    with Pipeline(given) as pipeline:
+def _pictures(path: Path) -> None:
+    with tarfile.open(path, "w") as file:
+        for number in range(SAMPLES):
+            add(file, f"{number}.png", encoded(np.full((4, 4, 3), number, np.uint8), ".png"))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "given"),
+    [
+        ("a.npy", partial(np.save, arr=VALUES), {"source": {"npy": {"data": "a.npy"}}}),
+        # Pictures that are cropped are lent, one by one.
+        (
+            "a.tar",
+            _pictures,
+            {
+                "source": {"tar": {"path": "a.tar", "members": {"data": "png"}, "equal_sizes": True}},
+                "transform": Transform(crop_size=2),
+            },
+        ),
+    ],
+    ids=["read", "lent"],
+)
+def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(
+    tmp_path: Path, name: str, write: Callable[[Path], None], given: dict[str, Any]
+) -> None:
+    path = tmp_path / name
+    write(path)
+    with Pipeline(parameters(**given, tops=("data",), batch_size=4, epochs=None), base_dir=tmp_path) as pipeline:
         pipeline.release(pipeline.take())
         overwrite(path)
-        with pytest.raises(SampleError, match=r"a\.npy") as caught:
+        with pytest.raises(SampleError, match=re.escape(name)) as caught:
             take_for_ever(pipeline)
     assert isinstance(caught.value.__cause__, SourceError)
 

@@ -147,8 +147,12 @@ class Table(Source):
                 read(indices, positions, out)
         except RecordError as error:
             self._raise_named(error)
+        self._finish(len(indices))
+
+    def _finish(self, rows: int) -> None:
+        """Note that `rows` were read; the stores look whether what they were read from has changed."""
         if self._ahead:
-            self._announcements.note_read(len(indices))
+            self._announcements.note_read(rows)
         for finish in self._finishes:
             finish()
 
@@ -169,18 +173,17 @@ class Table(Source):
                 column.will_need(indices, now=True)
         elif self._ahead:
             self._announce(indices)
-        samples = self._merged(found)
+        samples = self._merged(found, len(indices))
         return list(samples) if all(isinstance(views, Sequence) for views in found) else samples
 
-    def _merged(self, found: Sequence[Iterable[Mapping[str, AnyArray]]]) -> Iterator[Mapping[str, AnyArray]]:
+    def _merged(self, found: Sequence[Iterable[Mapping[str, AnyArray]]], rows: int) -> Iterator[Mapping[str, AnyArray]]:
         try:
             for parts in zip(*found, strict=True):
                 arrays = {top: array for part in parts for top, array in part.items()}
                 yield {top: arrays[top] for top in self._specs}
         except RecordError as error:
             self._raise_named(error)
-        for finish in self._finishes:
-            finish()
+        self._finish(rows)
 
     def will_need(self, indices: IndexArray) -> None:
         require_in_range(indices, self._samples)
