@@ -210,7 +210,7 @@ class StateFile:
             return states, dict(newest["state"]), msgspec.convert(newest["count"], _Count)
         except OSError as error:
             self._fail(f"it cannot be read: {error.strerror}; to begin the data anew, leave out 'state_file'")
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, msgspec.ValidationError) as error:  # no ValueError in msgspec 0.18
             self._fail(f"it is no file of positions, or damaged: {type(error).__name__}: {error}")
 
     def _fail(self, why: str) -> NoReturn:

@@ -160,6 +160,7 @@ SCENARIOS: dict[str, Scenario] = {
     "state_file in no folder": layer(state_file="none/data.json"),
     "state_file that does not know the snapshot": after_five("net_iter_7.solverstate"),
     "state_file without a position": after_five("net_iter_5.solverstate", "{}"),
+    "state_file without a count": after_five("net_iter_5.solverstate", '{"count": {}, "state": {}}'),
     "state_file auto without a command": auto_state_file(""),
     "state_file auto with a solver that is absent": auto_state_file("solver.prototxt"),
     "state_file of a reader": lambda folder: BatchReader({"arrays": {"x": [1]}}, batch_size=1, state_file="a.json"),
