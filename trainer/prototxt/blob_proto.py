@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from .schema import BlobProto, message_class
@@ -12,7 +13,10 @@ from .schema import BlobProto, message_class
 
 def read_blob(content: bytes) -> NDArray[np.float32]:
     """The array in a .binaryproto file's `content`; raises ValueError if it is none."""
-    message: BlobProto = message_class(BlobProto).FromString(content)
+    try:
+        message: BlobProto = message_class(BlobProto).FromString(content)
+    except DecodeError as error:
+        raise ValueError(f"it is no BlobProto: {error}") from error
     return to_array(message)
 
 
