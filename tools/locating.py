@@ -33,9 +33,8 @@ def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[P
 
 
 def _located(plan: Plan, state: Path | None, batches: str) -> dict[int, list[Place]]:
-    saved = {} if state is None else _read(state)
-    if saved:
-        plan = plan.resumed(saved)
+    if state is not None:
+        plan = plan.resumed(_read(state))
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", batches or str(max(0, plan.first_number - 1)))
     if found is None:
         raise ParameterError(f"--batches is {batches!r}: expected a number, or two as in 10..12")
@@ -44,12 +43,17 @@ def _located(plan: Plan, state: Path | None, batches: str) -> dict[int, list[Pla
 
 def _read(path: Path) -> dict[str, object]:
     try:
-        state = json.loads(path.read_text().splitlines()[0])
+        found = json.loads(path.read_text().splitlines()[0])
     except (OSError, ValueError, IndexError) as error:
         raise ParameterError(
             f"--state {path}: it cannot be read: {error}; expected state_dict() as JSON, on one line, or a state_file"
         ) from error
-    return dict(state.get("state", state)) if isinstance(state, dict) else {}
+    state = found.get("state", found) if isinstance(found, dict) else found
+    if not isinstance(state, dict):
+        raise ParameterError(
+            f"--state {path}: it holds no state; expected state_dict() as JSON, on one line, or a state_file"
+        )
+    return state
 
 
 @contextmanager

@@ -11,6 +11,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.tools.found import Found
+from blobfeed.tools.locating import batches_of
 from blobfeed.tools.packing import Layout, pack, pack_encoded
 from blobfeed.tools.parameters import as_text
 from blobfeed.tools.recognise import source_of
@@ -113,6 +114,17 @@ def _packing_twice(found: Found) -> None:
     run(lambda: run(lambda: None))
 
 
+def stated(text: str) -> Scenario:
+    """`blobfeed which` with `text` as the state."""
+
+    def scenario(folder: Path) -> object:
+        _files()
+        Path("state.json").write_text(text)
+        return batches_of("{source: {npy: {data: x.npy}}, batch_size: 2}", Path("state.json"), "")
+
+    return scenario
+
+
 def logged(text: str) -> Scenario:
     def scenario(folder: Path) -> object:
         (folder / "a.csv").write_text(text)
@@ -182,6 +194,9 @@ SCENARIOS: dict[str, Scenario] = {
     "keep, arrays": looking("x.npy", use=lambda found: pack_encoded(found, Path("a.lmdb"), lambda *_: None)),
     "pack, pictures of several sizes": packing("{image_list: {path: sizes.txt, shorter_side: 9}}"),
     "params, a misspelt name": lambda _: as_text("transfrom"),
+    "which, an empty state": stated("{}"),
+    "which, a list for a state": stated("[1]"),
+    "which, a state_file with a number for a state": stated('{"state": 5}'),
     "report, no batch": lambda _: run_facts({"traceEvents": []}),
     "report, words for losses": logged("iteration,loss\n1,high\n"),
     "report, no losses": logged("nothing\n"),
