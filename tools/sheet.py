@@ -89,7 +89,9 @@ def class_names(declared: object, base_dir: Path) -> Sequence[str]:
     """Return the names in the `classes.txt` beside an image list, by number; none without that file."""
     listed = declared.get("image_list") if isinstance(declared, Mapping) else None
     name = listed.get("path") if isinstance(listed, Mapping) else listed
-    path = (base_dir / str(name)).with_name("classes.txt")
+    if not isinstance(name, str):
+        return ()
+    path = (base_dir / name).with_name("classes.txt")
     return path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ()
 
 

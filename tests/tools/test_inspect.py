@@ -301,6 +301,7 @@ def test_the_sheet_names_the_classes_of_a_list(tmp_path: Path) -> None:
     source.close()
     assert seen.captions == ["#0 label 0 cat", "#1 label 1 dog"]
     assert class_names({"image_list": str(tmp_path / "none" / "train.txt")}, tmp_path) == ()
+    assert class_names({"hdf5": {"path": "train.h5"}}, tmp_path) == ()
 
 
 def test_texts_stand_beside_their_pictures_whatever_their_type(tmp_path: Path) -> None:
