@@ -121,9 +121,9 @@ def _about_reading(facts: Facts) -> Iterator[str]:
     largest = max(facts.specs, key=lambda top: facts.specs[top].nbytes)
     storage = facts.storage.get(largest)
     is_chunked = storage is not None and storage.chunk is not None
-    if not is_chunked and facts.kind not in _DECODED:
-        return  # contiguous: nothing is read faster
-    why = f"{largest} lies in {storage}" if is_chunked else _DECODED[facts.kind]
+    if not (is_chunked or chunks or facts.kind in _DECODED):
+        return  # nothing is decoded, so nothing is read faster
+    why = f"{largest} lies in {storage}" if is_chunked else _DECODED.get(facts.kind, "samples are decoded by chunks")
     if chunks and chunks > _WORTH_IT * shuffled:
         yield f"{why}: `shuffle: chunk` reads {times(chunks / shuffled)} faster than `shuffle: true`"
     if packed and packed > _WORTH_IT * shuffled:

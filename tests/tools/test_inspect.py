@@ -229,6 +229,9 @@ def test_slow_chunks_are_told_with_their_factor() -> None:
     )
     assert "`blobfeed pack` makes shuffled reading 30 times faster (measured on the first 500 samples" in told[1]
     assert told[1].endswith("the file would have 56.0 kB")
+    told = advise(facts(kind="zarr", rates=rates))
+    assert told[0] == "samples are decoded by chunks: `shuffle: chunk` reads 14 times faster than `shuffle: true`"
+    assert told[1].startswith("samples are decoded by chunks: `blobfeed pack` makes shuffled reading 30 times faster")
 
 
 def test_what_is_fast_already_gets_no_advice() -> None:
