@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import heapq
 import json
-import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..workers.base import ParameterError
+from ..workers.plan import usable_cores
 from ..workers.transport import Activity
 from ..workers.watching import Interval, SlowSample, diagnose
 
@@ -149,7 +149,7 @@ def _diagnosis(
         present=None,
         in_process=not tasks,
     )
-    return diagnose(seen, about.get("cores") or len(os.sched_getaffinity(0))).sentence
+    return diagnose(seen, about.get("cores") or usable_cores()).sentence
 
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:

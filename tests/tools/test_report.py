@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from blobfeed import BatchReader, Sample
 from blobfeed.cli import app
 from tests.support.browser import WIDTHS, console_of
+from tests.support.one_processor import printed_on_one_processor
 from tests.support.pictures import encoded, picture
 
 MS = 1000
@@ -81,6 +82,12 @@ def test_what_the_trainer_did(facts: RunFacts) -> None:
     width_s = facts.seconds / len(facts.times_s)
     assert facts.throughput.sum() * width_s == pytest.approx(80)
     assert facts.stall.sum() * width_s == pytest.approx(0.060)
+
+
+def test_a_trace_that_names_no_cores_is_judged_by_those_that_the_control_group_grants() -> None:
+    events = trace()["traceEvents"][:-3]  # without the slow sample and the death
+    program = f"from blobfeed.tools.run_facts import run_facts\nprint(run_facts({{'traceEvents': {events}}}).diagnosis)"
+    assert "no core is free of 1" in printed_on_one_processor(program)
 
 
 def test_what_the_loaders_did(facts: RunFacts) -> None:

@@ -318,7 +318,7 @@ def _two_traces(folder: Path) -> Any:
 
 def _trace_over_link(folder: Path) -> Any:
     (folder / "link").symlink_to(folder / "t")
-    trace.TraceFile.create(folder / "link", About(1, 2, 3, "numbers"), 4)
+    trace.TraceFile.create(folder / "link", About(1, 2, 3, "numbers"), 4, 2)
 
 
 def _no_trace(folder: Path) -> Any:

@@ -8,7 +8,7 @@ import msgspec
 
 from ..api import Parameters
 from ..base import ParameterError, check_replaceable, in_folder
-from ..plan import Plan
+from ..plan import Plan, usable_cores
 from ..watching import TraceFile
 
 
@@ -49,4 +49,6 @@ def _whole(name: str, path: str, rank: int | None, base_dir: Path) -> str:
 def open_trace(plan: Plan) -> TraceFile | None:
     """The file that all processes append to, if a trace is wanted; raises ParameterError."""
     given = plan.parameters
-    return TraceFile.create(Path(given.trace), plan.description, given.batch_size) if given.trace else None
+    if not given.trace:
+        return None
+    return TraceFile.create(Path(given.trace), plan.description, given.batch_size, usable_cores())

@@ -48,7 +48,7 @@ class TraceFile:
         self._works = True
 
     @classmethod
-    def create(cls, path: Path, about: About, batch_size: int) -> Self:
+    def create(cls, path: Path, about: About, batch_size: int, cores: int) -> Self:
         """Begin the file anew, in place of an earlier trace; raises ParameterError."""
         what = f"parameter 'trace' is {str(path)!r}"
         try:
@@ -61,7 +61,7 @@ class TraceFile:
             os.ftruncate(descriptor, 0)
             trace = cls(descriptor)
             first = _process_names(trace._pid, "trainer", 0)
-            args = {"version": 2, "cores": len(os.sched_getaffinity(0)), "batch_size": batch_size, **about._asdict()}
+            args = {"version": 2, "cores": cores, "batch_size": batch_size, **about._asdict()}
             run = {"name": "blobfeed", "ph": "M", "pid": trace._pid, "args": args}
             os.write(descriptor, b"[\n" + _line([run, *first]))
         except BlockingIOError:

@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from blobfeed import ParameterError, RingAllocationError, Sample
 from blobfeed.cli import app
+from tests.support.one_processor import printed_on_one_processor
 from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, parameters, trapped_pipeline
 from tests.test_monitor import trainer
 
@@ -82,6 +83,17 @@ def test_a_trace_is_json_of_whole_lines_with_the_spans_of_every_process_and_leav
     assert {"trainer", "assembler"} < set(named.values())
     assert named[os.getpid()] == "trainer"
     assert {named[event["pid"]] for event in tasks} <= {"loader 1", "loader 2"}
+
+
+def test_a_trace_names_the_cores_that_the_control_group_grants(tmp_path: Path) -> None:
+    printed_on_one_processor(f"""
+from blobfeed import BatchReader
+given = {{"batch_size": 2, "epochs": 1, "num_loaders": 1, "trace": "{tmp_path}/run.json"}}
+with BatchReader({{"arrays": {{"x": [1, 2, 3, 4]}}}}, **given) as reader:
+    list(reader)
+""")
+    (about,) = spans_of(tmp_path / "run.json", "blobfeed")
+    assert about["args"]["cores"] == 1
 
 
 def test_a_sampler_traces_the_epochs_it_draws(tmp_path: Path) -> None:
@@ -173,7 +185,7 @@ def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Iterator[TraceFile]:
-    with closing(TraceFile.create(tmp_path / "t", ABOUT, 4)) as trace:
+    with closing(TraceFile.create(tmp_path / "t", ABOUT, 4, 2)) as trace:
         yield trace
 
 
@@ -204,7 +216,7 @@ def test_processes_append_whole_lines_to_one_file(tmp_path: Path, file: TraceFil
 @given(st.data())
 def test_a_trace_that_was_cut_anywhere_has_the_lines_before(data: st.DataObject) -> None:
     with TemporaryDirectory() as folder:
-        with closing(TraceFile.create(Path(folder, "t"), ABOUT, 4)) as file:
+        with closing(TraceFile.create(Path(folder, "t"), ABOUT, 4, 2)) as file:
             ends = []
             for number in range(5):
                 file.write(file.span("loader", "task", number, number + 1, task=number))
