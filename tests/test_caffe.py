@@ -88,12 +88,13 @@ def test_a_script_and_its_layers_see_the_same_caffe(forks: Forks, project: Path)
         import blobfeed.caffe as caffe
         from blobfeed.caffe.proto import caffe_pb2
         import blobfeed.caffe.io
+        from blobfeed.workers.plan import usable_cores
         caffe.set_mode_cpu()
         caffe.set_random_seed(1)
         torch.set_num_threads(len(os.sched_getaffinity(0)))
         del os.environ["OMP_NUM_THREADS"]
         solver = caffe.SGDSolver("solver.prototxt")
-        assert torch.get_num_threads() == max(1, len(os.sched_getaffinity(0)) - 1)
+        assert torch.get_num_threads() == max(1, usable_cores() - 1)
         assert caffe_pb2.TRAIN == caffe.TRAIN
         solver.step(25)
         import caffe as named

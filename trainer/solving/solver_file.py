@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ...workers.plan import usable_cores
 from ..prototxt import (
     Document,
     NetParameter,
@@ -146,4 +147,4 @@ def fix_threads(asked: int | None) -> None:
     cores a small net was 3 times faster with one thread.
     """
     if asked is not None or not os.environ.get("OMP_NUM_THREADS"):
-        torch.set_num_threads(asked or max(1, len(os.sched_getaffinity(0)) - 1))
+        torch.set_num_threads(asked or max(1, usable_cores() - 1))

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed.training_display import Bar, make_reporter
+from tests.support.one_processor import printed_on_one_processor
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
 WITH_STATISTICS = (
@@ -111,6 +112,17 @@ def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
     assert threads_set(None, cores=1) == 1
     assert threads_set(3, cores=8, environment="2") == 3
     assert threads_set(None, cores=8, environment="2") is None
+
+
+def test_threads_are_counted_by_the_processors_that_the_control_group_grants() -> None:
+    program = """
+import torch
+from blobfeed.trainer.solving import fix_threads
+os.environ.pop("OMP_NUM_THREADS", None)
+fix_threads(None)
+print(torch.get_num_threads())
+"""
+    assert printed_on_one_processor(program) == "1\n"
 
 
 def threads_set(asked: int | None, cores: int, environment: str = "") -> int | None:
