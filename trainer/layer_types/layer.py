@@ -45,8 +45,8 @@ def no_data_parameters(_name: str) -> Mapping[str, object]:
 class Generators:
     """The sources of a net's random numbers."""
 
-    weights: torch.Generator
-    """Draws the first weights, on the CPU."""
+    fillers: torch.Generator
+    """Draws the numbers of fillers, on the CPU: the first weights, and DummyData's tops at each forward."""
     dropout: torch.Generator
     """Draws during forward, on the device."""
     data_seed: int
@@ -63,8 +63,8 @@ class Generators:
 
     @classmethod
     def seeded(cls, seed: int, device: torch.device, data_seed: int | None = None) -> Generators:
-        weights, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
-        return cls(weights, dropout, seed if data_seed is None else data_seed)
+        fillers, dropout = torch.Generator().manual_seed(seed), torch.Generator(device).manual_seed(seed + 1)
+        return cls(fillers, dropout, seed if data_seed is None else data_seed)
 
 
 @dataclass(frozen=True)
@@ -228,7 +228,7 @@ class Layer(nn.Module):
         try:
             # Made on the CPU, so that a seed gives the same net on every device.
             weights = torch.empty(shape, device="cpu")
-            FILLERS[filler.type](filler, weights, self.context.generators.weights)
+            FILLERS[filler.type](filler, weights, self.context.generators.fillers)
             return weights.to(self.context.device)
         except (RuntimeError, ValueError, ZeroDivisionError) as error:
             reason, _, _ = str(error).partition("\n")

@@ -41,7 +41,8 @@ _MOST_NUMBERS = 1000
 class Solver(Closing):
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
-    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
+    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes, unless a
+    layer has `start: at_setup`.
     `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide. `data_parameters`: for the layers of the
     train net that are fed by loaders.
     """
@@ -173,7 +174,7 @@ class Solver(Closing):
             test_data=[net.data_states() for net in self.test_nets],
             dropout={self.device.type: self._generators.dropout.get_state()},
             solver_type=self.param.type,
-            fillers=[net.generators.weights.get_state() for net in (self.train_net, *self.test_nets)],
+            fillers=[net.generators.fillers.get_state() for net in (self.train_net, *self.test_nets)],
         )
         snapshots.save(state, path)
         if self.param.HasField("snapshot_format"):
@@ -226,7 +227,7 @@ class Solver(Closing):
             except SnapshotError as error:  # other test data are no reason to train anew
                 _log.warning("%s; the test data stay where they are", error)
         for net, drawn in zip((self.train_net, *self.test_nets), state.fillers, strict=False):
-            net.generators.weights.set_state(drawn)
+            net.generators.fillers.set_state(drawn)
         if self.device.type in state.dropout:
             self._generators.dropout.set_state(state.dropout[self.device.type])
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in state.losses)
