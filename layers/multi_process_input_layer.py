@@ -177,7 +177,8 @@ class MultiProcessInputLayer(CaffeLayer):
 
         `sample`: the raw arrays by name; `.index`, `.epoch`. `rng`: this sample's own generator, equal for any number
         of loaders. Returns a mapping of top names to arrays, a tuple in the tops' order, or one array if there is one
-        top; shapes and types must be equal for all samples. Without an override: the raw arrays.
+        top. Types must be equal for all samples; shapes too, unless `max_shapes` or `max_rows` declares the largest.
+        Without an override: the raw arrays.
 
         `self` is a copy of the layer from the time at which `setup` of this class ran: `self.extra`, `self.phase`, and
         attributes that a subclass set before it called `super().setup(bottom, top)`.
