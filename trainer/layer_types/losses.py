@@ -52,9 +52,10 @@ class Judged:
 
 
 def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: int | None) -> Judged:
-    """Bring both in order; raises NetError if a label names no class, on CUDA later: there it counts for nothing.
+    """Arrange scores and labels by row.
 
-    Caffe cuts the fraction off a label. So does this, with one warning for each layer; on CUDA without one.
+    Raises NetError if a label names no class. On CUDA `Layer.check` raises it later, and until then the label counts as
+    ignored. As in Caffe, the fraction of a label is cut off; on the CPU each layer logs the first such label.
     """
     classes = scores.shape[axis]
     rows = math.prod(scores.shape[:axis])

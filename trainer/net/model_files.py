@@ -55,10 +55,11 @@ def write_weights(
     with_diff: bool = False,
     hdf5: bool = False,
 ) -> None:
-    """Write `weights` by layer in HDF5 if `hdf5` or .h5, as a state_dict if the name ends in .pt, else a .caffemodel.
+    """Write `weights` by layer: in HDF5 if `hdf5` or the name ends in .h5, as a state_dict if in .pt, else as a
+    .caffemodel.
 
-    With `layers`, a .caffemodel has their parameters too, and with_diff their diffs, as the HDF5 form; `name`: the
-    net's.
+    `layers`: a .caffemodel gets their parameters too. `with_diff`: a .caffemodel and the HDF5 form get the diffs of
+    `layers` too. `name`: the net's, in a .caffemodel.
     """
     if path.suffix == ".pt" and not hdf5:
         state = {f"{key}.{nth}": blob for key, blobs in weights.items() for nth, blob in enumerate(blobs)}

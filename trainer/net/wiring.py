@@ -12,7 +12,8 @@ _EVERY_LAYER_READS = frozenset(
     {"name", "type", "bottom", "top", "loss_weight", "param", "include", "exclude", "phase", "propagate_down"}
 )
 
-# Fields that choose among Caffe's own implementations of the same formula.
+# Fields of a layer's parameters that change nothing here: they choose among Caffe's implementations of a formula, or
+# set its log, its cache or its use of several GPUs.
 _WITHOUT_EFFECT = frozenset(
     {"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "cache_images", "debug_info"}
 )

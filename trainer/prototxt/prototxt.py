@@ -71,7 +71,10 @@ def document(path: Path, message: _Declared, root: Location) -> Document[_Declar
 
 
 def read_net_or_solver(path: Path) -> Any:
-    """The message in the file at `path`; raises the PrototxtError of the kind that it is longer read as."""
+    """Parse the text as a solver, then as a net, and return the message.
+
+    If both fail, raise the error that occurred later in the file.
+    """
     errors = []
     for declared in (SolverParameter, NetParameter):
         try:

@@ -120,7 +120,7 @@ class Net:
         """Fill the diffs of the net's outputs, if any are given, and run from layer `start` back to `end`, or all.
 
         Returns the diffs of the net's inputs (with `end`: of that layer's bottoms), and of `diffs`. An input gets a
-        gradient only if the prototxt says `force_backward: true`.
+        gradient only with `force_backward: true`, or with `propagate_down: true` in a layer that takes it.
         """
         if tops:
             self._fill("diff", tops, self.outputs)
