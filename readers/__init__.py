@@ -1,4 +1,4 @@
-"""The pipeline read without Caffe: plain loops, torch, Keras, TensorFlow; and delivery of a batch into blobs."""
+"""The pipeline read without Caffe: plain loops, torch, Keras, TensorFlow, JAX; and delivery of a batch into blobs."""
 
 from __future__ import annotations
 

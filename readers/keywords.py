@@ -92,7 +92,7 @@ def check_reader_parameters(
         if declared.setdefault("delivery", delivery) != delivery:
             raise ParameterError(
                 f"{what}: parameter 'delivery' is {values['delivery']!r}, and 'copy' is {copy}, which means "
-                f"{delivery!r}: leave 'delivery' out; Keras and TensorFlow always need the copy"
+                f"{delivery!r}: leave 'delivery' out; KerasDataset, TensorFlowDataset and JaxDataset always copy"
             )
     parameters = check_parameters(declared, what)
     if parameters.state_file:

@@ -199,7 +199,10 @@ def check_whole_numbers(rows: AnyArray, into: np.dtype[np.generic], top: str) ->
 
 @functools.cache
 def _bounds(stored: np.dtype[np.generic], into: np.dtype[np.generic]) -> tuple[int, int] | None:
-    """Between what numbers those of the one type must lie to be held by the other; None if they all do."""
+    """Return the lowest and the highest whole number that `into` holds exactly.
+
+    None if it holds all of `stored`, or `stored` has no integers.
+    """
     if stored.kind not in "iu" or into.kind not in "iuf":
         return None
     (lowest, highest), (least, most) = whole_numbers(into), whole_numbers(stored)
@@ -221,7 +224,8 @@ def check_range(
 ) -> None:
     """Raises InexactValueError where a value gets infinite in the type `into`, as `Conversion.put` would.
 
-    Only for memory that the processor does not write to itself; else `put` sees it for nothing. `corners`: as there.
+    Needed only for memory on a device: in host memory `Conversion.put` raises FloatingPointError itself, at no cost.
+    `corners`: as there.
     """
     if _stays_within(rows, into, conversion):
         return

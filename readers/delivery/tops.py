@@ -201,8 +201,8 @@ class OwnersTop(Top):
 
 
 def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: Path) -> list[Top]:
-    """Return the tops in their order, then those that describe them: the owners of rows that are concatenated, and the
-    lengths of tops that are padded.
+    """Return the tops in their order, then those that describe them: the lengths of tops that are padded, then the
+    owners of rows that are concatenated.
 
     `specs`: as they lie in the slots. Mean and scale apply to the first top, as in Caffe's data layers. Raises
     ParameterError if a mean does not fit, or a top cannot be concatenated.
