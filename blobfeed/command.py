@@ -34,7 +34,10 @@ class Common:
         None
     )
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Threads of the CPU to compute with; by default all cores but one.")
+        int | None,
+        typer.Option(
+            min=1, help="Threads of the CPU to compute with; by default OMP_NUM_THREADS, else all cores but one."
+        ),
     ] = None
 
     def prepare(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The commands for data and for files of a run: inspect, pack, bench, params, report."""
+"""The commands for data and for files of a run: inspect, pack, bench, which, params, report."""
 
 from __future__ import annotations
 
