@@ -10,7 +10,7 @@ CONSTRAINED := --constraint constraints.txt --no-warn-script-location
 CHECKOUT_PTH = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
 FOLDERS := blobfeed layers readers tools trainer workers
 # The directories are among them since a deleted file leaves no other trace.
-SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.proto' -o -name py.typed \) -print)
+SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name py.typed \) -print)
 
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME
@@ -27,7 +27,7 @@ help:
 	@echo 'make test-long  every check, with the tests that take minutes'
 	@echo 'make test-lowest the tests, with the oldest versions of libraries that setup.py accepts'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
-	@echo 'make test-wheel the tests of layers and readers, with the built wheel and without the folders it is built from'
+	@echo 'make test-wheel the tests of layers and of BatchReader, with the built wheel and without the folders it is built from'
 	@echo 'make test-cuda  the tests that need a GPU, under torch'"'"'s race detector, and the table of benchmarks.delivery'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'

@@ -121,7 +121,7 @@ setup(
     python_requires=">=3.11",
     packages=packages(),
     package_dir={"blobfeed": "blobfeed", **{f"blobfeed.{folder}": folder for folder in FOLDERS}},
-    package_data={"": ["py.typed", "*.proto"]},
+    package_data={"": ["py.typed"]},
     install_requires=list(RUNTIME),
     extras_require={
         **{extra: list(needed) for extra, needed in EXTRAS.items()},
