@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .graph import Net, go_back
-from .learnt import Learnt
 from .model_files import (
     SNAPSHOT_FORMAT,
     array_of,
@@ -19,3 +18,4 @@ from .model_files import (
     write_whole,
 )
 from .stepwise import Stepwise
+from .weights import WeightEntry

@@ -30,8 +30,8 @@ from ..layer_types import (
     significant,
 )
 from ..prototxt import Document, NetError, NetParameter, Phase, SnapshotError, State, included_layers, read_prototxt
-from .learnt import Learnt, Weights
 from .model_files import read_weights
+from .weights import WeightEntry, Weights
 from .wiring import check_wiring, without_effect
 
 Call = Callable[[Layer, Sequence[Tensor]], Tensors]
@@ -246,7 +246,7 @@ class Net(nn.Module):
         """The blobs that no layer takes, as the last forward left them."""
         return {name: self.blobs[name].tensor for name in self.output_names}
 
-    def learnt(self) -> Iterable[Learnt]:
+    def learnt(self) -> Iterable[WeightEntry]:
         """The weights to update, in the order of the layers; shared ones once."""
         return (entry for entry in self._weights.entries if entry.weights.requires_grad)
 

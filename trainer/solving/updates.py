@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..net import Learnt
+from ..net import WeightEntry
 from ..prototxt import SolverParameter
 
 
@@ -20,7 +20,7 @@ class SGD:
     """Blobs of history for each weight blob: the first ones of all weights, then the second ones."""
     takes_momentum: ClassVar[bool] = True
 
-    def __init__(self, learnt: Sequence[Learnt], solver: SolverParameter) -> None:
+    def __init__(self, learnt: Sequence[WeightEntry], solver: SolverParameter) -> None:
         self._solver = solver
         self._weights = [each.weights for each in learnt]
         self._lr_mults = [each.lr_mult for each in learnt]

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from blobfeed.trainer.net import Learnt
+from blobfeed.trainer.net import WeightEntry
 from blobfeed.trainer.prototxt import SolverParameter, message_class
 from blobfeed.trainer.solving import SGD
 from torch import nn
 
 
-def learnt(weights: nn.Parameter) -> list[Learnt]:
+def learnt(weights: nn.Parameter) -> list[WeightEntry]:
     layer: Any = SimpleNamespace(blobs=[weights])
-    return [Learnt(layer, 0)]
+    return [WeightEntry(layer, 0)]
 
 
 def solver(**fields: object) -> SolverParameter:

@@ -11,7 +11,7 @@ from ..prototxt import DimCheckMode, Message
 
 
 @dataclass
-class Learnt:
+class WeightEntry:
     """One blob of weights: number `index` of `layer`, the first that has it. And how fast the solver updates it."""
 
     layer: Layer
@@ -37,15 +37,15 @@ class Weights:
     """All weights of a net, in the order of its layers."""
 
     def __init__(self) -> None:
-        self.entries: list[Learnt] = []
-        self._by_name: dict[str, Learnt] = {}
+        self.entries: list[WeightEntry] = []
+        self._by_name: dict[str, WeightEntry] = {}
 
     def add(self, layer: Layer) -> None:
         """Add the weights of `layer`; those whose name is already known are replaced by the known ones."""
         for index in range(len(layer.blobs)):
             spec = layer.spec(index)
             known = self._by_name.get(spec.name)
-            entry = known or Learnt(layer, index)
+            entry = known or WeightEntry(layer, index)
             self._multiply(entry, layer, index, spec)
             if known:
                 self._share(known, layer, index, spec)
@@ -54,7 +54,7 @@ class Weights:
             if spec.name:
                 self._by_name[spec.name] = entry
 
-    def _multiply(self, entry: Learnt, layer: Layer, index: int, spec: Message) -> None:
+    def _multiply(self, entry: WeightEntry, layer: Layer, index: int, spec: Message) -> None:
         for name in [name for name in ("lr_mult", "decay_mult") if spec.HasField(name)]:
             value = getattr(spec, name)
             known = entry.multipliers.setdefault(name, value)
@@ -67,7 +67,7 @@ class Weights:
                     name,
                 )
 
-    def _share(self, known: Learnt, layer: Layer, index: int, spec: Message) -> None:
+    def _share(self, known: WeightEntry, layer: Layer, index: int, spec: Message) -> None:
         weights = known.weights
         own, shared = tuple(layer.blobs[index].shape), tuple(weights.shape)
         permissive = spec.share_mode == DimCheckMode.PERMISSIVE
