@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from blobfeed.trainer.layer_types import Generators
 from blobfeed.trainer.net import Net
-from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
+from blobfeed.trainer.prototxt import NetParameter, NetState, Phase, read_prototxt
 from blobfeed.workers.api.param_str import parse_param_str
 from numpy.typing import NDArray
 
@@ -65,7 +65,7 @@ def is_mirrored(data: NDArray[Any], line: str) -> bool:
 def test_the_net_gets_the_originals_three_blobs(folder: Path) -> None:
     lines = (folder / "pictures.txt").read_text().splitlines()
     document = read_prototxt(folder / "net.prototxt", NetParameter)
-    net = Net(document, State(Phase.TRAIN), CPU, Generators.seeded(1, CPU))
+    net = Net(document, NetState(Phase.TRAIN), CPU, Generators.seeded(1, CPU))
     seen = []
     try:
         for _ in range(8):

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from blobfeed.trainer.layer_types import Generators
 from blobfeed.trainer.net import Net
-from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
+from blobfeed.trainer.prototxt import NetParameter, NetState, Phase, read_prototxt
 
 CPU = torch.device("cpu")
 
@@ -140,7 +140,7 @@ def write_golden_solver(run: str, folder: Path) -> Path:
 def make_net(folder: Path, text: str, phase: Phase = Phase.TRAIN, seed: int = 0, device: torch.device = CPU) -> Net:
     path = folder / "net.prototxt"
     path.write_text(text)
-    return Net(read_prototxt(path, NetParameter), State(phase), device, Generators.seeded(seed, device))
+    return Net(read_prototxt(path, NetParameter), NetState(phase), device, Generators.seeded(seed, device))
 
 
 def with_inputs(text: str, **shapes: tuple[int, ...]) -> str:

@@ -29,7 +29,7 @@ from ..layer_types import (
     no_data_parameters,
     significant,
 )
-from ..prototxt import Document, NetError, NetParameter, Phase, SnapshotError, State, included_layers, read_prototxt
+from ..prototxt import Document, NetError, NetParameter, NetState, Phase, SnapshotError, included_layers, read_prototxt
 from .model_files import read_weights
 from .weights import WeightEntry, Weights
 from .wiring import check_wiring, without_effect
@@ -81,7 +81,7 @@ class Net(nn.Module):
     def __init__(
         self,
         prototxt: str | Path | Document[NetParameter],
-        phase: str | Phase | State,
+        phase: str | Phase | NetState,
         device: str | torch.device = "cpu",
         generators: Generators | None = None,
         data_parameters: DataParameters = no_data_parameters,
@@ -92,7 +92,7 @@ class Net(nn.Module):
     ) -> None:
         super().__init__()
         document = prototxt if isinstance(prototxt, Document) else read_prototxt(Path(prototxt), NetParameter)
-        state = phase if isinstance(phase, State) else _state(document, phase, level, stages)
+        state = phase if isinstance(phase, NetState) else _state(document, phase, level, stages)
         if generators is None:
             generators = Generators.seeded(int(torch.randint(2**31, ())), torch.device(device))
         self.training = state.phase == Phase.TRAIN
@@ -346,11 +346,11 @@ class Net(nn.Module):
         close_all(*(layer.close for layer in self.user_layers().values() if hasattr(layer, "close")))
 
 
-def _state(document: Document[NetParameter], phase: str | Phase, level: int, stages: Iterable[str]) -> State:
+def _state(document: Document[NetParameter], phase: str | Phase, level: int, stages: Iterable[str]) -> NetState:
     if isinstance(phase, str) and phase not in Phase.__members__:
         raise NetError(f"{document.path}: phase must be 'TRAIN' or 'TEST', got {phase!r}")
     own = document.message.state.stage
-    return State(Phase[phase] if isinstance(phase, str) else Phase(phase), level, frozenset((*stages, *own)))
+    return NetState(Phase[phase] if isinstance(phase, str) else Phase(phase), level, frozenset((*stages, *own)))
 
 
 def _said(name: str | None) -> str:

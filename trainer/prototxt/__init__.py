@@ -5,7 +5,7 @@ from __future__ import annotations
 from .blob_proto import fill_blob, read_blob, to_array
 from .errors import NetError, PrototxtError, SnapshotError, SolverError, not_supported
 from .locations import read_locations
-from .phases import State, included_layers
+from .phases import NetState, included_layers
 from .prototxt import Document, document, read_net_or_solver, read_prototxt
 from .schema import (
     TABLE,

@@ -10,16 +10,16 @@ from .schema import Message, NetParameter, Phase
 
 
 @dataclass(frozen=True)
-class State:
+class NetState:
     """The state against which include and exclude rules are checked."""
 
     phase: Phase
     level: int = 0
     stages: Collection[str] = frozenset()
 
-    def merged(self, other: Message) -> State:
+    def merged(self, other: Message) -> NetState:
         """This state with the fields that `other` sets; stages add up, as in Caffe."""
-        return State(
+        return NetState(
             Phase(other.phase) if other.HasField("phase") else self.phase,
             other.level if other.HasField("level") else self.level,
             frozenset(self.stages) | frozenset(other.stage),
@@ -35,7 +35,7 @@ class State:
         )
 
 
-def included_layers(net: Document[NetParameter], state: State) -> list[int]:
+def included_layers(net: Document[NetParameter], state: NetState) -> list[int]:
     """Positions in `net.message.layer` of the layers that `state` includes; raises PrototxtError, also if none is."""
     positions = [position for position in range(len(net.message.layer)) if _is_included(net, position, state)]
     if not positions:
@@ -43,7 +43,7 @@ def included_layers(net: Document[NetParameter], state: State) -> list[int]:
     return positions
 
 
-def _is_included(net: Document[NetParameter], position: int, state: State) -> bool:
+def _is_included(net: Document[NetParameter], position: int, state: NetState) -> bool:
     layer = net.message.layer[position]
     if layer.include and layer.exclude:
         text = f"layer {layer.name!r} has include and exclude rules: give only one kind"

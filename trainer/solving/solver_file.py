@@ -13,11 +13,11 @@ from ...workers.plan import usable_cores
 from ..prototxt import (
     Document,
     NetParameter,
+    NetState,
     Phase,
     SolverError,
     SolverMode,
     SolverParameter,
-    State,
     document,
     not_supported,
     read_prototxt,
@@ -28,7 +28,7 @@ from .updates import SOLVER_TYPES
 _log = logging.getLogger("blobfeed")
 
 _SolverDocument = Document[SolverParameter]
-NetSource = tuple[Document[NetParameter], State]
+NetSource = tuple[Document[NetParameter], NetState]
 """A net's prototxt, and the state that its include and exclude rules are checked against."""
 
 _SHARES = {"RMSProp": ("rms_decay",), "Adam": ("momentum", "momentum2")}
@@ -75,7 +75,7 @@ def read_train_net(solver: _SolverDocument) -> NetSource:
     if len(given) != 1:
         raise solver.error(f"exactly one of {', '.join(fields)} is needed", *given[-1:])
     net = _read_net(solver, given[0])
-    return net, State(Phase.TRAIN).merged(net.message.state).merged(solver.message.train_state)
+    return net, NetState(Phase.TRAIN).merged(net.message.state).merged(solver.message.train_state)
 
 
 def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
@@ -90,7 +90,7 @@ def read_test_nets(solver: _SolverDocument) -> list[NetSource]:
     sources: list[NetSource] = []
     for position, (field, nth) in enumerate(fields):
         net = _read_net(solver, field, nth)
-        state = State(Phase.TEST).merged(net.message.state)
+        state = NetState(Phase.TEST).merged(net.message.state)
         if message.test_state:
             state = state.merged(message.test_state[position])
         sources.append((net, state))

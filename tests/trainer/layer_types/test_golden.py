@@ -16,7 +16,7 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types import LAYER_TYPES, REFUSALS, Generators, Layer
 from blobfeed.trainer.net import Net
-from blobfeed.trainer.prototxt import NetParameter, Phase, State, read_prototxt
+from blobfeed.trainer.prototxt import NetParameter, NetState, Phase, read_prototxt
 from numpy.typing import NDArray
 from torch.func import functional_call
 
@@ -64,7 +64,7 @@ def check_case(case: str, folder: Path, *, in_place: bool = False) -> tuple[Laye
     text = str(arrays["prototxt"])
     path.write_text(text.replace("top_0", "bottom_0") if in_place else text)
     document = read_prototxt(path, NetParameter)
-    net = Net(document, State(Phase.TEST).merged(document.message.state), CPU, Generators.seeded(0, CPU))
+    net = Net(document, NetState(Phase.TEST).merged(document.message.state), CPU, Generators.seeded(0, CPU))
     layer = net.layers["it"]
     weights = numbered("weight", layer.blobs)
     assert weights.keys() == {name for name in arrays if name.startswith("weight_") and name[7:].isdigit()}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from blobfeed.layers.torch_blob import BlobError
 from blobfeed.trainer.net import Net
-from blobfeed.trainer.prototxt import Phase, State, message_classes
+from blobfeed.trainer.prototxt import NetState, Phase, message_classes
 
 from tests.support.trainer_nets import make_net, with_inputs
 
@@ -30,7 +30,7 @@ from tests.support.trainer_nets import make_net, with_inputs
     ],
 )
 def test_a_rule_asks_for_phase_level_and_stages(rule: dict[str, object], met: bool) -> None:
-    state = State(Phase.TRAIN, level=2, stages=frozenset({"a", "b"}))
+    state = NetState(Phase.TRAIN, level=2, stages=frozenset({"a", "b"}))
     assert state.meets(message_classes()["NetStateRule"](**rule)) == met
 
 
