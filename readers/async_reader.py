@@ -18,7 +18,7 @@ from .keywords import check_hook
 if TYPE_CHECKING:
     import torch
 
-Place = Annotated[int, msgspec.Meta(ge=1, le=4)]
+AxisNumber = Annotated[int, msgspec.Meta(ge=1, le=4)]
 Postprocess = Callable[[AnyArray], AnyArray | None]
 
 _PAIRS = 2
@@ -38,10 +38,10 @@ class AsyncReaderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     postprocess: Any = None
     data_field: str = "data"
     labels_field: str = "labels"
-    num_dim: Place = 1
-    h_dim: Place = 2
-    w_dim: Place = 3
-    cha_dim: Place = 4
+    num_dim: AxisNumber = 1
+    h_dim: AxisNumber = 2
+    w_dim: AxisNumber = 3
+    cha_dim: AxisNumber = 4
     shuffle: bool = False
 
 
