@@ -94,7 +94,7 @@ class LayerContext:
     def folder(self) -> Path:
         return self.net.path.parent
 
-    def unsupported(self, text: str, *field: str | int) -> PrototxtError:
+    def prototxt_error(self, text: str, *field: str | int) -> PrototxtError:
         """An error about what the prototxt says, at the line of `field` of this layer."""
         return self.net.error(f"layer {self.param.name!r}: {text}", "layer", self.position, *field)
 
@@ -156,7 +156,7 @@ class Layer(nn.Module):
                 else:
                     value = getattr(value, step)
                     steps.append(step)
-            raise self.context.unsupported(text.format(value), *steps)
+            raise self.context.prototxt_error(text.format(value), *steps)
 
     def read_options(self) -> None:
         """Read and check what is used often; most layers need none."""
@@ -270,7 +270,7 @@ class Layer(nn.Module):
 
     def wrong(self, text: str, *field: str | int) -> PrototxtError:
         """An error about the options, at the line of `field` in them."""
-        return self.context.unsupported(text, *self.fields[:1], *field)
+        return self.context.prototxt_error(text, *self.fields[:1], *field)
 
     def spec(self, index: int) -> Message:
         """The name and the multipliers of weights `index`, or the defaults of these."""

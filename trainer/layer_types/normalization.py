@@ -30,7 +30,9 @@ class BatchNorm(Elementwise):
         for index, spec in enumerate(self.param.param):
             # Old files give three `param`, which Caffe ignores.
             if spec.lr_mult != 0 and len(self.param.param) != 3:
-                raise self.context.unsupported("its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult")
+                raise self.context.prototxt_error(
+                    "its weights are not learnt: give lr_mult: 0", "param", index, "lr_mult"
+                )
 
     def make_weights(self, *bottom: Shape) -> None:
         if not bottom[0]:

@@ -34,7 +34,7 @@ class _Recurrent(Layer):
         exposed = self.states if self.options.expose_hidden else 0
         bottoms, tops = len(self.param.bottom), len(self.param.top)
         if bottoms - exposed not in (2, 3) or tops != 1 + exposed:
-            raise self.context.unsupported(
+            raise self.context.prototxt_error(
                 f"needs {2 + exposed} or {3 + exposed} bottoms and {1 + exposed} tops, got {bottoms} and {tops}"
             )
         self._exposed, self._static = exposed, bottoms - exposed == 3

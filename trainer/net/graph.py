@@ -143,11 +143,11 @@ class Net(nn.Module):
         bottom, top = ([self.blobs[name] for name in names] for names in (context.param.bottom, context.param.top))
         layer.setup(bottom, top)
         if key != context.param.name and layer.blobs:
-            raise context.unsupported("a layer above has the same name, and weights are found by the name", "name")
+            raise context.prototxt_error("a layer above has the same name, and weights are found by the name", "name")
         self._weights.add(layer)
         self.steps.append(Step(layer, bottom, top))
         if len(context.param.param) > len(layer.blobs):
-            raise context.unsupported(
+            raise context.prototxt_error(
                 f"has {len(layer.blobs)} weight blobs, but `param` is given {len(context.param.param)} times",
                 "param",
                 len(layer.blobs),

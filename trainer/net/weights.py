@@ -59,7 +59,7 @@ class Weights:
             value = getattr(spec, name)
             known = entry.multipliers.setdefault(name, value)
             if known != value:
-                raise layer.context.unsupported(
+                raise layer.context.prototxt_error(
                     f"{name} of the weights {spec.name!r} is {value:g}, and {known:g} in layer "
                     f"{entry.layer.param.name!r}, which shares them",
                     "param",
@@ -72,7 +72,7 @@ class Weights:
         own, shared = tuple(layer.blobs[index].shape), tuple(weights.shape)
         permissive = spec.share_mode == DimCheckMode.PERMISSIVE
         if own != shared and not (permissive and layer.blobs[index].numel() == weights.numel()):
-            raise layer.context.unsupported(
+            raise layer.context.prototxt_error(
                 f"its weights {spec.name!r} have the shape {own}, and those of layer "
                 f"{known.layer.param.name!r} {shared}; with share_mode: PERMISSIVE only their counts must agree",
                 "param",

@@ -45,17 +45,19 @@ def without_effect(layers: Sequence[LayerContext]) -> list[str]:
 def _layer_class(context: LayerContext) -> type[Layer]:
     for field in ("name", "type"):
         if not context.param.HasField(field):
-            raise context.unsupported(f"needs a {field!r}")
+            raise context.prototxt_error(f"needs a {field!r}")
     kind = context.param.type
     if kind not in LAYER_TYPES:
-        raise context.unsupported(not_supported("type", kind, sorted(LAYER_TYPES)), "type")
+        raise context.prototxt_error(not_supported("type", kind, sorted(LAYER_TYPES)), "type")
     return LAYER_TYPES[kind]
 
 
 def _check_fields(context: LayerContext, layer_class: type[Layer]) -> None:
     for field, _ in context.param.ListFields():
         if field.name not in _EVERY_LAYER_READS and field.name not in layer_class.fields:
-            raise context.unsupported(f"a layer of type {context.param.type} does not read {field.name!r}", field.name)
+            raise context.prototxt_error(
+                f"a layer of type {context.param.type} does not read {field.name!r}", field.name
+            )
 
 
 def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
@@ -65,11 +67,11 @@ def _check_counts(context: LayerContext, layer_class: type[Layer]) -> None:
         ("top", len(param.top), layer_class.tops),
     ):
         if count not in allowed:
-            raise context.unsupported(f"type {param.type} needs {_range_text(allowed)} {field}, got {count}")
+            raise context.prototxt_error(f"type {param.type} needs {_range_text(allowed)} {field}, got {count}")
     for field, what in (("loss_weight", "top"), ("propagate_down", "bottom")):
         given, count = len(getattr(param, field)), len(getattr(param, what))
         if given not in (0, count):
-            raise context.unsupported(f"needs one {field} for each of its {count} {what}s, got {given}", field)
+            raise context.prototxt_error(f"needs one {field} for each of its {count} {what}s, got {given}", field)
 
 
 def _range_text(allowed: range) -> str:
@@ -82,7 +84,7 @@ def _check_bottoms(context: LayerContext, makers: dict[str, LayerContext]) -> No
     for nth, name in enumerate(context.param.bottom):
         if name not in makers:
             hint = _maker_hint(context, name, makers)
-            raise context.unsupported(f"no layer above makes its bottom {name!r}{hint}", "bottom", nth)
+            raise context.prototxt_error(f"no layer above makes its bottom {name!r}{hint}", "bottom", nth)
 
 
 def _maker_hint(context: LayerContext, name: str, makers: dict[str, LayerContext]) -> str:
@@ -97,13 +99,13 @@ def _check_tops(context: LayerContext, layer_class: type[Layer], makers: dict[st
     for nth, name in enumerate(context.param.top):
         if name in context.param.bottom[nth : nth + 1]:
             if not layer_class.in_place:
-                raise context.unsupported(
+                raise context.prototxt_error(
                     f"type {context.param.type} cannot work in place: give its top {name!r} another name", "top", nth
                 )
         elif name in makers:
             maker = makers[name]
             where = maker.net.where("layer", maker.position)
-            raise context.unsupported(
+            raise context.prototxt_error(
                 f"its top {name!r} is already made by layer {maker.param.name!r} ({where})", "top", nth
             )
         makers[name] = context
