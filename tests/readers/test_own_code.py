@@ -8,20 +8,26 @@ import resource
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
 from blobfeed.workers.api import HookBatch, IndexArray, NamedRows
 
 from blobfeed import (
+    ArraySpec,
     BatchReader,
+    ExtraMissing,
+    Field,
     LayerHarness,
     MultiProcessInputLayer,
+    Records,
     Sample,
     SampleError,
     SampleShapeError,
+    Store,
     StreamSource,
+    Table,
 )
 from tests.support.waiting import wait_until
 
@@ -239,6 +245,23 @@ def test_fields_choose_among_what_a_source_of_the_users_own_has() -> None:
     for fields in (["label"], ["label", "data"]):
         assert list(delivered(fields=fields, decode=lambda sample, _: dict(sample))) == fields
     assert list(delivered(fields=["label"], decode=lambda sample, _: sample["label"])) == ["label"]
+
+
+class _Bytes(Store[int]):
+    def read(self, place: int) -> bytes:
+        return bytes([place])
+
+
+def _needs_a_library(record: bytes, index: int) -> NoReturn:
+    raise ExtraMissing("pip install it") from OSError("it is not there")
+
+
+def test_an_error_that_says_nothing_of_a_sample_passes_a_table_with_its_own_cause() -> None:
+    fields = {"data": Field[bytes](ArraySpec((), np.dtype(np.uint8)), lambda record, row, rows: None)}
+    table = Table("bytes", [Records(_Bytes(), 8, fields, parse=_needs_a_library)], held_in="memory")
+    with pytest.raises(ExtraMissing) as caught:
+        BatchReader(table, batch_size=4, num_loaders=0)
+    assert isinstance(caught.value.__cause__, OSError)
 
 
 # ---- whole batches

@@ -12,15 +12,18 @@ def sample_error(cause: BaseException, kind: str, held_in: str, index: int, wher
     """Return the error that names sample `index`, SampleError or SampleTooLargeError; for other errors `cause`.
 
     `held_in`: the file that the source is; `where`: the place of the sample; `path`: the file that the sample is.
+    The error made has `cause` as its `__cause__`, and any other keeps its own: raise it `from` that.
     """
+    named = cause
     if isinstance(cause, SampleTooLargeError):
-        return SampleTooLargeError(f"{where}: {cause} (max_height, max_width)")
-    if isinstance(cause, ParameterError):
-        return cause
-    if isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError):
-        text = f"source {kind}: {where} cannot be read: {cause}"
-        return SampleError(text, source=held_in, index=index, path=path)
-    return cause
+        named = SampleTooLargeError(f"{where}: {cause} (max_height, max_width)")
+    elif isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError) and not isinstance(
+        cause, ParameterError
+    ):
+        named = SampleError(f"source {kind}: {where} cannot be read: {cause}", source=held_in, index=index, path=path)
+    if named is not cause:
+        named.__cause__ = cause
+    return named
 
 
 @contextmanager
@@ -30,4 +33,4 @@ def naming_first(kind: str, held_in: str, where: str, path: str = "") -> Iterato
         yield
     except Exception as error:
         named = sample_error(error, kind, held_in, 0, where, path or where)
-        raise named from (None if named is error else error)
+        raise named from named.__cause__

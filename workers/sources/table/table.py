@@ -201,7 +201,8 @@ class Table(Source):
         assert cause is not None
         where = self.where(error.index)
         path = error.path or where
-        raise sample_error(cause, self.kind, self._held_in, error.index, where + error.member, path) from cause
+        named = sample_error(cause, self.kind, self._held_in, error.index, where + error.member, path)
+        raise named from named.__cause__
 
     def record(self, top: str, index: int) -> bytes:
         """Return the record that holds `top` of sample `index` as it is stored; raises SampleError.
