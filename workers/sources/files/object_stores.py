@@ -14,7 +14,7 @@ import random
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -90,10 +90,8 @@ class ObjectStore(ABC):
     def matching(self, pattern: str) -> list[str]:
         """Keys that match the glob `pattern`, in which only ** stands for folders, as on disk; raises SourceError."""
         listed = self.listed(re.split(r"[*?\[]", pattern)[0].rpartition("/")[0])
-        if "**" in pattern:
-            return [*{*fnmatch.filter(listed, pattern), *fnmatch.filter(listed, pattern.replace("**/", ""))}]
-        # To fnmatch a slash is like any other character: if the key has as many as the pattern, no * stands for one.
-        return [key for key in fnmatch.filter(listed, pattern) if key.count("/") == pattern.count("/")]
+        parts = pattern.split("/")
+        return [key for key in listed if _match(key.split("/"), parts)]
 
     def listed(self, prefix: str) -> dict[str, str]:
         """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""
@@ -364,6 +362,16 @@ class _Disk(ObjectStore):
         if isinstance(error, FileNotFoundError):
             return Gone("there is no such file")
         return _Final(f"it cannot be read: {getattr(error, 'strerror', None) or error}")
+
+
+def _match(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Return true if the parts of a glob stand for these names of folders and an object, ** for any folders or none."""
+    if not names or not parts:
+        return not names and not parts
+    if parts[0] == "**":
+        rest = parts[1:] or ["*"]  # at the end it stands for the object as well
+        return any(_match(names[start:], rest) for start in range(len(names)))
+    return fnmatch.fnmatchcase(names[0], parts[0]) and _match(names[1:], parts[1:])
 
 
 def _version(meta: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import tarfile
 import tempfile
@@ -14,6 +15,9 @@ import fsspec  # type: ignore[import-untyped]
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.workers.sources.files import expand_paths
+from hypothesis import given
+from hypothesis import strategies as st
 
 from blobfeed import BatchReader, SampleError, SourceError
 from tests.support.object_servers import SECRET, RangeServer, google_bucket, nginx, nginx_program, s3_server
@@ -172,6 +176,30 @@ def test_a_glob_at_the_top_of_a_file_system_keeps_its_slashes(tmp_path: Path) ->
         assert len(opened("npy", tmp_path, data="memory://**/*.npy")) == 2 * SAMPLES
     finally:
         memory.rm("/", recursive=True)
+
+
+@pytest.fixture(scope="module")
+def deep_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four levels of folders a and ab, each with the files b and ac."""
+    folder = tmp_path_factory.mktemp("deep")
+    for depth in range(5):
+        for below in itertools.product(("a", "ab"), repeat=depth):
+            place = folder.joinpath(*below)
+            place.mkdir(exist_ok=True)
+            for name in ("b", "ac"):
+                (place / name).touch()
+    return folder
+
+
+@given(parts=st.lists(st.sampled_from(["**", "*", "a*", "?", "[ab]", "a"]), min_size=1, max_size=4).map("/".join))
+def test_a_glob_finds_the_objects_that_it_finds_as_files(parts: str, deep_folder: Path) -> None:
+    found = []
+    for pattern in (f"local://{deep_folder}/*/{parts}", f"{deep_folder}/*/{parts}"):
+        try:
+            found.append({path.removeprefix("local://") for path in expand_paths(pattern, Path(), "test")})
+        except SourceError:
+            found.append(set())
+    assert found[0] == {path for path in found[1] if Path(path).is_file()}
 
 
 def test_a_file_with_two_colons_in_its_name_is_a_file(tmp_path: Path) -> None:
