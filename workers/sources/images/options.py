@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ...api import ArraySpec, NotNegative
-from ...base import ParameterError
+from ...base import ParameterError, SampleTooLargeError
 
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
@@ -118,7 +118,10 @@ def require_like_first(shape: tuple[int, int, int], spec: ArraySpec) -> None:
     if shape[0] != spec.shape[0]:
         raise ValueError(f"it has {shape[0]} channels and the first one {spec.shape[0]}: all need as many")
     if spec.varies:
-        spec.require_fits(shape)
+        try:
+            spec.require_fits(shape)
+        except SampleTooLargeError as error:
+            raise SampleTooLargeError(f"{error} (max_height, max_width)") from None
     elif shape != spec.shape:
         _, height, width = spec.shape
         raise ValueError(

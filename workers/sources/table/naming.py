@@ -16,7 +16,7 @@ def sample_error(cause: BaseException, kind: str, held_in: str, index: int, wher
     """
     named = cause
     if isinstance(cause, SampleTooLargeError):
-        named = SampleTooLargeError(f"{where}: {cause} (max_height, max_width)")
+        named = SampleTooLargeError(f"{where}: {cause}")
     elif isinstance(cause, OSError | ValueError | EOFError | MemoryError | SourceError) and not isinstance(
         cause, ParameterError
     ):

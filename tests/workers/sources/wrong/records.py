@@ -14,7 +14,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from blobfeed import StreamSource
+from blobfeed import ArraySpec, Field, RaggedRows, Records, Store, StreamSource, Table
 from tests.support.catalogue import Scenario
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, noise, picture
@@ -189,6 +189,26 @@ LMDB = {
 }
 
 
+# ---- a table of the user's own
+
+
+class _Bytes(Store[int]):
+    def read(self, place: int) -> bytes:
+        return bytes(place)
+
+
+def _put(record: bytes, row: int, rows: RaggedRows) -> None:
+    rows.put(row, np.frombuffer(record, np.uint8))
+
+
+def _own_table(_: Path) -> Table:
+    field = Field[bytes](ArraySpec((3,), np.dtype(np.uint8), varies=True), _put)
+    return Table("bytes", [Records(_Bytes(), 5, {"data": field})], held_in="memory")
+
+
+OWN = {"a table, larger than declared": _own_table}
+
+
 # ---- streams
 
 
@@ -233,4 +253,4 @@ STREAM = {
     },
 }
 
-SCENARIOS = TAR | LMDB | STREAM
+SCENARIOS = TAR | LMDB | OWN | STREAM
