@@ -88,7 +88,7 @@ def _words(error: Exception, folder: Path) -> str:
     message = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:…", message)
     message = re.sub("0x[0-9a-f]{6,}", "0x…", message)
     message = re.sub(r"(loader|pid|the limit is|of this process's) \d+", r"\1 …", message)
-    message = re.sub(r" for \d+\.\d s\b", " for … s", message)
+    message = re.sub(r" (for|in) \d+\.\d s\b", r" \1 … s", message)
     message = re.sub(r"Python 3\.\d+", "Python 3.…", message)
     message = re.sub(r"\d[\d,]{6,}(?= bytes are available)", "…", message)
     message = re.sub(r"np\.\w+\(([-+.e\d]+)\)", r"\1", message)  # as NumPy 1 writes its numbers, too

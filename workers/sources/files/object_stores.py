@@ -159,10 +159,13 @@ class ObjectStore(ABC):
             waited = time.monotonic() - begun
             if is_down or waited + pause > deadline_s():
                 self._gave_up = time.monotonic()
-                raise SourceError(
-                    f"{url}: {trouble}; given up after {attempts} attempts in {waited:.1f} s (the deadline is "
-                    f"{deadline_s():g} s, set by BLOBFEED_CLOUD_DEADLINE_S)"
-                ) from None
+                reason = (
+                    "it gave no answer in a read shortly before"
+                    if is_down
+                    else f"the deadline is {deadline_s():g} s, set by BLOBFEED_CLOUD_DEADLINE_S"
+                )
+                count = f"{attempts} attempt{'s' if attempts > 1 else ''}"
+                raise SourceError(f"{url}: {trouble}; given up after {count} in {waited:.1f} s ({reason})") from None
             time.sleep(pause * _chance.uniform(0.5, 1))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
 
