@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...api import chosen
 from ...base import ParameterError
-from ..files import Stamp
+from ..files import Stamp, are_small
 
 _DELIVERED = "cdhw"
 
@@ -209,11 +209,14 @@ class StoredArray:
     def decoded_bytes(self) -> int:
         """Bytes of what is decoded to get at one sample: its chunk, or the chunks side by side that it lies in.
 
-        Chunks that are not filtered are mapped, but on a network they are read whole if samples do not lie in one
-        stretch.
+        Chunks that are not filtered are mapped. Those on a network, and those with large rows, are read whole if a
+        sample is no single stretch.
         """
-        is_mapped = self.layout.chunk == self.shape or not self.file.on_network
-        if self.layout.chunk is None or (self.chunk_samples is None and (is_mapped or self.lies_in_rows)):
+        if self.layout.chunk is None:
+            return 0
+        row_bytes = math.prod(without(self.layout.chunk, self.arrangement.sample_axis)) * self.dtype.itemsize
+        is_mapped = self.layout.chunk == self.shape or (not self.file.on_network and are_small(row_bytes))
+        if self.chunk_samples is None and (is_mapped or self.lies_in_rows):
             return 0
         pairs = zip(self.shape, self.layout.chunk, strict=True)
         extents = [

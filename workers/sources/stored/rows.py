@@ -113,10 +113,10 @@ class StoredRows(ChunkedRows):
         self._maps = are_small(self._row_bytes) and not file.stamp.on_network
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        if self._lies_in_rows and not self._maps and (offsets := self._offsets(indices)) is not None:
+            self._convert(offsets, positions, rows)
+            return
         if self._array.file.on_network:
-            if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
-                self._convert(offsets, positions, rows)
-                return
             self.will_need(indices, now=True)
         if self._in_one_piece and self._axis and self._axis == len(self._grid) - 1:
             self._read_across(indices, positions, rows)
@@ -135,8 +135,9 @@ class StoredRows(ChunkedRows):
     def _convert(self, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Rows in the other byte order, or for memory that is not in one piece."""
         stored = np.empty((len(offsets), *without(self._array.shape, 0)), self._dtype)
-        self._file.gather_at(offsets, np.arange(len(offsets)), stored.reshape(len(stored), -1).view(np.uint8))
-        rows[positions] = stored
+        within = np.arange(len(offsets))
+        self._file.gather_at(offsets, within, stored.reshape(len(stored), -1).view(np.uint8))
+        _put(stored, within, positions, rows)
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Samples are counted by the last axis: neighbours in memory belong to different samples.

@@ -302,3 +302,22 @@ def test_large_rows(how: str, tmp_path: Path) -> None:
         for indices in ([0, 1, 2, 3, 4], [4, 3, 1, 1], [2]):
             arrived.will_need(np.array(indices))
             assert_rows(arrived, indices, {"data": LARGE})
+
+
+@pytest.mark.parametrize(("chunks", "rows"), [((4, 3, 200_000), 2), ((5, 3, 100_000), 5)])
+def test_of_chunks_with_large_rows_no_byte_is_read_twice(chunks: tuple[int, ...], rows: int, tmp_path: Path) -> None:
+    """Two samples that are converted: each is read alone if it lies whole, and else with its chunks."""
+    values = LARGE.astype(">u2")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("data", data=values, chunks=chunks)
+    source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=1)
+    with closing(source), closing(in_loader(source)) as arrived:
+        before = _bytes_read()
+        for index in (3, 1):
+            assert_rows(arrived, [index], {"data": values})
+        assert _bytes_read() - before < (rows + 0.5) * values[0].nbytes
+
+
+def _bytes_read() -> int:
+    """The bytes that calls of this process have read, from the page cache as well."""
+    return int(Path("/proc/self/io").read_text().split()[1])
