@@ -145,7 +145,7 @@ def _megabytes(size: int) -> str:
 
 
 def attach(path: Path, layout: Layout, size_limit: int) -> CacheFile | None:
-    """The file at `path`, or None if another run has meanwhile put other content there."""
+    """Return the file at `path`; None if another run has replaced it, or if it is gone or cannot be opened."""
     try:
         return CacheFile(path, layout, size_limit) if _holds(path, layout) else None
     except (ParameterError, OSError):

@@ -137,7 +137,8 @@ class CachedSource(Source):
             if self._file is None:
                 self._usable = False
                 _log.warning(
-                    "cache %s now holds other samples, another run has replaced it: this run goes on without",
+                    "cache %s cannot be used any more (another run has replaced it, or it is gone or cannot be "
+                    "opened): this run goes on without",
                     self._path,
                 )
         return self._file

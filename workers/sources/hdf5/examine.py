@@ -96,7 +96,7 @@ def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
             "name the ones to read in 'tops'"
         )
     tops = tuple(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name != "label", name)))
-    without = f"; without those that count no samples: {', '.join(others)}" if others else ""
+    without = f"; without those that have no number or string for each sample: {', '.join(others)}" if others else ""
     _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), without)
     return tops
 
@@ -175,8 +175,9 @@ def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:
 
 
 def _undone_directly(number: int, values: Sequence[int]) -> ChunkFilter | None:
-    """The filter as it is undone outside the HDF5 library; None if only the library can, as of all but gzip's without
-    numcodecs.
+    """Return the filter as it is undone outside the HDF5 library; None if only the library can undo it.
+
+    Without numcodecs that is every filter but gzip.
     """
     if number == h5py.h5z.FILTER_DEFLATE:
         return ChunkFilter("deflate")

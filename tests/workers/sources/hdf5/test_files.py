@@ -69,4 +69,6 @@ def test_a_file_without_data_gives_all_its_arrays_and_the_log_names_them_once(
     assert list(source.specs) == ["X", "a_label"]  # the largest samples first
     assert_rows(source, [5, 0], {"X": x, "a_label": y})
     (record,) = caplog.records
-    assert "tops=[X, a_label]; without those that count no samples: version" in record.getMessage()
+    assert (
+        "tops=[X, a_label]; without those that have no number or string for each sample: version" in record.getMessage()
+    )
