@@ -26,7 +26,7 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
         more), or none if it is 0.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
-    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    open_files: files that each loader keeps open at a time; without it a quarter of its descriptors, from 16 to 4,096.
     """
 
     path: Paths

@@ -36,7 +36,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     locking: whether files are locked while open; false for network file systems that cannot lock.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
-    open_files: files that each loader keeps open at a time; without it what a quarter of its descriptors allows.
+    open_files: files that each loader keeps open at a time; without it a quarter of its descriptors, from 16 to 4,096.
     window: samples are windows of several rows, none beyond its data set; see `window` above. Without boundaries.
     """
 
@@ -155,14 +155,14 @@ class IndexedSamples(Column):
         return all(found)
 
     def _read_by_library(self, data: IndexedData, index: int, position: int, rows: Rows) -> None:
-        from ..stored.hdf5_library import find_dataset, read_whole
+        from ..stored.hdf5_library import find_dataset, read_dataset
 
         name, number = self._index.name(index), locate_part(self._index.starts, index)[0]
         self._files.watch(map(self._files.number, self._index.others[-1 - data.offsets[index]]))
         try:
             file = self._files.open(int(self._numbers[number])).library
             dataset = find_dataset(file, f"{name}/{data.path}" if data.path else name)
-            sample = read_whole(dataset, self.where(index))
+            sample = read_dataset(dataset, self.where(index))
             data.require_as_scanned(index, sample)
             if isinstance(rows, RaggedRows):
                 rows.put(position, sample)

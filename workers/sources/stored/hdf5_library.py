@@ -31,7 +31,7 @@ try:
 finally:
     sys.setdlopenflags(_before)
 
-__all__ = ["errors_named", "find_dataset", "h5py", "open_dataset", "open_file", "read_whole", "require_filters"]
+__all__ = ["errors_named", "find_dataset", "h5py", "open_dataset", "open_file", "read_dataset", "require_filters"]
 
 _NAMES_IN_A_MESSAGE = 20
 
@@ -134,7 +134,7 @@ def require_filters(dataset: h5py.Dataset, where: str) -> None:
         )
 
 
-def read_whole(dataset: h5py.Dataset, where: str) -> AnyArray:
+def read_dataset(dataset: h5py.Dataset, where: str) -> AnyArray:
     """All of `dataset`, in its shape; raises SourceError begun by `where` if a filter is missing.
 
     Its filters are looked at only if it cannot be read: that takes a tenth of the time of reading a small one.

@@ -55,8 +55,8 @@ _CHANGED_NS = attrgetter("st_ctime_ns")
 class FileStore(Store[tuple[int, int]]):
     """The files of a source. File k has the addresses from starts[k] on, and a page behind it belongs to none.
 
-    `most_files`: how many to keep open; None for as many as a quarter of the descriptors that the process may have
-    allows. `chunk_cache_bytes`: decoded chunks to keep. Each process opens files of its own: a pickled or forked copy
+    `open_files`: how many to keep open; None for a quarter of the descriptors that the process may have, from 16 to
+    4,096. `chunk_cache_bytes`: decoded chunks to keep. Each process opens files of its own: a pickled or forked copy
     begins with none. A place is an address and a size.
     """
 
@@ -64,11 +64,11 @@ class FileStore(Store[tuple[int, int]]):
         self,
         stamps: Iterable[Stamp],
         locking: Locking = None,
-        most_files: int | None = None,
+        open_files: int | None = None,
         chunk_cache_bytes: int = 0,
     ) -> None:
         self.stamps = tuple({stamp.path: stamp for stamp in stamps}.values())
-        self._options = locking, most_files, chunk_cache_bytes
+        self._options = locking, open_files, chunk_cache_bytes
         self._numbers = {stamp.path: number for number, stamp in enumerate(self.stamps)}
         self._sizes = [stamp.size for stamp in self.stamps]
         self._changed_ns = [stamp.ctime_ns if isinstance(stamp, FileStamp) else 0 for stamp in self.stamps]
@@ -94,10 +94,10 @@ class FileStore(Store[tuple[int, int]]):
         if os.getpid() == self._process:
             return
         self._process = os.getpid()
-        self._locking, most_files, chunk_cache_bytes = self._options
+        self._locking, open_files, chunk_cache_bytes = self._options
         self._chunks = ChunkCache(chunk_cache_bytes)
         allowed = min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], _MANY_DESCRIPTORS) // 4
-        self._most = most_files or max(_FEW_FILES, allowed)
+        self._most = open_files or max(_FEW_FILES, allowed)
         self._opened: dict[int, OpenFile] = {}  # the last used one at the end
         self._used: set[int] = set()
         self._stay_open = not self.is_remote and len(self.stamps) <= self._most
