@@ -58,9 +58,9 @@ def expand_paths(paths: str | Sequence[str], base_dir: Path, what: str) -> list[
 
     `{000..146}` stands for each of these numbers, `{train,extra}` for each of these words, as WebDataset and the shell
     have it, also in URLs of stores that give no lists.
-    A path that exists is neither that nor a glob, whatever characters it has, nor is a folder that a glob begins with.
-    Raises SourceError, its message begun by
-    `what`, if a glob matches nothing; it does not check whether the other files exist.
+    A path that exists is taken as it is, whatever characters it has; so is an existing folder with which a glob begins.
+    Raises SourceError, its message begun by `what`, if a glob matches nothing; it does not check whether the other
+    files exist.
     """
     return [
         file

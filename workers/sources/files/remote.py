@@ -42,7 +42,10 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class RemoteStamp:
-    """An object as it was when it was examined; each answer says which version it is of. `version`: its ETag."""
+    """An object as it was when it was examined; each answer says which version it is of.
+
+    `version`: its ETag, or what else the store says of it that changes with it.
+    """
 
     path: str
     size: int
@@ -178,7 +181,7 @@ class RemoteFile:
     def will_need(self, offsets: IndexArray, sizes: IndexArray | int, *, now: bool = False) -> bool:
         """Start fetching these bytes, as far as they are not under way; returns false.
 
-        Bytes that are not read `now` are not requested if as much as may lie here has been announced already.
+        Unless they are read `now`, nothing is requested while 64 MiB or more are announced and not yet taken.
         """
         if not now and sum(size for _, size in self._pending) >= _ANNOUNCED_BYTES:
             return False

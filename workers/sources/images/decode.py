@@ -80,10 +80,11 @@ class ImageDecoder:
         self._kept = Scratch()
 
     def decode(self, data: bytes, sufficient: Sufficient | None = None) -> tuple[Image, tuple[int, int]]:
-        """The image in `data`, upright, and the (height, width) that `put` will give it.
+        """Return the image in `data`, and the (height, width) that `put` will give it.
 
-        `sufficient`: by the picture's (height, width), the smallest size that a JPEG may be decoded at.
-        The image is valid until the next call. Raises ValueError saying what is wrong with the bytes.
+        With the option `exif` the image is turned upright. It is valid until the next call. `sufficient`: by the
+        picture's (height, width), the smallest size that a JPEG may be decoded at.
+        Raises ValueError saying what is wrong with the bytes.
         """
         if not data:
             raise ValueError("the file is empty (0 bytes)")

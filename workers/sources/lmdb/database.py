@@ -29,7 +29,10 @@ def list_keys(path: str) -> tuple[FileStamp, PackedNames]:
 
 
 class Database(Store[bytes]):
-    """The database in the file that `stamp` names; a place is a key. Raises SourceError if the file was changed."""
+    """The database in the file that `stamp` names; a place is a key.
+
+    `begin` raises SourceError if the file was changed before this process opened it; a later change is not noticed.
+    """
 
     modules = (__name__,)
 

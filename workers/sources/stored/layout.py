@@ -22,9 +22,10 @@ Dims = tuple[str, ...] | dict[str, tuple[str, ...]] | None
 
 @dataclass(frozen=True, slots=True)
 class Arrangement:
-    """The stored axis that counts the samples, and the stored axis that each delivered axis is.
+    """The stored axis that counts the samples, and the order of the others.
 
-    `order` None: the others as they are stored.
+    `order`: for each delivered axis, its number among the stored axes without `sample_axis`; None: they are delivered
+    as they are stored.
     """
 
     sample_axis: int = 0

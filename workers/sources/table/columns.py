@@ -77,7 +77,10 @@ class Column(ABC):
         """
 
     def only(self, tops: Collection[str]) -> Column:
-        """Return the column that reads these of its tops alone; called once, at construction of the table."""
+        """Return the column that reads these of its tops alone.
+
+        Called when a table, or windows over its columns, are made; possibly on a column that `only` gave.
+        """
         return self
 
     @property
@@ -173,10 +176,12 @@ class Records(Column, Generic[Place, _Record]):
 
     `fields`: the tops that are made of a record. `place`: gives the place of sample `index`; without it the index is
     the place. `parse`: turns the bytes of sample `index` into a record, which is valid until the next one; without it
-    the bytes are the record. `path`, `member`: for SampleError, the path of sample `index`, and the part of it that a
-    top is made of, or "" stands for. `others`: further stores that hold what `place` and `parse` need.
+    the bytes are the record. `path`, `member`: for SampleError. path(index) names the file of the sample.
+    member(index, top) names the part of the sample that the top is made of; the top is "" if reading or parsing failed.
+    `others`: further stores that hold what `place` and `parse` need.
 
-    Any error of these functions, or of the store, becomes a RecordError, and the table makes a SampleError of that.
+    Any error of these functions, or of the store, becomes a RecordError. The table makes a SampleError of an OSError,
+    ValueError, EOFError, MemoryError or SourceError, and raises any other error as it is.
     """
 
     def __init__(

@@ -272,8 +272,9 @@ class _Announcements:
     """The samples that are announced to the kernel before they are read: one for all files of a source in a process.
 
     Tasks are announced, and each row is looked at, until so many rows in a row were found in the page cache: a look
-    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk begins this anew. To
-    look at a few rows of each task is not enough: of a file that is half in memory they may say that all of it is.
+    costs 1 µs, and a row of 784 bytes is read in a fifth of that. A read that waits for the disk for more than
+    one row in 32 begins this anew. To look at a few rows of each task is not enough: of a file that is half in memory
+    they may say that all of it is.
     """
 
     def __init__(self) -> None:
