@@ -163,6 +163,8 @@ class Net(nn.Module):
         *way, last = key.split(".")
         for name in way:
             home = home._modules.setdefault(name, nn.Module()) or home
+        if (placed := home._modules.get(last)) is not None:  # the way to layers above, such as "b.conv" for a layer "b"
+            layer._modules.update(placed._modules)
         home._modules[last] = layer  # not by add_module, which refuses names that torch uses, such as "type"
 
     def forward(self, **inputs: Tensor) -> dict[str, Tensor]:

@@ -82,6 +82,17 @@ def test_a_name_with_dots_or_one_that_torch_uses_is_a_name_like_others(tmp_path:
     assert torch.equal(other.layers["fc.8"].blobs[0], net.layers["fc.8"].blobs[0])
 
 
+def test_a_name_may_be_the_beginning_of_an_earlier_one(tmp_path: Path) -> None:
+    text = CLASSIFIER.replace('name: "ip"', 'name: "b.ip"')
+    text += 'layer { name: "b" type: "PReLU" bottom: "ip" top: "b" }'
+    net = Net(write(tmp_path, text), "TRAIN")
+    assert {"b.ip.0", "b.ip.1", "b.0"} <= net.state_dict().keys()
+    write_weights(tmp_path / "x.caffemodel", net.weights())
+    other = Net(tmp_path / "net.prototxt", "TRAIN", weights=tmp_path / "x.caffemodel")
+    for own, theirs in zip(other.all_weights(), net.all_weights(), strict=True):
+        assert torch.equal(own, theirs)
+
+
 def test_the_net_gives_its_outputs_by_name_for_batches_of_any_size(tmp_path: Path) -> None:
     net = Net(write(tmp_path), "TEST")
     for rows in (2, 5):
