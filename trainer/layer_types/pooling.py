@@ -52,8 +52,8 @@ class Pooling(Layer):
         axes = list(zip(sizes, kernel, self._stride, self._pad, strict=True))
         # As in Caffe, a pad of one axis clips both.
         self._counts = tuple(pooled_size(*axis, self._round_up, any(self._pad)) for axis in axes)
-        for (size, edge, stride, pad), count in zip(axes, self._counts, strict=True):
-            if size + 2 * pad < edge:
+        for (size, _, stride, pad), count in zip(axes, self._counts, strict=True):
+            if count < 1:
                 raise self.context.misfit(
                     f"the kernel {kernel} (pad {self._pad}) is larger than the bottom {bottom[0]}"
                 )

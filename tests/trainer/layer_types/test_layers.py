@@ -158,7 +158,8 @@ def test_pooling(
     pad: int,
     average: bool,
 ) -> None:
-    assume(stride <= kernel and pad < kernel <= min(height, width) + 2 * pad)
+    # A kernel that is larger by less than the stride has one window, cut at the end.
+    assume(stride <= kernel and pad < kernel < min(height, width) + 2 * pad + stride)
     x = numbers(1, 2, height, width)
     options = f"kernel_size: {kernel} stride: {stride} pad: {pad} pool: {'AVE' if average else 'MAX'}"
     net = layer_net(tmp_path_factory.mktemp("net"), f'type: "Pooling" pooling_param {{ {options} }}', x=x)
