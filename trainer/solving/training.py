@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from ...workers.base import EndOfData
@@ -29,7 +29,8 @@ def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
     _finish(solver, reporter, stop)
     # Last, since scripts take the scores from the last lines. Where the data has ended, `run` has tested.
     if not (stop() or has_ended):
-        _test_if_due(solver, reporter, stop)
+        with _until_end_of_data(solver, reporter):
+            _test_if_due(solver, reporter, stop)
 
 
 def run(solver: Solver, reporter: Reporter, stop: StopRequest, last: int) -> bool:
@@ -37,20 +38,27 @@ def run(solver: Solver, reporter: Reporter, stop: StopRequest, last: int) -> boo
 
     Returns whether the data has ended.
     """
-    while solver.iteration < last and not stop():
-        _test_if_due(solver, reporter, stop)
-        if stop():
-            break
-        try:
+    with _until_end_of_data(solver, reporter):
+        while solver.iteration < last and not stop():
+            _test_if_due(solver, reporter, stop)
+            if stop():
+                break
             solver.step()
-        except EndOfData as end:
-            reporter.put("end of data", iteration=solver.iteration, reason=end)
-            return True
-        reporter.stepped(solver)
-        if stop.snapshot_wanted or solver.snapshot_is_due:
-            stop.snapshot_wanted = False
-            _save(solver, reporter)
-    return False
+            reporter.stepped(solver)
+            if stop.snapshot_wanted or solver.snapshot_is_due:
+                stop.snapshot_wanted = False
+                _save(solver, reporter)
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _until_end_of_data(solver: Solver, reporter: Reporter) -> Iterator[None]:
+    """Reports the end of the data of any net, where this block ends."""
+    try:
+        yield
+    except EndOfData as end:
+        reporter.put("end of data", iteration=solver.iteration, reason=end)
 
 
 def _finish(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:

@@ -22,6 +22,8 @@ ENDING = "from blobfeed.workers.base import EndOfData\n" + BATCHES.replace(
     "        rows =", '        if self.at >= 32:\n            raise EndOfData("all was given")\n        rows ='
 )
 
+TESTED_ONCE = ENDING.replace("self.at >= 32", "self.phase == 1 and self.at >= 8")
+
 
 def losses(solver: Solver, steps: int) -> list[float]:
     return [float(solver.step()) for _ in range(steps)]
@@ -96,6 +98,16 @@ RUNS = {
         "test_iter: 1 test_interval: 2",
         ENDING,
         ["at 0", "at 2", "at 4", "the data ended after at 4", "saved"],
+    ),
+    "training ends where the data of a test end, with a snapshot": (
+        "test_iter: 1 test_interval: 2",
+        TESTED_ONCE,
+        ["at 0", "the data ended after at 2", "saved"],
+    ),
+    "the data of the last test end": (
+        "test_iter: 1 test_interval: 30",
+        TESTED_ONCE,
+        ["at 0", "saved", "the data ended after at 30"],
     ),
     "no test net": ("test_interval: 4", BATCHES, ["saved"]),
     "no test": ("test_interval: 4 test_iter: 0", BATCHES, ["at 0", *(f"at {nth}" for nth in range(4, 30, 4)), "saved"]),
