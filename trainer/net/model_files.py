@@ -190,7 +190,7 @@ def _layers(group: Any) -> dict[str, list[Tensor]]:
 
 def tensors_of(group: Any) -> list[Tensor]:
     """By number; an empty one for a number that is not there: Caffe leaves out what another layer shares with this."""
-    found = {int(name): torch.from_numpy(item[()]) for name, item in group.items() if isinstance(item, h5py.Dataset)}
+    found = {int(name): torch.from_numpy(item[...]) for name, item in group.items() if isinstance(item, h5py.Dataset)}
     missing = torch.empty(0)
     return [found.get(nth, missing) for nth in range(max(found, default=-1) + 1)]
 

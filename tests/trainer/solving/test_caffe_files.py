@@ -91,6 +91,14 @@ def test_a_caffemodel_says_what_its_layers_are_and_their_gradients_if_wanted(tmp
 
 
 @pytest.mark.parametrize("suffix", ["", ".h5"])
+def test_weights_may_have_no_axes(tmp_path: Path, suffix: str) -> None:
+    slope = 'layer { name: "y" type: "PReLU" bottom: "x" top: "y" prelu_param { channel_shared: true } }'
+    path = tmp_path / f"m.caffemodel{suffix}"
+    write_weights(path, make_net(tmp_path, with_inputs(slope, x=(2, 3))).weights())
+    assert torch.equal(read_weights(path)["y"][0], torch.tensor(0.25))
+
+
+@pytest.mark.parametrize("suffix", ["", ".h5"])
 def test_names_of_layers_may_have_slashes(tmp_path: Path, suffix: str) -> None:
     weights = {"inception/1": [torch.ones(2), torch.zeros(1)], "inception": [torch.full((1,), 3.0)]}
     path = tmp_path / f"m.caffemodel{suffix}"
