@@ -250,6 +250,8 @@ class Filter(Layer):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         self.need_equal_rows(bottom)
+        if math.prod(bottom[-1][1:]) != 1:
+            raise self.context.misfit(f"needs a last bottom with one number for each row, got shape {bottom[-1]}")
         return bottom[:-1]  # at most; each forward shows how many rows are left
 
     def forward(self, *bottom: Tensor) -> Tensors:
@@ -264,8 +266,10 @@ class BatchReindex(Layer):
     bottoms = range(2, 3)
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
-        return [(*bottom[1][:1], *bottom[0][1:])]
+        if len(bottom[1]) != 1:
+            raise self.context.misfit(f"needs a second bottom of shape (rows,), got {bottom[1]}")
+        return [(*bottom[1], *bottom[0][1:])]
 
     def forward(self, rows: Tensor, numbers: Tensor) -> Tensors:
-        chosen = self.indices(numbers.reshape(-1), len(rows), "row {} is not one of the bottom")
+        chosen = self.indices(numbers, len(rows), "row {} is not one of the bottom")
         return (rows.index_select(0, chosen),)
