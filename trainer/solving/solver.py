@@ -285,8 +285,8 @@ def mean_outputs(
     EndOfData if there is no batch at all.
     """
     sums: dict[str, Tensor] = {}
-    uneven: set[str] = set()
-    """Outputs whose shape changes, so that their numbers have no means."""
+    left_out: set[str] = set()
+    """Outputs with too many numbers in any batch, or whose shape changes, so that their numbers have no means."""
     for seen in range(iterations):
         if give_up():
             return None
@@ -298,12 +298,12 @@ def mean_outputs(
             iterations = seen
             break
         for name, output in {**net.outputs(), **({"total loss": objective} if with_loss else {})}.items():
-            if sums.get(name, output).shape != output.shape:
-                uneven.add(name)
-            elif output.numel() <= _MOST_NUMBERS:
+            if output.numel() > _MOST_NUMBERS or sums.get(name, output).shape != output.shape:
+                left_out.add(name)
+            else:
                 sums[name] = sums.get(name, 0.0) + output
     net.check()
-    totals = numbers_of({name: total for name, total in sums.items() if name not in uneven})
+    totals = numbers_of({name: total for name, total in sums.items() if name not in left_out})
     return Scores({name: total / iterations for name, total in totals.items()})
 
 
