@@ -14,6 +14,8 @@ from .layer import Elementwise, Tensors, layer_type
 class Dropout(Elementwise):
     """Sets a share of the numbers to zero and scales up the others; does nothing in phase TEST, or after `eval()`."""
 
+    has_views = True
+
     def forward(self, bottom: Tensor) -> Tensors:
         if not self.training:
             return (bottom,)

@@ -122,10 +122,10 @@ def _crop(x: Tensor, reference: Tensor, axis: int, offset: Sequence[int]) -> Ten
 
 
 row("Concat", lambda *x, options: torch.cat(x, axis_of(options, "concat_dim")), "options", bottoms=ANY)
-row("Crop", _crop, "axis offset", bottoms=range(2, 3))
+row("Crop", _crop, "axis offset", bottoms=range(2, 3), has_views=True)
 row("Eltwise", _eltwise, "operation coeff", bottoms=range(2, ANY.stop), in_place=True)
 row("Silence", lambda *x: (), bottoms=ANY, tops=range(1))
-row("Slice", _slice, "options tops", tops=ANY)
+row("Slice", _slice, "options tops", tops=ANY, has_views=True)
 row("Split", lambda x, tops: (x,) * tops, "tops", tops=ANY)
 
 

@@ -119,6 +119,8 @@ class Layer(nn.Module):
     """True if the top may have the name of the bottom."""
     is_loss: ClassVar[bool] = False
     """True if the first top has weight 1 in the objective without a loss_weight."""
+    has_views: ClassVar[bool] = False
+    """True if tops may be views of the bottom where Caffe copies."""
     is_on_host = staticmethod(ArrayBlob.is_on_host)
 
     def __init__(self, context: LayerContext) -> None:

@@ -42,6 +42,8 @@ class Stepwise:
         def call(layer: Layer, bottoms: Sequence[Tensor]) -> Tensors:
             leaves = tuple(bottom.detach().requires_grad_(bottom.requires_grad) for bottom in bottoms)
             tops: Tensors = layer(*leaves)
+            if layer.has_views:  # a script that writes to a top must not write to the bottom
+                tops = tuple(top.clone() for top in tops)
             nth = next(positions)
             self._graphs[nth] = leaves, tops
             after(nth)

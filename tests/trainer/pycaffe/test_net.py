@@ -258,6 +258,17 @@ def test_all_rows_go_forward_and_back_in_batches_of_the_net(tmp_path: Path) -> N
     close(net.forward(data=rows)["prob"], outputs["prob"])
 
 
+@pytest.mark.parametrize(
+    "layer", ['type: "Slice" top: "b"', 'type: "Crop" bottom: "z" crop_param { axis: 1 }', 'type: "Dropout"']
+)
+def test_what_is_written_to_a_top_does_not_reach_the_bottom(tmp_path: Path, layer: str) -> None:
+    text = f'layer {{ name: "l" bottom: "x" top: "a" {layer} }}'
+    net = Net(write(tmp_path, with_inputs(text, x=(1, 4), z=(1, 2))), TEST)
+    net.forward(x=np.ones((1, 4)), z=np.ones((1, 2)))
+    net.blobs["a"].data[...] = 0
+    assert np.all(net.blobs["x"].data == 1)
+
+
 def test_a_net_that_feeds_itself_takes_no_arrays_and_tells_its_loss_weights(tmp_path: Path) -> None:
     write_project(tmp_path)
     net = Net(tmp_path / "net.prototxt", TRAIN)
