@@ -23,6 +23,9 @@ from ..prototxt import BlobProto, NetParameter, SnapshotError, fill_blob, messag
 
 LayerWeights = Mapping[str, Sequence[Tensor]]
 
+_MOST_MISSING = 16
+"""More weights in a row than a layer can lack in a state_dict; a higher number is another program's."""
+
 SNAPSHOT_FORMAT = "blobfeed snapshot 1"
 
 
@@ -91,9 +94,12 @@ def _of_torch(path: Path) -> dict[str, list[Tensor]]:
     found: dict[str, list[Tensor]] = {}
     for key, tensor in content.items():
         name, _, nth = str(key).rpartition(".")
-        if not isinstance(tensor, Tensor) or not name or nth != str(len(found.get(name, ()))):
+        blobs = found.setdefault(name, [])
+        # Weights that the layer has from another one in another shape are not there.
+        missing = int(nth) - len(blobs) if nth.isdecimal() else -1
+        if not isinstance(tensor, Tensor) or not name or not 0 <= missing < _MOST_MISSING:
             raise no_snapshot(path, f"and not a state_dict of a net: {key!r} should be a layer, a dot and a number")
-        found.setdefault(name, []).append(tensor)
+        blobs += [*[torch.empty(0)] * missing, tensor]
     return found
 
 

@@ -208,6 +208,22 @@ def test_shared_weights_are_one_parameter_whose_gradients_add_up(tmp_path: Path)
     torch.testing.assert_close(other.layers["c"].blobs[0].reshape(4, 4), own + 1)
 
 
+def test_a_saved_state_dict_may_lack_weights_that_a_layer_has_in_another_shape(tmp_path: Path) -> None:
+    learnt = """layer {{ name: "{0}" type: "InnerProduct" bottom: "{1}" top: "{0}"
+        param {{ name: "w" share_mode: PERMISSIVE }}
+        inner_product_param {{ num_output: {2} weight_filler {{ type: "xavier" }} bias_filler {{ type: "xavier" }} }} }}
+    """
+    text = with_inputs(learnt.format("a", "data", 2) + learnt.format("b", "a", 4), data=(16, 4))
+    net = Net(write(tmp_path, text), "TRAIN")
+    assert list(net.state_dict()) == ["a.0", "a.1", "b.1"]
+    torch.save(net.state_dict(), tmp_path / "x.pt")
+    convert(tmp_path / "x.pt", tmp_path / "x.caffemodel")
+    for name in ("x.pt", "x.caffemodel"):
+        other = Net(tmp_path / "net.prototxt", "TRAIN", weights=tmp_path / name)
+        for own, theirs in zip(other.all_weights(), net.all_weights(), strict=True):
+            assert torch.equal(own, theirs)
+
+
 def test_eval_ends_dropout_and_the_counting_of_batch_norm(tmp_path: Path) -> None:
     net = Net(write(tmp_path), "TRAIN")
     assert net.training
