@@ -109,6 +109,7 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
     ],
     "HDF5Data": _files("hdf5_data_param"),
     "HDF5Output": [("file_name", lambda own: not own.file_name, "hdf5_output_param needs a file_name")],
+    "Im2col": [("axis", lambda own: own.axis not in (1, -3), "axis must be 1, that of the channels, got {}")],
     "ImageData": [
         *_files("image_data_param"),
         (
