@@ -232,7 +232,11 @@ class Net(nn.Module):
             )
         if device != self.device:
             self.check()
-        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        # torch makes a new buffer for each layer, also of one that layers share.
+        buffers = {each: fn(each) for each in self.buffers()}
+        super()._apply(  # type: ignore[no-untyped-call]
+            lambda tensor: buffers[tensor] if tensor in buffers else fn(tensor), recurse
+        )
         if device != self.device:
             self.generators.move(device)
             for blob in self.blobs.values():

@@ -224,6 +224,17 @@ def test_a_saved_state_dict_may_lack_weights_that_a_layer_has_in_another_shape(t
             assert torch.equal(own, theirs)
 
 
+def test_sums_of_batch_norm_that_layers_share_stay_shared_where_the_net_is_converted(tmp_path: Path) -> None:
+    names = [f'param {{ name: "{each}" lr_mult: 0 }}' for each in ("mean", "variance", "count")]
+    layers = [
+        f'layer {{ name: "{name}" type: "BatchNorm" bottom: "data" top: "{name}" {" ".join(names)} }}' for name in "ab"
+    ]
+    net = Net(write(tmp_path, with_inputs("".join(layers), data=(4, 2))), "TRAIN").double()
+    assert net.layers["a"].blobs[0].dtype == torch.float64
+    for first, second in zip(net.layers["a"].blobs, net.layers["b"].blobs, strict=True):
+        assert first is second
+
+
 def test_eval_ends_dropout_and_the_counting_of_batch_norm(tmp_path: Path) -> None:
     net = Net(write(tmp_path), "TRAIN")
     assert net.training
