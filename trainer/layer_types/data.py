@@ -164,7 +164,7 @@ class HDF5Output(Layer):
     tops = range(1)
 
     def read_options(self) -> None:
-        self._path = self.options.file_name
+        self._path = Path(self.options.file_name).absolute()  # a script may change the working directory
         self._begun = False
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:

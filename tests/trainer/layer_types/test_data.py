@@ -181,6 +181,20 @@ def test_what_a_net_computes_is_written_batch_behind_batch(tmp_path: Path, monke
         assert file["label"][:].tolist() == list(range(10))
 
 
+def test_all_batches_are_written_to_one_file_though_the_working_directory_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = 'layer { name: "o" type: "HDF5Output" bottom: "x" bottom: "x" hdf5_output_param { file_name: "o.h5" } }'
+    net = make_net(tmp_path, with_inputs(text, x=(2, 3)))
+    net.forward()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    net.forward()
+    with h5py.File(tmp_path / "o.h5") as file:
+        assert len(file["data"]) == 4
+
+
 def test_a_batch_without_rows_adds_none_to_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = """layer { name: "f" type: "Filter" bottom: "x" bottom: "keep" top: "kept" }
