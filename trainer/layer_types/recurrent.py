@@ -1,7 +1,7 @@
 """Layers that carry a state from one time step to the next: RNN, LSTM, LSTMUnit.
 
-Bottoms: the inputs (steps, streams, ...); cont (steps, streams), 0 if a new sequence begins and the state is
-forgotten; optionally an input for all steps (streams, ...); with expose_hidden, the state before the first step.
+Bottoms: the inputs (steps, streams, inputs...); cont (steps, streams), 0 if a new sequence begins and the state is
+forgotten; optionally an input for all steps (streams, inputs...); with expose_hidden, the state before the first step.
 Without it, a batch begins with the state in which the last one ended. As in Caffe, no gradient passes through the state
 of a batch's begin or end, exposed or not.
 """
@@ -54,12 +54,16 @@ class _Recurrent(Layer):
 
     def top_shapes(self, *bottom: Shape) -> Sequence[Shape]:
         inputs, cont = bottom[:2]
-        if len(inputs) < 2 or cont != inputs[:2]:
-            raise self.context.misfit(f"needs bottoms (steps, streams, ...) and (steps, streams), got {inputs}, {cont}")
+        if len(inputs) < 3 or cont != inputs[:2]:
+            raise self.context.misfit(
+                f"needs bottoms (steps, streams, inputs...) and (steps, streams), got {inputs}, {cont}"
+            )
         state = (1, inputs[1], self.options.num_output)
         static, given = bottom[2 : 2 + self._static], bottom[2 + self._static :]
-        if any(shape[:1] != inputs[1:2] for shape in static):
-            raise self.context.misfit(f"needs an input for all steps of shape ({inputs[1]}, ...), got {static[0]}")
+        if any(len(shape) < 2 or shape[0] != inputs[1] for shape in static):
+            raise self.context.misfit(
+                f"needs an input for all steps of shape ({inputs[1]}, inputs...), got {static[0]}"
+            )
         if any(shape != state for shape in given):
             raise self.context.misfit(f"needs a state of shape {state}, got {', '.join(map(str, given))}")
         return [(*inputs[:2], self.options.num_output), *(state,) * self._exposed]
