@@ -209,7 +209,7 @@ class HingeLoss(_RowLoss):
 
 def _sigmoid_cross_entropy(scores: Tensor, targets: Tensor, options: Message) -> Tensor:
     """The cross entropy of the sigmoid of the first bottom and the probabilities in the second."""
-    targets, ignored = alike(scores, targets), ignored_label(options)
+    targets, ignored = alike(scores, targets).to(scores.dtype), ignored_label(options)
     counts = torch.ones_like(targets) if ignored is None else (targets.trunc() != ignored).to(targets.dtype)
     total = functional.binary_cross_entropy_with_logits(scores, targets, counts, reduction="sum")
     return normalized(total, counts.sum(), counts.shape, options, NormalizationMode.BATCH_SIZE)

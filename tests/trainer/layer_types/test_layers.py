@@ -296,6 +296,15 @@ def test_euclidean_loss_takes_a_second_bottom_of_other_axes_that_is_not_contiguo
     np.testing.assert_allclose(run(net, x=a, z=b), ((a - b[:, :, :2].reshape(2, 12)) ** 2).sum() / 4, rtol=1e-5)
 
 
+def test_targets_of_a_sigmoid_cross_entropy_may_be_integers(tmp_path: Path) -> None:
+    x, z = numbers(4, 3), np.eye(4, 3, dtype=np.float32)
+    net = layer_net(tmp_path, 'bottom: "z" type: "SigmoidCrossEntropyLoss"', x=x, z=z)
+    found = [
+        net(x=torch.from_numpy(x), z=targets)["y"] for targets in (torch.from_numpy(z), torch.from_numpy(z).long())
+    ]
+    assert torch.equal(*found)
+
+
 def test_stochastic_pooling_draws_from_each_window_and_tests_with_the_weighted_mean(tmp_path: Path) -> None:
     x = np.abs(numbers(2, 3, 5, 5))
     options = 'type: "Pooling" pooling_param { pool: STOCHASTIC kernel_size: 2 stride: 2 }'
