@@ -25,8 +25,11 @@ def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[P
     if given.endswith(".prototxt"):
         with plan_of_net(Path(given)) as (plan, _):
             return _located(plan, state, batches)
+    declared = parse_param_str(given, "parameters")
+    if declared.get("epochs") is not None:
+        declared.setdefault("last_batch", "partial")  # as in a reader
     # A reader's loops follow each other, and its batches are counted over all of them.
-    parameters = msgspec.structs.replace(check_parameters(parse_param_str(given, "parameters")), epochs=None)
+    parameters = msgspec.structs.replace(check_parameters(declared), epochs=None)
     plan = make_plan(parameters, Hooks(), Path.cwd(), True, None)
     with closing(plan.source):
         return _located(plan, state, batches)

@@ -133,3 +133,12 @@ def test_the_command_prints_the_last_batch_before_a_state_or_those_asked_for(tmp
     assert len(lines) == 120
     assert [int(line.split(" sample ")[1].split()[0]) for line in lines[:3]] == numbered[1]
     assert "expected a number" in run("which", text, "--batches", "x").output
+
+
+def test_the_command_ends_each_loop_of_a_reader_with_epochs_by_a_short_batch_too(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"source": write_hdf5(tmp_path / "train.h5", SAMPLES), "batch_size": 4, "epochs": 1}
+    with BatchReader(**given, num_loaders=0) as reader:
+        delivered = [(batch.number, index) for _ in range(2) for batch in reader for index in batch.indices.tolist()]
+    lines = run("which", json.dumps(given), "--batches", "10..11").output.splitlines()
+    printed = [(int(line.split()[1]), int(line.split(" sample ")[1].split()[0])) for line in lines]
+    assert printed == [(number, index) for number, index in delivered if number in (10, 11)]
