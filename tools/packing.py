@@ -83,9 +83,10 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
             f"{target}: arrays are packed into HDF5: name a file that ends in .h5 or .hdf5, "
             "or in lmdb for pictures as they are encoded"
         )
-    found = _resized(found, layout)
+    size = layout.size
+    if size is not None and _resizes(found):
+        found, size = _resized(found, *size), None
     with closing(found.open()) as source:
-        size = layout.size if found.kind != "image_list" else None
         hook = partial(decode, layout.uint8, size) if layout.uint8 or size else None
         _check_tops(source, layout)
         sample_bytes = sum(spec.nbytes for spec in source.specs.values())
@@ -127,13 +128,19 @@ def _alone(held: Path, target: Path) -> Iterator[None]:
         yield
 
 
-def _resized(found: Found, layout: Layout) -> Found:
-    if layout.size is None or found.kind != "image_list":
-        return found
-    height, width = layout.size  # the source resizes while it decodes, which is faster
+def _resizes(found: Found) -> bool:
+    """Return true if the source can resize the pictures while it decodes them, which is faster.
+
+    With a `shorter_side` it has to: a hook would enlarge pictures again that the source has reduced.
+    """
+    options = found.declared[found.kind]
+    return isinstance(options, Mapping) and (found.kind == "image_list" or "shorter_side" in options)
+
+
+def _resized(found: Found, height: int, width: int) -> Found:
     sizes = ("shorter_side", "max_height", "max_width", "equal_sizes")
-    kept = {name: value for name, value in found.declared["image_list"].items() if name not in sizes}
-    return replace(found, declared={"image_list": {**kept, "new_height": height, "new_width": width}})
+    kept = {name: value for name, value in found.declared[found.kind].items() if name not in sizes}
+    return replace(found, declared={found.kind: {**kept, "new_height": height, "new_width": width}})
 
 
 def _check_tops(source: Source, layout: Layout) -> None:

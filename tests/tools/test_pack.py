@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,21 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     small = cv2.resize(picture(24, 36), (12, 8), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
     is_equal(tmp_path / "b.h5", np.stack([small] * 4), np.arange(4))
     assert source_of([str(tmp_path / "b.h5")]).is_bgr
+
+
+def test_pictures_of_a_tar_are_resized_from_their_full_size(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, size in enumerate([(40, 60), (50, 70)]):
+            content = encoded(picture(*size), ".png")
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    found = source_of([str(tmp_path / "a.tar")])
+    assert found.declared["tar"]["shorter_side"] < 40
+    packed(found, tmp_path / "a.h5", Layout(size=(40, 40)))
+    wanted = everything({"tar": {"path": tmp_path / "a.tar", "new_height": 40, "new_width": 40}})
+    with h5py.File(tmp_path / "a.h5") as file:
+        assert (file["data"][()] == wanted["png"]).all()
 
 
 # ---- interrupted
