@@ -307,17 +307,17 @@ def pack_encoded(found: Found, target: Path, progress: Progress) -> Packed:
         raise ParameterError(
             f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
         )
-    if lost := next((name for name in ("exif", "new_height") if found.declared["image_list"].get(name)), ""):
+    listed = found.declared["image_list"]
+    options = listed if isinstance(listed, Mapping) else {}  # `open` refuses anything else
+    if lost := next((name for name in ("exif", "new_height") if options.get(name)), ""):
         raise ParameterError(
             f"{target}: an LMDB keeps files as they are, so {lost} would be lost: leave it out, or name a .h5 file"
         )
     _check_target(target)
     import lmdb
 
-    from ..workers.sources.images import open_image_list
-
     begun = time.monotonic()
-    source = open_image_list(dict(found.declared["image_list"]))
+    source: Any = found.open()
     labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
     try:

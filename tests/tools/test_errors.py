@@ -191,6 +191,10 @@ SCENARIOS: dict[str, Scenario] = {
     "keep, a size": keeping(equal_sizes=False, new_height=4, new_width=4),
     "keep, no file": keeping(content=None, files=3, check_files=False),
     "keep, an empty file": keeping(files=3, check_files=False),
+    "keep, two lists": looking(
+        "{image_list: [a.txt, b.txt]}", use=lambda found: pack_encoded(found, Path("a.lmdb"), lambda *_: None)
+    ),
+    "pack, two lists": packing("{image_list: [a.txt, b.txt]}", layout=Layout(size=(8, 8))),
     "keep, arrays": looking("x.npy", use=lambda found: pack_encoded(found, Path("a.lmdb"), lambda *_: None)),
     "pack, pictures of several sizes": packing("{image_list: {path: sizes.txt, shorter_side: 9}}"),
     "params, a misspelt name": lambda _: as_text("transfrom"),
