@@ -38,11 +38,15 @@ Bad = dict[int, str]
 
 @dataclass(frozen=True)
 class Storage:
-    """The storage of one top's data set in its file. `chunk`: None for contiguous; `compression`: "" for none."""
+    """The storage of one top's data set in its first file.
+
+    `chunk`: None for contiguous. `compression`: "" for none. `raw_bytes`: the size of its values.
+    """
 
     chunk: tuple[int, ...] | None
     compression: str
     stored_bytes: int
+    raw_bytes: int
 
     def __str__(self) -> str:
         layout = f"chunks of {'×'.join(map(str, self.chunk))}" if self.chunk else "contiguous"
@@ -187,4 +191,4 @@ def _storage_of(dataset: Any) -> Storage:
         _FILTERS.get(number, name.decode(errors="replace").partition(";")[0]).format(*values)
         for number, _, values, name in filters
     ]
-    return Storage(dataset.chunks, " + ".join(names), dataset.id.get_storage_size())
+    return Storage(dataset.chunks, " + ".join(names), dataset.id.get_storage_size(), dataset.nbytes)

@@ -62,7 +62,7 @@ def _tops(facts: Facts) -> Table:
         storage = facts.storage.get(top)
         stored = decimal(storage.stored_bytes) if storage else ""
         if storage and storage.compression and storage.stored_bytes:
-            stored += f" (1:{facts.samples * spec.nbytes / storage.stored_bytes:.2g})"
+            stored += f" (1:{storage.raw_bytes / storage.stored_bytes:.2g})"
         single = "one text" if spec.dtype.kind in "SU" else "one number"
         shape = ("up to " if spec.varies else "") + ("×".join(map(str, spec.shape)) or single)
         table.add_row(top, shape, spec.dtype.name, str(storage or ""), stored)

@@ -69,6 +69,15 @@ def test_it_prints_what_is_there_and_the_line_to_paste(gzipped: Path) -> None:
     assert "the samples lie ordered by label" in advice
 
 
+def test_the_ratio_of_compression_is_of_the_file_that_is_named(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
+            file.create_dataset("data", data=RNG.random((64, 16)), chunks=(64, 16), fletcher32=True)
+    result = run(tmp_path / "a.h5", tmp_path / "b.h5", "--seconds", 0)
+    assert "(1:1)" in result.stdout
+    assert "(1:1)" in run(f"{{hdf5: {{path: {tmp_path / 'a.h5'}, limit: 8}}}}", "--tops", "data", "--seconds", 0).stdout
+
+
 def test_it_measures_each_order(gzipped: Path) -> None:
     facts = examine(source_of([str(gzipped)]), seconds=0.02, shown=1)
     assert set(facts.rates) == {
@@ -222,7 +231,7 @@ def facts(**changed: object) -> Facts:
 
 def test_slow_chunks_are_told_with_their_factor() -> None:
     rates = {"by chunks (shuffle: chunk)": 1400.0, "shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
-    told = advise(facts(rates=rates, storage={"data": Storage((64, 3, 4, 4), "gzip 9", 100)}, packed_samples=500))
+    told = advise(facts(rates=rates, storage={"data": Storage((64, 3, 4, 4), "gzip 9", 100, 400)}, packed_samples=500))
     assert (
         told[0]
         == "data lies in chunks of 64×3×4×4, gzip 9: `shuffle: chunk` reads 14 times faster than `shuffle: true`"
@@ -236,7 +245,7 @@ def test_slow_chunks_are_told_with_their_factor() -> None:
 
 def test_what_is_fast_already_gets_no_advice() -> None:
     rates = {"shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
-    assert advise(facts(rates=rates, storage={"data": Storage(None, "", 100)})) == []
+    assert advise(facts(rates=rates, storage={"data": Storage(None, "", 100, 100)})) == []
     assert advise(facts(kind="npy", rates=rates)) == []
 
 
