@@ -32,8 +32,12 @@ def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_lis
     if len(paths) == 1 and paths[0].lstrip().startswith("{"):
         found = _declaration(paths[0])
     else:
-        found = _recognised([Path(path).expanduser() for path in paths], image_list)
+        found = _recognised([_path(path) for path in paths], image_list)
     return replace(found, tops=tuple(tops) if tops else found.tops)
+
+
+def _path(text: str) -> Path:
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for ~backup.h5, which is no user's
 
 
 def _declaration(text: str) -> Found:

@@ -431,6 +431,11 @@ def test_a_declaration_is_taken_as_it_stands() -> None:
     assert source_of(["{npz: x.npz}"]).declared == {"npz": {"path": "x.npz"}}
 
 
+def test_a_name_that_begins_with_a_tilde_and_no_user_is_a_file() -> None:
+    np.save("~backup.npy", DATA)
+    assert source_of(["~backup.npy"]).declared == {"npy": {"data": "~backup.npy"}}
+
+
 @pytest.mark.parametrize(
     ("declared", "is_bgr"),
     [
