@@ -45,7 +45,8 @@ def _declaration(text: str) -> Found:
     if len(declared) != 1:
         raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
     ((kind, options),) = declared.items()
-    return Found({kind: {"path": options} if isinstance(options, str) else options})
+    is_path = isinstance(options, str) and not (kind in KINDS and KINDS[kind].example)  # there keys are tops
+    return Found({kind: {"path": options} if is_path else options})
 
 
 def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:

@@ -174,6 +174,7 @@ SCENARIOS: dict[str, Scenario] = {
     "a declaration of two kinds": looking("{npy: {}, hdf5: {}}"),
     "half a declaration": looking("{npy: "),
     "a declaration without options": opening("{tar: [a.tar, b.tar]}"),
+    "a declaration without tops": opening("{npy: x.npy}"),
     "pack, a fraction as uint8": packing("half.npy", layout=Layout(uint8=("data",))),
     "pack, an unknown top": packing("half.npy", layout=Layout(uint8=("date",))),
     "pack, channels last": packing("last.npy", layout=Layout(size=(8, 8))),
