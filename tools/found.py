@@ -102,6 +102,13 @@ def _gives_bgr(declared: Mapping[str, Any]) -> bool:
     return kind in KINDS and KINDS[kind].gives_bgr
 
 
+def asks_for_rgb(declared: object) -> bool:
+    """Return true if one of the sources in `declared`, be it of a mix or of a concat, has `color: rgb`."""
+    if isinstance(declared, Mapping):
+        return declared.get("color") == "rgb" or any(map(asks_for_rgb, declared.values()))
+    return isinstance(declared, list) and any(map(asks_for_rgb, declared))
+
+
 def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
     """Return the value of the option `path`."""
     return str(paths[0]) if len(paths) == 1 else [str(path) for path in paths]

@@ -25,6 +25,7 @@ from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, is_installed, writing
 from ..workers.loading import SampleDecoder
 from ..workers.plan import Plan, made_batch, make_plan
+from .found import asks_for_rgb
 from .locating import plan_of_net
 from .recognise import source_of
 
@@ -67,7 +68,8 @@ def draw_sheet(
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
             plan, base_dir = stack.enter_context(plan_of_net(Path(paths[0])))
-            is_bgr = True
+            # As in Caffe where a source does not know, as for arrays.
+            is_bgr = not asks_for_rgb([plan.parameters.source, *plan.parameters.mix])
         else:
             found = source_of(paths, tops, image_list)
             source = stack.enter_context(closing(found.open()))

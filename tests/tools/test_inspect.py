@@ -377,6 +377,22 @@ def test_the_sheet_of_a_net_takes_parameters_too_and_is_that_of_the_nets_own(tmp
     assert sheets[0].read_bytes() == sheets[1].read_bytes()
 
 
+def test_the_sheet_of_a_net_that_reads_rgb_has_the_colours_of_the_file(tmp_path: Path) -> None:
+    blue = np.full((32, 32, 3), (255, 0, 0), np.uint8)
+    listed = write_list(tmp_path, {"0.png": encoded(blue, ".png")})
+    net = tmp_path / "net.prototxt"
+    net.write_text(
+        'layer { name: "data" type: "Python" top: "data" top: "label" python_param { module: "blobfeed.layers" '
+        f'layer: "ImageListInputLayer" param_str: "{{path: {listed}, root_folder: {tmp_path}, color: rgb, '
+        'equal_sizes: true, batch_size: 1}" } }'
+    )
+    result = run(net, "--sheet", tmp_path / "sheet.png")
+    assert result.exit_code == 0, result.output
+    sheet = cv2.imread(str(tmp_path / "sheet.png"))
+    assert sheet is not None
+    assert (sheet == (255, 0, 0)).all(axis=2).sum() == 6 * 128 * 128
+
+
 def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 7)))
     result = run(tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
