@@ -41,7 +41,10 @@ def _located(plan: Plan, state: Path | None, batches: str) -> dict[int, list[Pla
     found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", batches or str(max(0, plan.first_number - 1)))
     if found is None:
         raise ParameterError(f"--batches is {batches!r}: expected a number, or two as in 10..12")
-    return locate(plan, range(int(found[1]), int(found[2] or found[1]) + 1))
+    first, last = int(found[1]), int(found[2] or found[1])
+    if first > last:
+        raise ParameterError(f"--batches is {batches!r}: expected the smaller number first, as in {last}..{first}")
+    return locate(plan, range(first, last + 1))
 
 
 def _read(path: Path) -> dict[str, object]:

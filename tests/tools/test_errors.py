@@ -114,13 +114,26 @@ def _packing_twice(found: Found) -> None:
     run(lambda: run(lambda: None))
 
 
+_RUN = "{source: {npy: {data: x.npy}}, batch_size: 2}"
+
+
+def numbered(batches: str) -> Scenario:
+    """`blobfeed which` with these `batches`."""
+
+    def scenario(folder: Path) -> object:
+        _files()
+        return batches_of(_RUN, None, batches)
+
+    return scenario
+
+
 def stated(text: str) -> Scenario:
     """`blobfeed which` with `text` as the state."""
 
     def scenario(folder: Path) -> object:
         _files()
         Path("state.json").write_text(text)
-        return batches_of("{source: {npy: {data: x.npy}}, batch_size: 2}", Path("state.json"), "")
+        return batches_of(_RUN, Path("state.json"), "")
 
     return scenario
 
@@ -202,6 +215,7 @@ SCENARIOS: dict[str, Scenario] = {
     "which, an empty state": stated("{}"),
     "which, a list for a state": stated("[1]"),
     "which, a state_file with a number for a state": stated('{"state": 5}'),
+    "which, batches backwards": numbered("12..10"),
     "report, no batch": lambda _: run_facts({"traceEvents": []}),
     "report, words for losses": logged("iteration,loss\n1,high\n"),
     "report, no losses": logged("nothing\n"),
