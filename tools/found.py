@@ -9,7 +9,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any, BinaryIO, cast
@@ -252,9 +252,12 @@ def records(kind: str, paths: Sequence[Path]) -> Found:
     picture = next((name for name, spec in specs.items() if spec.varies and len(spec.shape) == 3), None)
     if picture is None:
         return Found({kind: options})
-    tops = {picture: "data", "cls": "label"}
+    tops = {picture: "data"} if "label" in specs else {picture: "data", "cls": "label"}
+    left_out = "data" in specs and picture != "data"
     chosen = {tops.get(name, name): name for name in specs if name == picture or name != "data"}
-    return sized(kind, {**options, "members" if kind == "tar" else "columns": chosen})
+    found = sized(kind, {**options, "members" if kind == "tar" else "columns": chosen})
+    said = "ignored, since the pictures take its name: data"
+    return replace(found, remarks=(*found.remarks, said)) if left_out else found
 
 
 def sized(kind: str, options: dict[str, Any]) -> Found:

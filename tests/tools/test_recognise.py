@@ -353,6 +353,15 @@ def test_parquet_files_have_data_and_label_and_whatever_else_there_is() -> None:
     assert source_of(["b.parquet"]).declared == {"parquet": {"path": "b.parquet"}}
 
 
+def test_no_column_of_a_parquet_file_takes_the_name_of_another_one() -> None:
+    images = [{"bytes": encoded(picture(20, 30 + 4 * row), ".jpg"), "path": None} for row in range(4)]
+    numbers = [3, 2, 1, 0]
+    pq.write_table(pa.table({"image": images, "label": numbers, "cls": [9] * 4, "data": numbers}), "a.parquet")
+    found = source_of(["a.parquet"])
+    assert found.declared["parquet"]["columns"] == {"data": "image", "label": "label", "cls": "cls"}
+    assert found.remarks[-1] == "ignored, since the pictures take its name: data"
+
+
 def test_shards_without_pictures_are_read_as_they_are() -> None:
     write_tar("a.tar", 5, {"json": lambda number: b"{}", "cls": lambda number: b"1"})
     assert source_of(["a.tar"]).declared == {"tar": {"path": "a.tar"}}
