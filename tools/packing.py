@@ -42,6 +42,9 @@ _BATCH_BYTES = 8 << 20
 _MOST_ROWS = 1024
 _CHUNK_BYTES = 64 << 10
 _SMALL_CHUNK_BYTES = 4 << 10
+_LARGEST_CHUNK = (1 << 32) - 1
+"""Bytes: the HDF5 library takes no larger chunk."""
+
 _GZIP_LEVEL = 4
 _RECORDS_AT_ONCE = 256
 _EACH_SAMPLE_ONCE: Any = {"epochs": 1, "copy": False, "rank": 0, "world_size": 1}
@@ -98,6 +101,7 @@ def pack(found: Found, target: Path, layout: Layout, *, loaders: int | None = No
         loaders = usable_cores() if loaders is None else loaders
         with BatchReader(source, decode=hook, batch_size=rows, num_loaders=loaders, **_EACH_SAMPLE_ONCE) as reader:
             _check_specs(reader)
+            _check_chunk(reader, layout)
             part = target.with_name(f"{target.name}.part")
             what = {"source": source.fingerprint(), "layout": asdict(layout), "rows": rows}
             with _alone(part.with_name(f"{part.name}.log"), target):  # HDF5 locks the part itself
@@ -169,6 +173,14 @@ def _check_specs(reader: BatchReader) -> None:
                 f"{top!r} holds text of type {spec.dtype.str}, and HDF5 has no such type: store it as bytes, "
                 'np.char.encode(text, "utf-8"), or leave it out by --tops'
             )
+
+
+def _check_chunk(reader: BatchReader, layout: Layout) -> None:
+    top = max(reader.specs, key=lambda name: reader.specs[name].nbytes)
+    largest = _LARGEST_CHUNK // max(1, reader.specs[top].nbytes)
+    if layout.chunk > largest:
+        advice = f"give at most {largest}" if largest else "leave out --chunk and --compression"
+        raise ParameterError(f"--chunk {layout.chunk}: a chunk of {top!r} would have 4 GiB or more: {advice}")
 
 
 class _Packing:

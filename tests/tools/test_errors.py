@@ -89,6 +89,15 @@ def packing(path: str, target: str = "packed.h5", layout: Layout = Layout()) -> 
     return looking(path, use=use)
 
 
+def _chunk_of_4_gib(folder: Path) -> object:
+    """The file has holes in place of its zeros."""
+    np.lib.format.open_memmap(folder / "large.npy", "w+", np.uint8, (1 << 12, 1 << 20))  # type: ignore[no-untyped-call]
+    try:
+        return packing("large.npy", layout=Layout(chunk=1 << 12))(folder)
+    finally:
+        (folder / "large.npy").unlink()
+
+
 def keeping(labels: str = "3", content: bytes | None = b"", files: int = 1, **options: Any) -> Scenario:
     """Pack pictures as they are; `content`: of the last file, which is not there if it is None."""
 
@@ -198,6 +207,7 @@ SCENARIOS: dict[str, Scenario] = {
     "pack, another kind of file": packing("x.npy", "packed.npy"),
     "pack, over another file": _over("a.h5"),
     "pack, two runs at a time": looking("x.npy", use=_packing_twice),
+    "pack, a chunk of 4 GiB": _chunk_of_4_gib,
     "keep, over another file": _over("a.lmdb.part"),
     "keep, a label of 33 bits": keeping("3000000000"),
     "keep, a label of a half": keeping("0.5"),
