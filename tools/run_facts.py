@@ -154,7 +154,9 @@ def _diagnosis(
 
 def covered(spans: Iterable[Mapping[str, Any]], edges: Series) -> Series:
     """The share of each part between two `edges` that lies within one of `spans`, which do not overlap."""
-    begins, ends = np.array([(span["ts"], span["ts"] + span["dur"]) for span in spans]).reshape(-1, 2).T
+    begin, edges = edges[0], edges - edges[0]  # sums of times since 1970 would overflow, or be inexact as floats
+    moments = ((span["ts"] - begin, span["ts"] + span["dur"] - begin) for span in spans)
+    begins, ends = np.array(list(moments), np.float64).reshape(-1, 2).T
 
     def passed(times: Series) -> Series:
         """The time that has passed at each edge since each of `times` before it, summed."""

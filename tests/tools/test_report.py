@@ -124,6 +124,12 @@ def test_covered_is_what_counting_moments_gives(steps: list[tuple[float, float]]
         assert got[number] == pytest.approx(inside / (end - begin), abs=1e-6)
 
 
+def test_covered_counts_many_spans_at_times_since_1970() -> None:
+    begin = 1_760_000_000_000_000  # microseconds, which a trace has
+    spans = [{"ts": begin + 1000 * number, "dur": 400} for number in range(6000)]
+    assert covered(spans, begin + np.array([0.0, 5_240_200, 6_000_000])) == pytest.approx([0.4, 0.4], abs=1e-3)
+
+
 def test_the_trace_of_a_real_run_gives_its_batches_and_its_slow_sample(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((64, 4), np.float32))
 
