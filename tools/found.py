@@ -253,11 +253,11 @@ def records(kind: str, paths: Sequence[Path]) -> Found:
     if picture is None:
         return Found({kind: options})
     tops = {picture: "data"} if "label" in specs else {picture: "data", "cls": "label"}
-    left_out = "data" in specs and picture != "data"
     chosen = {tops.get(name, name): name for name in specs if name == picture or name != "data"}
     found = sized(kind, {**options, "members" if kind == "tar" else "columns": chosen})
-    said = "ignored, since the pictures take its name: data"
-    return replace(found, remarks=(*found.remarks, said)) if left_out else found
+    if len(chosen) == len(specs):
+        return found
+    return replace(found, remarks=(*found.remarks, "ignored, since the pictures take its name: data"))
 
 
 def sized(kind: str, options: dict[str, Any]) -> Found:

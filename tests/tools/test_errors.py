@@ -91,7 +91,7 @@ def packing(path: str, target: str = "packed.h5", layout: Layout = Layout()) -> 
 
 def _chunk_of_4_gib(folder: Path) -> object:
     """The file has holes in place of its zeros."""
-    np.lib.format.open_memmap(folder / "large.npy", "w+", np.uint8, (1 << 12, 1 << 20))  # type: ignore[no-untyped-call]
+    np.lib.format.open_memmap(folder / "large.npy", "w+", np.uint8, (1 << 12, 1 << 20))
     try:
         return packing("large.npy", layout=Layout(chunk=1 << 12))(folder)
     finally:
