@@ -391,10 +391,11 @@ class _Loop(Iterator[NamedBatch]):
             reader.error = None
             delivery = reader._batches.delivery
             if batch is not None:
-                if reader._receives:
-                    delivery.filled = None
                 # Typed as the result without it: a type of its own for each would make two classes of readers.
-                return cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
+                received = cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
+                if reader._receives:  # last, with no call behind it: Ctrl-C in one would lose the batch
+                    delivery.filled = None
+                return received
             delivery.end_loans()
             self._is_over = True
         except Exception as error:

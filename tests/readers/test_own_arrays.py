@@ -134,6 +134,16 @@ def test_ctrl_c_loses_no_batch_whichever_loop_goes_on(source: dict[str, Any], th
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+def test_ctrl_c_while_a_tuple_is_made_loses_no_batch(source: dict[str, Any]) -> None:
+    got: list[Any] = []
+    with read(source, tuples=True, shuffle=False) as reader:
+        loop = iter(reader)
+        for step in range(1, 4):
+            interrupts_in(step, lambda: got.append(next(loop)), "typing.py")
+        got += loop
+    assert [label.tolist() for _, label in got] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
 def test_text_is_put_into_arrays_of_its_length(tmp_path: Path) -> None:
     np.save(tmp_path / "text.npy", np.array(["train", "valid"]))
     with read({"npy": {"text": str(tmp_path / "text.npy")}}, batch_size=2, shuffle=False) as reader:
