@@ -24,11 +24,11 @@ class EpochIterator:
         self.length = reader.batches_per_loop
         self.begun = 0
         """The number of epochs so far."""
+        self._count = 0
         self._restart()
 
     def _restart(self) -> None:
         self._loop: Iterator[NamedBatch] = iter(self._reader)
-        self._count = 0
         self._replayed = False
         self._drawn: list[NamedBatch] = []
         self._again: list[NamedBatch] = []
@@ -37,6 +37,7 @@ class EpochIterator:
         """Begin an epoch."""
         if self._reader.was_moved:
             self._restart()
+            self._count = 0
         self.begun += 1
         left_early = 0 < self._count != self.length
         self._replayed = left_early and self._count <= _PEEK and not self._replayed
@@ -48,7 +49,7 @@ class EpochIterator:
 
     def next(self) -> NamedBatch:
         """Return the epoch's next batch; after its last one, the first of the next epoch."""
-        if self._reader.was_moved:
+        if self._reader.was_moved:  # the epoch keeps its count: if it began anew, it would seem to be left early
             self._restart()
         if self._count == self.length:
             self.begin()

@@ -133,6 +133,19 @@ def test_single_steps_in_separate_fits_come_to_all_of_the_data(source: dict[str,
     assert len({tuple(sorted(batch)) for batch in recorder.seen}) >= 3
 
 
+@pytest.mark.parametrize("at", [5, 8])
+def test_a_state_that_is_loaded_within_a_pass_loses_no_batch(source: dict[str, Any], at: int) -> None:
+    with feed_of(source, batch_size=5) as feed:
+        start, first = feed.state_dict(), []
+        for features, _ in feed:  # ten batches
+            first.append(int(features[0, 0]))
+            if len(first) == at:
+                feed.load_state_dict(start)
+        second = [int(features[0, 0]) for features, _ in feed]
+    assert first == [*range(0, 5 * at, 5), *range(0, 5 * (10 - at), 5)]
+    assert second == [5 * (number % 10) for number in range(10 - at, 20 - at)]
+
+
 def test_a_generator_feeds_fit_for_ever(source: dict[str, Any]) -> None:
     recorder = Recorder()
     with feed_of(source, shuffle=True, last_batch="partial") as feed:
