@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
@@ -55,7 +56,8 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
     @property
     def num_batches(self) -> int | None:
         """Batches of an epoch. Keras asks for it whenever it begins a pass over the data, and at no other time."""
-        self._begins = True
+        if sys._getframe(1).f_globals.get("__name__", "").startswith("keras."):  # a user may ask within a pass
+            self._begins = True
         return self._epochs.length
 
     def __getitem__(self, index: int) -> tuple[Any, ...]:

@@ -146,6 +146,15 @@ def test_a_state_that_is_loaded_within_a_pass_loses_no_batch(source: dict[str, A
     assert second == [5 * (number % 10) for number in range(10 - at, 20 - at)]
 
 
+def test_to_ask_for_the_number_of_batches_begins_no_pass(source: dict[str, Any]) -> None:
+    index, shown = 0, []
+    with feed_of(source, batch_size=10) as feed:
+        while index < feed.num_batches:
+            shown.append(int(feed[index][0][0, 0]))
+            index += 1
+    assert shown == [0, 10, 20, 30, 40]
+
+
 def test_a_generator_feeds_fit_for_ever(source: dict[str, Any]) -> None:
     recorder = Recorder()
     with feed_of(source, shuffle=True, last_batch="partial") as feed:
