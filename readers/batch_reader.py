@@ -158,6 +158,10 @@ class BatchReader(Closing):
         """True if a state was loaded and no loop was made since."""
         return self._newest is None
 
+    def is_newest(self, loop: Iterator[NamedBatch]) -> bool:
+        """Return False for a loop that is over, since another one was made after it or a state was loaded."""
+        return isinstance(loop, _Loop) and loop._loop is self._newest
+
     def __len__(self) -> int:
         """Return the number of batches of a loop; raises TypeError for an endless one, or a stream.
 

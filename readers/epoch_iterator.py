@@ -35,7 +35,7 @@ class EpochIterator:
 
     def begin(self) -> None:
         """Begin an epoch."""
-        if self._reader.was_moved:
+        if not self._reader.is_newest(self._loop):
             self._restart()
             self._count = 0
         self.begun += 1

@@ -122,6 +122,14 @@ def test_two_passes_at_a_time_are_an_error(source: dict[str, Any]) -> None:
         list(tf.data.Dataset.zip((dataset, dataset)))
 
 
+def test_a_loop_over_the_reader_between_passes_ends_no_later_one(source: dict[str, Any]) -> None:
+    with BatchReader(source, last_batch="drop", **SETTINGS) as reader:
+        dataset = TensorFlowDataset(reader)
+        for _ in range(2):
+            next(iter(reader))
+            assert [batch["label"].numpy().tolist() for batch in dataset] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
 # ---- the documents
 
 
