@@ -293,7 +293,7 @@ class _Input:
     def restore(self, snapshot: Path) -> None:
         if self.state_file is None:
             raise ParameterError("restore: the layer has no 'state_file', or is not of rank 0 in phase TRAIN")
-        self.pipeline.load_state_dict(self.state_file.restore(snapshot))
+        self.state_file.restore(snapshot, self.pipeline.load_state_dict)
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size

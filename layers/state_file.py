@@ -18,7 +18,7 @@ import logging
 import os
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -83,13 +83,15 @@ class StateFile:
         self._folder_stamp: int | None = None
         try:
             self._known = self._names()
-            self._old = {name: self._stamp(name) for name in self._known}
-            """Snapshots of an earlier run, which this run may overwrite; it writes its own only once."""
+            self._found = {name: self._stamp(name) for name in self._known}
+            """Snapshots of an earlier run."""
+            self._old = dict(self._found)
+            """Those of them that this run may overwrite; it writes its own only once."""
         except OSError as error:
             self._fail(f"its folder cannot be read: {error.strerror}; expected the folder of the solver's snapshots")
 
-    def restore(self, snapshot: Path) -> State:
-        """Return the data's position at `snapshot`."""
+    def restore(self, snapshot: Path, load: Callable[[State], None]) -> None:
+        """Call `load` with the data's position at `snapshot`; if it raises, nothing has changed."""
         states, newest, count = self._read()
         if snapshot.name not in states and not self._is_last(snapshot, states, count):
             known = ", ".join(states) or "none"
@@ -100,13 +102,13 @@ class StateFile:
                 "data anew, leave out 'state_file'"
             )
         state = states.get(snapshot.name, newest)
+        load(state)
         self._count = _Count(_number(snapshot.name), _iter_size_of_command() or count.iter_size)
         # Snapshots with higher numbers will be overwritten, with other positions.
         self._kept = {name: old for name, old in states.items() if _number(name) < _number(snapshot.name)}
         self._kept[snapshot.name] = state
-        self._old = {name: stamp for name, stamp in self._old.items() if _number(name) > _number(snapshot.name)}
+        self._old = {name: stamp for name, stamp in self._found.items() if _number(name) > _number(snapshot.name)}
         self._is_restored = True
-        return state
 
     def _is_last(self, snapshot: Path, states: Mapping[str, State], count: _Count) -> bool:
         """Return true if `snapshot` was written after the last batch in `count`."""

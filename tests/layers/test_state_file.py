@@ -171,6 +171,30 @@ def test_a_snapshot_that_is_written_again_is_noted_again(tmp_path: Path) -> None
         assert training.restored(snapshot) == shown[2:]
 
 
+def test_what_is_written_again_is_noted_after_a_second_restore_and_after_a_refused_one(tmp_path: Path) -> None:
+    with _Training(tmp_path) as training:
+        snapshots = [training.snapshot() for _ in range(3) if training.step(2)]
+        training.step(1)
+    first, second, last = snapshots
+    with _Training(tmp_path) as training:
+        training.harness.layer.restore(last)
+        training.harness.layer.restore(first)
+        training.iteration = 2
+        training.step(2)
+        training.snapshot()
+        expected = training.step(5)
+    with _Training(tmp_path) as training:
+        assert training.restored(second) == expected
+    with _Training(tmp_path, seed=1) as training:
+        with pytest.raises(ParameterError, match="seed"):
+            training.harness.layer.restore(second)
+        training.step(2)
+        training.snapshot()
+        expected = training.step(5)
+    with _Training(tmp_path, seed=1) as training:
+        assert training.restored(first) == expected
+
+
 def test_a_position_that_outgrows_its_line_leaves_the_snapshots_behind_it_whole(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
