@@ -12,6 +12,7 @@ for each snapshot.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import json
 import logging
@@ -129,8 +130,7 @@ class StateFile:
                 self._file = self._begin(state)
             new = self._new_snapshots()
             if names := sorted((name for name in new if self._count.may_be_new(_number(name))), key=_number):
-                os.lseek(self._file, 0, os.SEEK_END)
-                os.write(self._file, b"".join(_line(name, state) for name in names))
+                _append(self._file, b"".join(_line(name, state) for name in names))
                 self._count = self._count.at_snapshot(_number(names[-1]))
         except OSError as error:
             self._fail(f"it cannot be written: {error.strerror}")
@@ -295,6 +295,14 @@ def _number(snapshot: str) -> int:
 
 def _prefix(snapshot: str) -> str:
     return _SNAPSHOT.sub("", snapshot)
+
+
+def _append(file: int, lines: bytes) -> None:
+    """Write `lines` at the end, or nothing: a part of a line would make the whole file unreadable."""
+    end = os.lseek(file, 0, os.SEEK_END)
+    if os.write(file, lines) < len(lines):
+        os.ftruncate(file, end)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _line(snapshot: str, state: Mapping[str, object]) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -212,6 +213,23 @@ def test_a_position_that_outgrows_its_line_leaves_the_snapshots_behind_it_whole(
     for snapshot, steps in ((last, expected), (first, shown)):
         with _Training(tmp_path, **more) as training:
             assert training.restored(snapshot)[: len(steps)] == steps
+
+
+def test_a_full_disk_leaves_the_earlier_snapshots_whole(tmp_path: Path) -> None:
+    with _Training(tmp_path) as training:
+        training.step(2)
+        first = training.snapshot()
+        expected = training.step(1)
+        training.snapshot()
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "data.json").stat().st_size + 20, hard))
+        try:
+            with pytest.raises(ParameterError, match=r"data\.json"):
+                training.step(1)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with _Training(tmp_path) as training:
+        assert training.restored(first)[:1] == expected
 
 
 def test_a_folder_that_has_long_been_still_is_looked_at_again_when_it_changes(
