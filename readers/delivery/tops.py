@@ -104,6 +104,7 @@ class UnevenTop(_ConvertedTop):
         shapes = self.rows(batch).shapes
         if self.pad is None:
             self._require_equal(shapes, batch)
+        self._require_channels(shapes, batch)
         return (batch.rows, *self._rounded(tuple(int(extent) for extent in shapes.max(axis=0))))
 
     def rows(self, batch: Batch) -> RaggedRows:
@@ -131,6 +132,16 @@ class UnevenTop(_ConvertedTop):
                 f"top {self.name!r}: samples {first} and {second} of one batch have the shapes "
                 f"{tuple(map(int, shapes[0]))} and {tuple(map(int, shapes[other[0]]))}: pad them (parameter 'pad'), "
                 "put them end to end ('concatenate'), bring them to one shape in decode, or use batch_size 1"
+            )
+
+    def _require_channels(self, shapes: NDArray[np.int32], batch: Batch) -> None:
+        channels = max(np.size(self.conversion.scale), 1 if self.conversion.mean is None else self.conversion.mean.size)
+        other = np.flatnonzero(shapes[:, 0] != channels) if channels > 1 else ()
+        if len(other):
+            raise UnequalShapesError(
+                f"top {self.name!r}: sample {batch.indices[other[0]]} has the shape "
+                f"{tuple(map(int, shapes[other[0]]))}, and 'transform' a mean or a scale for each of {channels} "
+                "channels: give all samples as many in decode, or use one number as mean and as scale"
             )
 
 

@@ -100,7 +100,10 @@ class InexactValueError(BlobfeedError, ValueError):
 
 
 class UnequalShapesError(BlobfeedError, ValueError):
-    """A batch has samples of different shapes, and neither `pad` nor `concatenate` says how to combine them."""
+    """A batch has samples of different shapes, and neither `pad` nor `concatenate` says how to combine them.
+
+    Or a padded sample has fewer channels than the mean or the scale.
+    """
 
 
 class ExtraMissing(BlobfeedError, ImportError):

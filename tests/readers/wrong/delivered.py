@@ -118,6 +118,12 @@ DELIVERED = {
         lambda rows: {"data": np.zeros(rows), "data_lengths": rows}, [8], pad={}
     ),
     "no pad": uneven(lambda rows: {"data": np.zeros((rows, 4))}, [8, 4]),
+    "pad, a grey image among those with a mean for each colour": uneven(
+        lambda rows: {"data": np.zeros((1 if rows == 2 else 3, rows, 4))},
+        [3, 8, 4],
+        pad={},
+        transform={"mean_value": [1, 2, 3]},
+    ),
     "into, whole numbers for what is scaled": put(np.arange(8, dtype=np.uint8), "int64", scale=0.5),
     "into, whole numbers for what has a mean": put(np.arange(8, dtype=np.uint8), "int64", mean_value=1),
     "into, real numbers for complex ones": put(np.zeros(8, np.complex64), "float32"),
