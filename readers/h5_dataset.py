@@ -80,6 +80,9 @@ class H5Dataset(Dataset[Item]):
             "limit": None if limit == -1 else limit,
         }
         self._source = open_hdf5_samples(given | options, base_dir=where)
+        for name, spec in self._source.specs.items():
+            if not (name in self._labels and spec.dtype.kind == "S"):
+                _check_torch_has(name, spec.dtype)
 
     def __len__(self) -> int:
         return len(self._source)
@@ -133,6 +136,16 @@ def _row(rows: Rows, place: int) -> AnyArray:
 
 def _tensor(row: AnyArray) -> torch.Tensor:
     return torch.from_numpy(np.asarray(row))
+
+
+def _check_torch_has(name: str, dtype: np.dtype[np.generic]) -> None:
+    try:
+        _tensor(np.empty(0, dtype))
+    except TypeError:
+        raise ParameterError(
+            f"H5Dataset: {name!r} has the type {dtype}, of which torch has no tensors: name other data sets in "
+            "'datasets', or store text as an attribute, which may be a label"
+        ) from None
 
 
 def _names(given: str | Sequence[str]) -> list[str]:

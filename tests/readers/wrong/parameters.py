@@ -87,6 +87,8 @@ def h5(**parameters: Any) -> Scenario:
                 file[f"run_{number}"] = np.zeros((2, 3), np.float32)
                 file[f"run_{number}"].attrs.update({"number": number, "name": f"run {number}"})
             file["run_2"].attrs["name"] = np.bytes_("ü".encode("latin1"))
+        with h5py.File(folder / "text.h5", "w") as file:
+            file["run_0"] = np.array([b"left", b"right"])
         return H5Dataset(**{"h5_paths": "archive.h5", "base_dir": folder, **parameters})
 
     return scenario
@@ -181,6 +183,7 @@ ARCHIVES: dict[str, dict[str, Any]] = {
     "a data set called labels": {"datasets": ["labels"], "labels": []},
     "a misspelt parameter": {"lable": "x"},
     "a label in latin1": {},
+    "a data set of text": {"h5_paths": "text.h5"},
 }
 SAMPLERS: dict[str, dict[str, Any]] = {
     "and shuffle": {"sampler": in_order, "shuffle": True},
