@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Unpack, cast
 
 import msgspec
+import numpy as np
 
 from ..workers.api import ArraySpec, DecodeHook, Hooks, PostprocessHook, ReaderParameters, Source, Statistics, loop_end
 from ..workers.base import (
@@ -286,7 +287,7 @@ class BatchReader(Closing):
             self._batches.go_to(plan)
             self._newest = self._span = None
 
-    def locate(self, batches: int | Iterable[int]) -> dict[int, list[Place]]:
+    def locate(self, batches: int | np.integer | Iterable[int]) -> dict[int, list[Place]]:
         """Return epoch, index and place of each sample of these batches, by their `number`, past or coming.
 
         Reads no sample. A sampler's epochs are drawn once more, here. A bad sample that `on_error: replace` has
@@ -294,7 +295,7 @@ class BatchReader(Closing):
         the reader has gone on from if another run came there, and for a stream.
         """
         self._check_open()
-        return locate(self._pipeline.plan, [batches] if isinstance(batches, int) else batches)
+        return locate(self._pipeline.plan, [int(batches)] if isinstance(batches, int | np.integer) else batches)
 
     def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source, in place of those of `sampler={"weights": …}`.

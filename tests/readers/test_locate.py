@@ -71,7 +71,7 @@ def test_any_batch_is_located_as_it_is_delivered_past_or_coming_and_from_any_sta
             if batch.number == 11:
                 state = dict(reader.state_dict())
         assert ahead == delivered
-        assert located(reader.locate(7)) == {7: delivered[7]}
+        assert located(reader.locate(7)) == located(reader.locate(np.int64(7))) == {7: delivered[7]}
     with BatchReader(source, **given) as resumed:
         resumed.load_state_dict(state)
         assert located(resumed.locate(range(5, 20))) == {number: delivered[number] for number in range(5, 20)}
