@@ -34,7 +34,8 @@ class JaxDataset(DatasetOverReader):
     def __init__(
         self, source: SourceLike = None, *, sharding: Sharding | None = None, **arguments: Unpack[ReaderArguments]
     ) -> None:
-        if jax.process_count() > 1 and arguments.get("world_size") is None:
+        has_no_shard = arguments.get("rank") is None and arguments.get("world_size") is None
+        if has_no_shard and jax.process_count() > 1:
             arguments["rank"], arguments["world_size"] = jax.process_index(), jax.process_count()
         if sharding is not None:  # which divides the rows of every batch equally
             arguments.setdefault("last_batch", "wrap")

@@ -64,6 +64,14 @@ def test_text_and_choices_that_it_has_not_are_refused(tmp_path: Path, source: di
             read(source, **given)
 
 
+def test_of_several_processes_a_rank_without_a_world_size_is_refused(
+    source: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    with pytest.raises(ParameterError, match="world_size"):
+        read(source, rank=1)
+
+
 _SHARDED = """
 import sys
 import jax, numpy as np
