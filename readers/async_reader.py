@@ -121,15 +121,16 @@ class AsyncReader(Closing):
     def fetch_data(self) -> bool:
         """Ask for the next batch, without waiting for it; return True if an epoch ends with it.
 
-        Raises FetchOrderError if `njob` batches have been asked for and not been got yet.
+        Raises FetchOrderError if `njob` batches have been asked for and not been got yet, PipelineClosed after close.
         """
+        pipeline = self._reader._pipeline
+        pipeline.check_usable()
         asked = self._asked
         if asked >= self.options.njob:
             raise FetchOrderError(
                 f"fetch_data: {asked} batches have been asked for and not been got, and njob is "
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
-        pipeline = self._reader._pipeline
         pipeline.start()
         batches = pipeline.plan.batches
         assert batches is not None

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from blobfeed import FetchOrderError
+from blobfeed import FetchOrderError, PipelineClosed
 
 torch = pytest.importorskip("torch")
 from blobfeed import AsyncReader  # noqa: E402
@@ -161,6 +161,14 @@ def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str)
         with pytest.raises(FetchOrderError):
             reader.fetch_data()
         reader.get_next_batch()
+        reader.fetch_data()
+
+
+def test_a_fetch_after_close_says_that_the_reader_is_closed(path: str) -> None:
+    reader = read(path)
+    reader.fetch_data()
+    reader.close()
+    with pytest.raises(PipelineClosed):
         reader.fetch_data()
 
 
