@@ -35,7 +35,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     order each time. The batch axis is known unless `last_batch` is "partial", the source a stream, or a `batch_sampler`
     says how many rows a batch has. Strings become tf.string. The batches are ready when asked for: `.map(…)` them, but
     do not `.shuffle` or `.batch` them again. What TensorFlow draws only to look at it, when Keras builds a model, is
-    delivered again.
+    delivered again if a pass has a length, so not without `epochs`, and not of a stream or of a `sampler` without one.
 
     Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """
