@@ -87,7 +87,7 @@ class StateFile:
             self._found = {name: self._stamp(name) for name in self._known}
             """Snapshots of an earlier run."""
             self._old = dict(self._found)
-            """Those of them that this run may overwrite; it writes its own only once."""
+            """The part of them that this run may overwrite; it writes its own only once."""
         except OSError as error:
             self._fail(f"its folder cannot be read: {error.strerror}; expected the folder of the solver's snapshots")
 

@@ -136,7 +136,9 @@ class UnevenTop(_ConvertedTop):
 
     def _require_channels(self, shapes: NDArray[np.int32], batch: Batch) -> None:
         channels = max(np.size(self.conversion.scale), 1 if self.conversion.mean is None else self.conversion.mean.size)
-        other = np.flatnonzero(shapes[:, 0] != channels) if channels > 1 else ()
+        if channels == 1:
+            return
+        other = np.flatnonzero(shapes[:, 0] != channels)
         if len(other):
             raise UnequalShapesError(
                 f"top {self.name!r}: sample {batch.indices[other[0]]} has the shape "

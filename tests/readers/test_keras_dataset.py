@@ -149,7 +149,7 @@ def test_a_state_that_is_loaded_within_a_pass_loses_no_batch(source: dict[str, A
 def test_to_ask_for_the_number_of_batches_begins_no_pass(source: dict[str, Any]) -> None:
     index, shown = 0, []
     with feed_of(source, batch_size=10) as feed:
-        while index < feed.num_batches:
+        while index < (feed.num_batches or 0):
             shown.append(int(feed[index][0][0, 0]))
             index += 1
     assert shown == [0, 10, 20, 30, 40]
