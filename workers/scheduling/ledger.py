@@ -27,7 +27,7 @@ _DRAWS = -1
 """The affinity of draws: the loader that drew the last epoch has imported the sampler's modules."""
 
 _MOST_OWNERS = 256
-"""The number of affinities remembered. A forgotten one only costs reading a chunk twice."""
+"""The number of chunks whose loader is remembered. A forgotten one only costs reading a chunk twice."""
 
 ENOUGH_TO_CONVICT = 6
 """The sum of weights of its deaths at which a task counts as poisoned."""
@@ -261,7 +261,7 @@ class Ledger:
         task = heapq.heappop(queue)[-1]
         if task.affinity is not None and queue is self._queue:
             self._owners[task.affinity] = loader
-            if len(self._owners) > _MOST_OWNERS:
+            if len(self._owners) > _MOST_OWNERS and self._schedule.can_be_cut:  # a shard would be run again
                 self._owners.popitem(last=False)
         return loader, task
 

@@ -237,6 +237,27 @@ def test_of_very_many_windows_the_latest_are_remembered() -> None:
     assert [(loader, task.first_row) for loader, task in ledger.assign(0.0)] == [(1, 0), (1, 1), (2, 256), (2, 257)]
 
 
+def shards_by_loader(ledger: Ledger, shards: int) -> dict[int, set[int]]:
+    """Make at least one more batch of each of a stream's shards; returns the shards that each loader has run."""
+    made: dict[int, set[int]] = {}
+    for _ in range(shards):
+        ledger.open_groups()
+        for loader, task in list(ledger.assign(0.0)):
+            assert task.affinity is not None
+            made.setdefault(loader, set()).add(task.affinity)
+            ledger.done(loader, task.id, 0.0)
+        for group, _ in list(ledger.announcements()):
+            ledger.release(group)
+    return made
+
+
+def test_a_streams_shards_stay_with_their_loaders_however_many_there_are() -> None:
+    ledger = Ledger(schedule_of(1, affinity=lambda group, _: group % 301, can_be_cut=False), slots=2)
+    ledger.add_loader(1)
+    ledger.add_loader(2)
+    assert sum(map(len, shards_by_loader(ledger, 301).values())) == 301
+
+
 class CountingHeaps:
     """Stands for heapq in the ledger."""
 
