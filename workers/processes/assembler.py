@@ -79,7 +79,14 @@ class Assembler:
         new_pool = partial(
             LoaderPool, board=self._board, numbers=itertools.count(1), start_timeout_s=given.task_timeout_s
         )
-        wanted = 1 if given.num_loaders == "auto" else given.num_loaders
+        self._auto = None
+        if given.num_loaders != "auto":
+            wanted = given.num_loaders
+        elif plan.shards is not None:
+            # Not one by one: a loader that comes later would run its shards again, and meanwhile none has the rest.
+            wanted = min(plan.max_loaders, plan.shards.count)
+        else:
+            wanted, self._auto = 1, AutoScale(plan.max_loaders, time.monotonic())
         self._pool = new_pool(nursery, wanted=wanted, lines=local, in_flight=plan.tasks_in_flight)
         self._pools = [self._pool]
         if config.remote_home is not None:
@@ -87,7 +94,6 @@ class Assembler:
             self._pools.append(new_pool(home, wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
         self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
-        self._auto = AutoScale(plan.max_loaders, time.monotonic()) if given.num_loaders == "auto" else None
         self._sealer = links.Sealer(config.key)
         self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
         self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)

@@ -213,6 +213,23 @@ class Ledger:
     def add_loader(self, loader: int, most: int = MAX_ASSIGNED, *, remote: bool = False) -> None:
         """Add a loader that has at most `most` tasks at a time; `remote`: it runs on another host."""
         self._loaders[loader] = _Loader(most, remote)
+        if not self._schedule.can_be_cut:
+            self._share_shards(loader)
+
+    def _share_shards(self, loader: int) -> None:
+        """Let a new loader take over its share of a stream's shards, which it runs again up to where they are.
+
+        Otherwise the first loader that is ready would keep all shards for ever, and the others would stay idle.
+        """
+        shards: dict[int, list[int]] = {each: [] for each in self._loaders}
+        for shard, owner in self._owners.items():
+            if owner in shards:  # those of a dead loader go to the loader that receives their next task
+                shards[owner].append(shard)
+        while len(most := max(shards.values(), key=len)) > len(shards[loader]) + 1:
+            shards[loader].append(most.pop())
+        self._owners.update(dict.fromkeys(shards[loader], loader))
+        for line in self._loaders.values():
+            self._put_back_waiting(line)
 
     @property
     def loaders(self) -> list[int]:

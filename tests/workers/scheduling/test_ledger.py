@@ -258,6 +258,25 @@ def test_a_streams_shards_stay_with_their_loaders_however_many_there_are() -> No
     assert sum(map(len, shards_by_loader(ledger, 301).values())) == 301
 
 
+def test_a_loader_that_comes_later_takes_over_its_share_of_a_streams_shards() -> None:
+    ledger = Ledger(schedule_of(1, affinity=lambda group, _: group % 6, can_be_cut=False), slots=1)
+    for loader, shares in ((1, [6]), (2, [3, 3]), (3, [2, 2, 2])):
+        ledger.add_loader(loader)
+        assert [len(shards) for shards in shards_by_loader(ledger, 6).values()] == shares
+    ledger.remove_loader(2)
+    shards_by_loader(ledger, 6)
+    ledger.add_loader(4)
+    assert [len(shards) for shards in shards_by_loader(ledger, 6).values()] == [2, 2, 2]
+
+
+def test_batches_that_wait_for_a_streams_first_loader_are_shared_with_the_second() -> None:
+    ledger = Ledger(schedule_of(1, affinity=lambda group, _: group % 2, can_be_cut=False), slots=8)
+    ledger.open_groups()
+    for loader in (1, 2):
+        ledger.add_loader(loader)
+        assert {given for given, _ in ledger.assign(0.0)} == {loader}
+
+
 class CountingHeaps:
     """Stands for heapq in the ledger."""
 

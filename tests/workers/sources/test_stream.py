@@ -16,7 +16,7 @@ import pytest
 from blobfeed.workers.api import AnyArray, Hooks, check_parameters
 from blobfeed.workers.order import SampleRng
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.plan import Batch
+from blobfeed.workers.plan import Batch, usable_cores
 
 from blobfeed import BatchReader, EndOfData, ParameterError, Sample, SampleError, SourceError, StreamSource
 from tests.support.crash_table import hung_s
@@ -218,6 +218,13 @@ def test_a_shard_may_be_run_again_for_longer_than_a_task(tmp_path: Path) -> None
         found = [seen(batch) for batch in batches(resumed)]
         assert resumed.statistics().loader_deaths == 0
     assert found == wanted[12:]
+
+
+def test_auto_starts_a_loader_for_each_shard_before_any_batch_is_taken() -> None:
+    with make_pipeline(shuffled_source(2), num_loaders="auto", cpu_share=1.0) as pipeline:
+        pipeline.start()
+        loaders = min(2, usable_cores())
+        wait_until(lambda: sum(each.pid > 0 for each in pipeline.activities()) == loaders, "each shard has a loader")
 
 
 def test_strings_arrive_as_bytes_beside_their_sample() -> None:
