@@ -43,6 +43,33 @@ def test_an_error_is_the_same_and_its_cause_is_the_exception_itself(kind: type[B
     assert told[0] == told[1]
 
 
+class Picky(Exception):
+    """Cannot be made by its `args` alone."""
+
+    def __new__(cls, *args: object, place: int) -> Picky:
+        return super().__new__(cls, *args, place)
+
+    def __init__(self, *args: object, place: int) -> None:
+        super().__init__(*args, place)
+
+
+@pytest.mark.parametrize(
+    "error", [Picky("picky", place=1), UnicodeDecodeError("ascii", b"a", 0, 1, "odd"), FileNotFoundError(2, "no", "a")]
+)
+def test_an_error_comes_again_with_the_text_of_its_cause(error: Exception) -> None:
+    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
+        if sample.index:
+            raise error
+        return sample
+
+    with BatchReader({"arrays": {"data": np.arange(8.0)}}, batch_size=4, num_loaders=0, decode=decode) as reader:
+        batches = iter(reader)
+        for _ in range(3):
+            with pytest.raises(SampleError, match="sample 1 ") as raised:
+                next(batches)
+            assert str(error) in str(raised.value.__cause__)
+
+
 def iterate_traceback(error: BaseException) -> Iterator[str]:
     traceback = error.__traceback__
     while traceback is not None:

@@ -22,7 +22,7 @@ from ..base import (
 )
 from ..loading import location_of
 from ..plan import Plan
-from ..transport import Activity, End, Failure, LoaderState
+from ..transport import Activity, End, Failure, LoaderState, RemoteError, describe
 
 _NAMED = 16
 _STDERR = 2
@@ -55,11 +55,20 @@ def _copied(error: BlobfeedError) -> BlobfeedError:
     """The same without a traceback, of its cause's too; what a loader has sent has none."""
     copied, cause = copy.copy(error), error.__cause__
     if cause is not None and cause.__traceback__ is not None:
-        bare = type(cause).__new__(type(cause), *cause.args)  # a constructor of the user's does not run again
-        vars(bare).update(vars(cause))
-        cause = bare
+        cause = _without_traceback(cause)
     copied.__cause__ = cause
     return copied
+
+
+def _without_traceback(cause: BaseException) -> BaseException:
+    if type(cause).__module__ == "builtins":
+        return copy.copy(cause)  # has more than its `args`, such as the name of a file
+    try:
+        bare = type(cause).__new__(type(cause), *cause.args)  # a constructor of the user's does not run again
+        vars(bare).update(vars(cause))
+    except Exception:  # its __new__ takes other arguments
+        return RemoteError(describe(cause))
+    return bare
 
 
 def explain(plan: Plan, failure: Failure | End, take: TakeError) -> BlobfeedError:

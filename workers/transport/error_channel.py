@@ -146,4 +146,4 @@ def waiting(channel: socket.socket, most: int) -> Iterator[bytes]:
 
 
 class RemoteError(Exception):
-    """An exception of a loader of which only the text could be brought over."""
+    """An exception of which only the text could be kept or brought over."""
