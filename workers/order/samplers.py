@@ -11,6 +11,7 @@ import random
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
@@ -153,7 +154,9 @@ class IterableSampler(Sampler):
     """
 
     def __init__(self, name: str, iterable: Iterable[Any], *, gives_batches: bool) -> None:
-        length = len(iterable) if isinstance(iterable, Sized) else None
+        length = None
+        with suppress(TypeError, NotImplementedError):  # raised by torch's BatchSampler around one without a length
+            length = len(iterable) if isinstance(iterable, Sized) else None
         declared = "" if length is None else f"length {length}"
         if gives_batches and isinstance(iterable, list | tuple) and iterable:
             parts = [part for batch in iterable for part in ([-1], _integers(batch, name))]
@@ -271,7 +274,9 @@ def _integers(drawn: Any, what: str) -> IndexArray:
     """Convert to an int64 array of shape (count,), without a copy if it is one already."""
     try:
         if not isinstance(drawn, np.ndarray):
-            most = max(_MOST_INDICES, length_hint(drawn))
+            most = _MOST_INDICES
+            with suppress(NotImplementedError):  # a TypeError of its __len__ is ignored
+                most = max(most, length_hint(drawn))
             drawn = list(islice(drawn, most + 1))
             if len(drawn) > most:
                 raise SourceError(f"{what}: it gave {most:,} indices and goes on: an epoch must end")

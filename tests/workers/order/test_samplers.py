@@ -94,6 +94,26 @@ def test_an_iterable_begins_anew_in_each_epoch() -> None:
     assert [drawn(sampler, epoch).indices.tolist() for epoch in (0, 1)] == [[1, 1, 2]] * 2
 
 
+class Around:
+    """Like torch's BatchSampler around a sampler without a length."""
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        raise self.error
+
+    def __iter__(self) -> Iterator[int]:
+        return iter([2, 1])
+
+
+@pytest.mark.parametrize("error", [TypeError, NotImplementedError])
+def test_a_length_that_a_sampler_cannot_say_is_unknown(error: type[Exception]) -> None:
+    sampler = IterableSampler("sampler Around", Around(error), gives_batches=False)
+    assert sampler.about.length is None
+    assert drawn(sampler).indices.tolist() == [2, 1]
+
+
 class _Own:
     """A class of the user's, as a DataLoader takes it: its generator goes on from epoch to epoch."""
 
