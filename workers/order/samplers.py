@@ -255,6 +255,10 @@ def draw_epoch(
 
 
 def _batches(drawn: Iterable[Any], batch_size: int, what: str) -> DrawnEpoch:
+    if not (hasattr(drawn, "__iter__") or hasattr(drawn, "__getitem__")):
+        raise SourceError(
+            f"{what}: it gave {drawn!r}: expected an iterable of batches, each the indices of its samples"
+        )
     batches = []
     for number, batch in enumerate(drawn):
         if number == _MOST_BATCHES:

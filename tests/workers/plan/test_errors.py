@@ -84,6 +84,7 @@ DRAWN_BATCHES: dict[str, Any] = {
     "a batch that is too large": [[1], range(9)],
     "a batch without samples": [[1], []],
     "no batches": [],
+    "nothing": None,
     "a fraction": [[1], [2.5]],
     "an index beyond the samples": [[1], [100]],
 }
