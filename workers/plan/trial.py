@@ -128,6 +128,8 @@ def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: N
         decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda *_: None)
         return
     for row, index in enumerate(indices):
+        if index < 0:
+            raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
         items = shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed)
         item = next(islice(items, index, None), None)
         if item is None:
