@@ -217,9 +217,9 @@ class Ledger:
             self._share_shards(loader)
 
     def _share_shards(self, loader: int) -> None:
-        """Let a new loader take over its share of a stream's shards, which it runs again up to where they are.
+        """Make a new loader the owner of its share of a stream's shards. It runs them again from their start.
 
-        Otherwise the first loader that is ready would keep all shards for ever, and the others would stay idle.
+        Otherwise the first loader that is ready keeps all shards, and later ones stay idle.
         """
         shards: dict[int, list[int]] = {each: [] for each in self._loaders}
         for shard, owner in self._owners.items():

@@ -17,6 +17,7 @@ import mmap
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -292,7 +293,8 @@ class StatusBoard:
 
     def close(self) -> None:
         del self.header, self.lines
-        self._map.close()
+        with suppress(BufferError):  # the frames of an exception, as of Ctrl-C, may hold a line: the mapping ends later
+            self._map.close()
         os.close(self.descriptor)
 
     @property

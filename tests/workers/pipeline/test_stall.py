@@ -36,7 +36,7 @@ def assert_gone_soon(family: list[psutil.Process]) -> None:
     wait_until(lambda: all(is_gone(process.pid) for process in family), "all its processes are gone")
 
 
-def slow_pipeline(gate: Path, **values: float) -> Pipeline:
+def slow_pipeline(gate: Path, source: Numbered | None = None, **values: float) -> Pipeline:
     """Sample 9 is not made before the file `gate` is there."""
 
     def decode(sample: Sample, _: np.random.Generator) -> tuple[AnyArray, AnyArray]:
@@ -44,7 +44,7 @@ def slow_pipeline(gate: Path, **values: float) -> Pipeline:
             time.sleep(0.005)
         return sample["data"], sample["label"]
 
-    pipeline = Pipeline(parameters(shuffle=False, epochs=1, **values), Hooks(decode), source=Numbered())
+    pipeline = Pipeline(parameters(shuffle=False, epochs=1, **values), Hooks(decode), source=source or Numbered())
     return started(pipeline)
 
 
@@ -112,6 +112,19 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
         third = take(pipeline)
         assert [batch.number for batch in (*held, third)] == [0, 1, 2]
         assert np.array(third.tops["label"]).tolist() == [8, 9, 10, 11]
+
+
+class InterruptedWhere(Numbered):
+    """Ctrl-C comes while the trainer asks for the place of a sample that takes long."""
+
+    def where(self, index: int) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return super().where(index)
+
+
+def test_ctrl_c_while_the_place_of_a_slow_sample_is_noted_ends_all(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), slow_pipeline(tmp_path / "gate", InterruptedWhere()) as pipeline:
+        [pipeline.take() for _ in range(3)]
 
 
 # ---- the whole job stands still, as under a scheduler that suspends it
