@@ -43,7 +43,8 @@ class Values:
             self._nulls.append(None)  # a byte is never null
             self.numbers: AnyArray = np.frombuffer(data or b"", np.uint8)
         else:
-            filled = array.fill_null(0) if array.null_count else array
+            zero = False if pa.types.is_boolean(array.type) else 0
+            filled = array.fill_null(zero) if array.null_count else array
             self.numbers = _as_numpy(filled)
         ragged = [level for level in self.levels if not isinstance(level, int)]
         if any((np.diff(level) < 0).any() for level in ragged):

@@ -58,6 +58,7 @@ SCENARIOS = {
     "parquet, another type in the second file": parquet({"data": [1]}, {"data": [1.5]}),
     "parquet, no such column in the second file": parquet({"data": [1]}, {"date": [1]}),
     "parquet, a number that is null": parquet({"data": [1, 2, 3, None]}),
+    "parquet, a truth value that is null": parquet({"data": [True, False, True, None]}),
     "parquet, a list that holds null": parquet({"data": [[1], [2, None]]}),
     "parquet, text that is null": parquet({"data": ["a", None]}),
     "parquet, a picture that is null": parquet(
