@@ -74,7 +74,7 @@ class GroupFiles:
         """The lengths of a column's longest lists, from the outermost inwards; each file is looked through once."""
         found: list[tuple[int, ...]] = []
         for file, stamp in enumerate(self._stamps):
-            groups = [group for group, (number, _) in enumerate(self._groups) if number == file]
+            groups = [group for group, (number, _) in enumerate(self._groups) if number == file and self.rows[group]]
             found += kept("parquet", [stamp], name, list[tuple[int, ...]], partial(self._largest, name, groups))
         return [max(lengths) for lengths in zip(*found, strict=True)]
 
@@ -136,7 +136,8 @@ class ParquetGroups:
         wanted = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(begins)]
         starts = [min(each.dictionary_page_offset or each.data_page_offset, each.data_page_offset) for each in wanted]
         sizes = [chunk.total_compressed_size for chunk in wanted]
-        return np.array([starts, sizes], np.int64).T.reshape(len(self.rows), -1, 2)
+        pieces = len(wanted) // max(1, len(self.rows))
+        return np.array([starts, sizes], np.int64).T.reshape(len(self.rows), pieces, 2)
 
     def read(self, raw: Raw, group: int, columns: Sequence[str]) -> pa.RecordBatch:
         """These columns of a row group; raises ValueError, OSError and others of pyarrow's."""

@@ -88,7 +88,7 @@ class RowGroups(Column):
             self.modules, self.options = (*self.modules, *field.modules), field.options
         shapes = {name: self._spec(name, Values(pa.nulls(0, kind))) for name, kind in kinds.items()}
         self.specs = {top: shapes[name] for top, name in self._columns.items()}
-        self.chunk_samples = int(files.rows[0])
+        self.chunk_samples = int(files.rows[files.rows > 0][0])
         self.chunks_are_cheap = bool(self._fields)  # decoding a picture takes far longer than copying its bytes
 
     def _first(self, name: str) -> bytes:

@@ -107,6 +107,21 @@ def test_a_column_of_pictures_is_named_or_known_by_its_type(tmp_path: Path) -> N
     assert rows["image"].get(0).tobytes() == stored
 
 
+@pytest.mark.parametrize("groups", [0, 1])
+@pytest.mark.parametrize("words", [["a", "bc", "d"], [1, 2, 3]])
+def test_a_file_without_rows_adds_nothing_wherever_it_stands(tmp_path: Path, words: list[Any], groups: int) -> None:
+    table = pa.table({"data": words})
+    pq.write_table(table, tmp_path / "b.parquet", row_group_size=2)
+    for name in ("a", "c"):
+        with pq.ParquetWriter(tmp_path / f"{name}.parquet", table.schema) as writer:
+            for _ in range(groups):
+                writer.write_table(table.slice(0, 0))
+    given: dict[str, Any] = {"batch_size": 3, "shuffle": "chunk", "shuffle_window": 2, "num_loaders": 0, "epochs": 1}
+    with BatchReader({"parquet": {"path": str(tmp_path)}}, **given) as reader:
+        (batch,) = reader
+    assert sorted(batch["data"].astype("U").tolist()) == sorted(map(str, words))
+
+
 def test_a_damaged_end_of_a_list_is_found() -> None:
     lists = pa.ListArray.from_buffers(
         pa.list_(pa.int8()),
