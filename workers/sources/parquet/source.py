@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import glob
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -162,20 +161,51 @@ def _nbytes(columns: Mapping[str, Values]) -> int:
     return sum(values.nbytes for values in columns.values())
 
 
+class _Splits(msgspec.Struct):
+    """The file dataset_dict.json of a Hugging Face data set."""
+
+    splits: list[str]
+
+
+class _File(msgspec.Struct):
+    filename: str
+
+
+class _State(msgspec.Struct):
+    """The file state.json of a Hugging Face data set."""
+
+    files: list[_File] = msgspec.field(name="_data_files")
+    indices: list[_File] | None = msgspec.field(name="_indices_data_files", default=None)
+
+
+_Saved = TypeVar("_Saved", _Splits, _State)
+
+
+def _saved(path: Path, kind: type[_Saved]) -> _Saved:
+    """Read a file beside a Hugging Face data set; raises SourceError for a damaged one, or one of another program."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise SourceError(
+            f"{_WHAT}: {str(path)!r} is not what Hugging Face's save_to_disk writes ({error}): save the data set "
+            "again, or name its files themselves in 'path'"
+        ) from error
+
+
 def _paths(path: str | Sequence[str], base_dir: Path) -> list[str]:
     """The files that `path` names; of a folder those of a data set saved by Hugging Face, or all of one kind."""
     if not isinstance(path, str) or is_url(path) or not (folder := in_folder(base_dir, path)).is_dir():
         return expand_paths(path, base_dir, _WHAT)
     if (splits := folder / "dataset_dict.json").is_file():
-        found = json.loads(splits.read_text())["splits"]
+        found = _saved(splits, _Splits).splits
         raise SourceError(f"{_WHAT}: {str(folder)!r} holds several splits: name one of {', '.join(found)} in 'path'")
     if (state := folder / "state.json").is_file():
-        saved = json.loads(state.read_text())
-        if saved.get("_indices_data_files"):
+        saved = _saved(state, _State)
+        if saved.indices:
             raise SourceError(
                 f"{_WHAT}: {str(folder)!r} holds rows and, beside them, which of them count, as early versions of "
                 "Hugging Face's library saved them: load it there, and save it anew"
             )
-        return [str(folder / file["filename"]) for file in saved["_data_files"]]
+        return [str(folder / file.filename) for file in saved.files]
     found = sorted(map(str, folder.glob("*.parquet")), key=natural_key)
     return found or expand_paths(f"{glob.escape(str(folder))}/*.arrow", base_dir, _WHAT)

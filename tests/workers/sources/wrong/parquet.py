@@ -71,7 +71,11 @@ SCENARIOS = {
     "parquet, no picture": parquet(_PICTURE, max_height=9),
     "parquet, a picture without a size": parquet(_PICTURE),
     "parquet, several splits": folder_with(dataset_dict=json.dumps({"splits": ["train", "test"]})),
-    "parquet, rows chosen by indices": folder_with(state=json.dumps({"_indices_data_files": [{"filename": "i"}]})),
+    "parquet, rows chosen by indices": folder_with(
+        state=json.dumps({"_data_files": [{"filename": "a"}], "_indices_data_files": [{"filename": "i"}]})
+    ),
+    "parquet, a damaged list of splits": folder_with(dataset_dict='{"splits": ["train"'),
+    "parquet, a list of files of another program": folder_with(state=json.dumps({"step": 3})),
     "parquet, an empty folder": folder_with(),
     "arrow, a dictionary": arrow({"data": pa.array(["a", "b"]).dictionary_encode()}),
     "arrow, without its end": arrow({"data": [1, 2]}, cut=8),
