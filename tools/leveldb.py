@@ -28,7 +28,7 @@ def convert_leveldb(source: Path, target: Path) -> str:
     if not is_installed("plyvel"):
         raise ExtraMissing("converting a LevelDB needs plyvel, which is not installed: pip install plyvel")
     import lmdb
-    import plyvel  # type: ignore[import-untyped]
+    import plyvel
 
     if os.path.lexists(target):
         raise ParameterError(f"{target} is there already: name a folder that is not, such as train_lmdb")

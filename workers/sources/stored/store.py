@@ -277,8 +277,8 @@ class OpenFile:
         """Return the whole file as read-only memory."""
         if self._memory is None:
             # Private: some file systems (FUSE with direct_io) have no other, and nothing writes here.
-            how = {"flags": mmap.MAP_PRIVATE, "prot": mmap.PROT_READ}
-            self._memory = np.frombuffer(mmap.mmap(self.raw.descriptor, self._stamp.size, **how), np.uint8)
+            held = mmap.mmap(self.raw.descriptor, self._stamp.size, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ)
+            self._memory = np.frombuffer(held, np.uint8)
         return self._memory
 
     @cached_property
