@@ -54,12 +54,17 @@ class Picky(Exception):
 
 
 @pytest.mark.parametrize(
-    "error", [Picky("picky", place=1), UnicodeDecodeError("ascii", b"a", 0, 1, "odd"), FileNotFoundError(2, "no", "a")]
+    ("kind", "args", "given", "text"),
+    [
+        (Picky, ("odd",), {"place": 1}, "odd"),
+        (UnicodeDecodeError, ("ascii", b"a", 0, 1, "odd"), {}, "byte 0x61 in position 0: odd"),
+        (FileNotFoundError, (2, "no", "a.npy"), {}, "a.npy"),
+    ],
 )
-def test_an_error_comes_again_with_the_text_of_its_cause(error: Exception) -> None:
+def test_an_error_comes_again_with_the_text_of_its_cause(kind: Any, args: Any, given: Any, text: str) -> None:
     def decode(sample: Sample, rng: np.random.Generator) -> Sample:
         if sample.index:
-            raise error
+            raise kind(*args, **given)
         return sample
 
     with BatchReader({"arrays": {"data": np.arange(8.0)}}, batch_size=4, num_loaders=0, decode=decode) as reader:
@@ -67,7 +72,7 @@ def test_an_error_comes_again_with_the_text_of_its_cause(error: Exception) -> No
         for _ in range(3):
             with pytest.raises(SampleError, match="sample 1 ") as raised:
                 next(batches)
-            assert str(error) in str(raised.value.__cause__)
+            assert text in str(raised.value.__cause__)
 
 
 def iterate_traceback(error: BaseException) -> Iterator[str]:
