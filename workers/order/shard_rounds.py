@@ -127,6 +127,6 @@ class ShardRounds:
     def _may_get_more(self) -> bool:
         """Return true if a batch of this epoch before its shard's end is still being made.
 
-        A dismissed loader may have it, while the shard's next loader has already met the end.
+        A loader that had the shard before may have it, while the next one has already met the end.
         """
         return any(epoch == self.epoch and item < self._ends[item % self.shards] for epoch, item in self._under_way)

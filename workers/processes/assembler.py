@@ -83,8 +83,9 @@ class Assembler:
         if given.num_loaders != "auto":
             wanted = given.num_loaders
         elif plan.shards is not None:
-            # Not one by one: a loader that comes later would run its shards again, and meanwhile none has the rest.
-            wanted = min(plan.max_loaders, plan.shards.count)
+            # Not one by one: a loader that comes later would run its shards again, and meanwhile none has the rest. No
+            # more than slots: each is one loader's task.
+            wanted = min(plan.max_loaders, plan.shards.count, plan.slots)
         else:
             wanted, self._auto = 1, AutoScale(plan.max_loaders, time.monotonic())
         self._pool = new_pool(nursery, wanted=wanted, lines=local, in_flight=plan.tasks_in_flight)
