@@ -99,6 +99,10 @@ class ShardReader:
         self._next = (epoch, sequence + 1)
         return itertools.islice(self._items, self._parameters.batch_size)
 
+    def is_behind(self, turn: tuple[int, int]) -> bool:
+        """Return true if a batch before this one, (epoch, sequence), was not asked for."""
+        return self._next is not None and self._next < turn
+
     def _run(self, epoch: int) -> Iterator[Item]:
         if self._parameters.last_batch != "wrap":
             yield from self._items_of(epoch)
@@ -138,7 +142,8 @@ class StreamWorker(Worker):
         self.status.blame(0)
         try:
             with self.guard():
-                batch = self._reader(wanted.shard).batch(wanted.epoch, wanted.position // self.parameters.batch_size)
+                turn = wanted.epoch, wanted.position // self.parameters.batch_size
+                batch = self._reader(wanted.shard, turn).batch(*turn)
                 self.status.blame(task.task)
                 for item in batch:
                     self.status.write(Activity.DECODING, item.index)
@@ -177,7 +182,10 @@ class StreamWorker(Worker):
         indices = np.arange(run.position, run.position + rows, dtype=np.int64)
         return BatchSamples(indices, run.epoch, (run.epoch, run.shard, run.position // self.parameters.batch_size))
 
-    def _reader(self, shard: int) -> ShardReader:
+    def _reader(self, shard: int, turn: tuple[int, int]) -> ShardReader:
+        # Shards take turns. One that was not asked for in an earlier turn is another loader's by now, or has ended.
+        for other in [each for each, reader in self._readers.items() if each != shard and reader.is_behind(turn)]:
+            del self._readers[other]
         if shard not in self._readers:
             self._readers[shard] = ShardReader(self._decoded, shard, self.parameters, self._note_read)
         return self._readers[shard]
