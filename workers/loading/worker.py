@@ -235,7 +235,7 @@ def _said_each(
     for index in indices:
         begins(Activity.READING, index, 1)
         yield next(samples)
-    yield from samples  # none is left, and behind the last one the source sees whether what it read was changed
+    next(samples, None)  # behind the last one the source sees whether what it read was changed
 
 
 def read_one(source: Source, index: int) -> Sample:
