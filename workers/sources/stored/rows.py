@@ -16,6 +16,7 @@ from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
 
 _BLOCK_ITEMS = 1 << 16
+_CONVERTED_BYTES = 4 << 20
 _FANCY_BELOW_BYTES = 2048
 
 
@@ -133,11 +134,18 @@ class StoredRows(ChunkedRows):
         return chunks + indices % self._per_chunk * self._row_bytes
 
     def _convert(self, offsets: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        """Rows in the other byte order, or for memory that is not in one piece."""
-        stored = np.empty((len(offsets), *without(self._array.shape, 0)), self._dtype)
-        within = np.arange(len(offsets))
-        self._file.gather_at(offsets, within, stored.reshape(len(stored), -1).view(np.uint8))
-        _put(stored, within, positions, rows)
+        """Rows in the other byte order, or for memory that is not in one piece.
+
+        Over a network they are requested together. Else a few at a time share memory that is cleared once.
+        """
+        some = len(offsets) if self._array.file.on_network else _CONVERTED_BYTES // self._row_bytes
+        some = max(1, some)
+        stored = np.empty((min(some, len(offsets)), *without(self._array.shape, 0)), self._dtype)
+        for first in range(0, len(offsets), some):
+            part = offsets[first : first + some]
+            within, values = np.arange(len(part)), stored[: len(part)]
+            self._file.gather_at(part, within, values.reshape(len(part), -1).view(np.uint8))
+            _put(values, within, positions[first : first + some], rows)
 
     def _read_across(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         """Samples are counted by the last axis: neighbours in memory belong to different samples.
