@@ -372,6 +372,8 @@ def _match(names: Sequence[str], parts: Sequence[str]) -> bool:
     if not names or not parts:
         return not names and not parts
     if parts[0] == "**":
+        if parts[1:2] == ["**"]:  # which stands for no more, and would take exponential time
+            return _match(names, parts[1:])
         rest = parts[1:] or ["*"]  # at the end it stands for the object as well
         return any(_match(names[start:], rest) for start in range(len(names)))
     return fnmatch.fnmatchcase(names[0], parts[0]) and _match(names[1:], parts[1:])
