@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed.training_display import Bar, make_reporter
-from tests.support.one_processor import printed_on_one_processor
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
 WITH_STATISTICS = (
@@ -110,25 +109,16 @@ def test_what_is_said_beside_the_bar_goes_where_output_goes(
 def test_one_core_is_left_for_the_loaders_unless_told_otherwise() -> None:
     assert threads_set(None, cores=8) == 7
     assert threads_set(None, cores=1) == 1
+    assert threads_set(None, cores=8, granted=2.5) == 2
     assert threads_set(3, cores=8, environment="2") == 3
     assert threads_set(None, cores=8, environment="2") is None
 
 
-def test_threads_are_counted_by_the_processors_that_the_control_group_grants() -> None:
-    program = """
-import torch
-from blobfeed.trainer.solving import fix_threads
-os.environ.pop("OMP_NUM_THREADS", None)
-fix_threads(None)
-print(torch.get_num_threads())
-"""
-    assert printed_on_one_processor(program) == "1\n"
-
-
-def threads_set(asked: int | None, cores: int, environment: str = "") -> int | None:
+def threads_set(asked: int | None, cores: int, environment: str = "", granted: float | None = None) -> int | None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", environment)
         patch.setattr(os, "sched_getaffinity", lambda _: range(cores))
+        patch.setattr("blobfeed.workers.plan.plan.processors_granted", lambda: granted)
         patch.setattr(torch, "set_num_threads", (chosen := list[int]()).append)
         fix_threads(asked)
     return chosen[0] if chosen else None

@@ -25,7 +25,6 @@ from typer.testing import CliRunner
 
 from blobfeed import ParameterError, RingAllocationError, Sample
 from blobfeed.cli import app
-from tests.support.one_processor import printed_on_one_processor
 from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, parameters, trapped_pipeline
 from tests.test_monitor import trainer
 
@@ -85,13 +84,9 @@ def test_a_trace_is_json_of_whole_lines_with_the_spans_of_every_process_and_leav
     assert {named[event["pid"]] for event in tasks} <= {"loader 1", "loader 2"}
 
 
-def test_a_trace_names_the_cores_that_the_control_group_grants(tmp_path: Path) -> None:
-    printed_on_one_processor(f"""
-from blobfeed import BatchReader
-given = {{"batch_size": 2, "epochs": 1, "num_loaders": 1, "trace": "{tmp_path}/run.json"}}
-with BatchReader({{"arrays": {{"x": [1, 2, 3, 4]}}}}, **given) as reader:
-    list(reader)
-""")
+def test_a_trace_names_the_cores_that_the_control_group_grants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("blobfeed.workers.plan.plan.processors_granted", lambda: 0.5)
+    traced(tmp_path / "run.json")
     (about,) = spans_of(tmp_path / "run.json", "blobfeed")
     assert about["args"]["cores"] == 1
 
