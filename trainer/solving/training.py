@@ -25,7 +25,9 @@ def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
         without_effect.append("layer_wise_reduce")
     if without_effect:
         reporter.put("unread fields", fields=", ".join(without_effect))
-    has_ended = run(solver, reporter, stop, solver.param.max_iter)
+    has_ended = True
+    with _until_end_of_data(solver, reporter):
+        has_ended = run(solver, reporter, stop, solver.param.max_iter)
     _finish(solver, reporter, stop)
     # Last, since scripts take the scores from the last lines. Where the data has ended, `run` has tested.
     if not (stop() or has_ended):
@@ -36,25 +38,27 @@ def train(solver: Solver, reporter: Reporter, stop: StopRequest) -> None:
 def run(solver: Solver, reporter: Reporter, stop: StopRequest, last: int) -> bool:
     """Train up to iteration `last`, until the data ends, or until `stop`, with the tests and snapshots in between.
 
-    Returns whether the data has ended.
+    Returns whether the data has ended. Raises EndOfData if that of a test has.
     """
-    with _until_end_of_data(solver, reporter):
-        while solver.iteration < last and not stop():
-            _test_if_due(solver, reporter, stop)
-            if stop():
-                break
+    while solver.iteration < last and not stop():
+        _test_if_due(solver, reporter, stop)
+        if stop():
+            break
+        try:
             solver.step()
-            reporter.stepped(solver)
-            if stop.snapshot_wanted or solver.snapshot_is_due:
-                stop.snapshot_wanted = False
-                _save(solver, reporter)
-        return False
-    return True
+        except EndOfData as end:
+            reporter.put("end of data", iteration=solver.iteration, reason=end)
+            return True
+        reporter.stepped(solver)
+        if stop.snapshot_wanted or solver.snapshot_is_due:
+            stop.snapshot_wanted = False
+            _save(solver, reporter)
+    return False
 
 
 @contextlib.contextmanager
 def _until_end_of_data(solver: Solver, reporter: Reporter) -> Iterator[None]:
-    """Reports the end of the data of any net, where this block ends."""
+    """Reports the end of a test's data, where this block ends."""
     try:
         yield
     except EndOfData as end:
