@@ -65,7 +65,9 @@ def write_weights(
     `layers` too. `name`: the net's, in a .caffemodel.
     """
     if path.suffix == ".pt" and not hdf5:
-        state = {f"{key}.{nth}": blob for key, blobs in weights.items() for nth, blob in enumerate(blobs)}
+        state = {
+            f"{key}.{nth}": blob for key, blobs in weights.items() for nth, blob in enumerate(blobs) if blob.numel()
+        }
         write_whole(path, lambda temporary: torch_save(state, temporary))
         return
     diffs = {}
@@ -179,7 +181,8 @@ def _write_hdf5_model(path: Path, weights: LayerWeights, diffs: LayerWeights) ->
 
 def write_blobs(group: Any, blobs: Iterable[Tensor]) -> None:
     for nth, blob in enumerate(blobs):
-        group[str(nth)] = array_of(blob)
+        if blob.numel():  # another layer has it, and Caffe reads a file that leaves it out
+            group[str(nth)] = array_of(blob)
 
 
 def _layers(group: Any) -> dict[str, list[Tensor]]:
