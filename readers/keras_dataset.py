@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
@@ -69,6 +70,12 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
             self._epochs.begin()
             self._begins = False
         return self._deal(self._epochs.next())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        """One pass. Older releases of Keras have none, and Python would wait for an IndexError, which never comes."""
+        self._begins, length = True, self._epochs.length
+        for number in itertools.count() if length is None else range(length):
+            yield self[number]
 
     def generator(self) -> Iterator[tuple[Any, ...]]:
         """The same batches without end, for `fit(train.generator(), steps_per_epoch=len(train), shuffle=False)`."""
