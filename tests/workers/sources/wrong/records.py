@@ -7,6 +7,7 @@ import json
 import sqlite3
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +214,9 @@ OWN = {"a table, larger than declared": _own_table}
 
 
 def _row_of_a_database() -> Iterator[sqlite3.Row]:
-    connection = sqlite3.connect(":memory:")
-    connection.row_factory = sqlite3.Row
-    yield from connection.execute("select 1 as number, 'one' as name")
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        yield from connection.execute("select 1 as number, 'one' as name")
 
 
 def _shards(shard: int, num_shards: int) -> Iterator[int]:
