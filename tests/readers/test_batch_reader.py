@@ -257,8 +257,11 @@ def test_views_are_the_slots_memory_and_may_be_written_to(source: dict[str, Any]
 
 
 def test_delivery_view_means_the_same_as_copy_false(source: dict[str, Any]) -> None:
-    with read(source, epochs=1, delivery="view") as views, read(source, epochs=1, copy=False) as loans:
-        assert next(iter(views))["data"].base.nbytes == next(iter(loans))["data"].base.nbytes
+    given: list[dict[str, Any]] = [{"delivery": "view"}, {"copy": False}]
+    for each in given:
+        with read(source, epochs=1, **each) as reader:
+            data = next(iter(reader))["data"]
+            assert data.base.nbytes > data.nbytes, "it is no part of the ring"
 
 
 @pytest.mark.parametrize("copying", [True, False])
