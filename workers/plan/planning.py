@@ -138,12 +138,8 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
     parts = source.sources if isinstance(source, ConcatSource) else (source,)
-    own = [
-        part
-        for part in parts
-        if parameters.has_loaders and isinstance(part, Source) and type(part).close is Source.close
-    ]
-    before = trial_copy(own)
+    own = [part for part in parts if isinstance(part, Source) and type(part).close is Source.close]
+    before = trial_copy(own) if parameters.has_loaders else own
     try:
         yield
     finally:
