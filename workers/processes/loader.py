@@ -84,8 +84,8 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         status.begin_task(message.task)
         before = status.busy_times() if trace is not None else ()
         done = worker.work(message)
-        ended = time.monotonic_ns()
         status.write(Activity.WAITING)
+        ended = time.monotonic_ns()  # behind the last write: no kind of work takes longer than the task
         status.blame(0)
         if trace is not None:  # before the report: with the last one the run may end, and the line be lost
             args: dict[str, object] = {"task": message.task, "loader": loader}
