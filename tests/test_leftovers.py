@@ -15,6 +15,7 @@ import pytest
 from tests.support import leftovers
 from tests.support.waiting import DEADLINE_S
 
+_ROOT = Path(__file__).resolve().parent.parent
 _SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(90)"]
 _ORPHANER = f"import subprocess as s; print(s.Popen({_SLEEPER!r}, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)"
 
@@ -49,27 +50,10 @@ def test_a_child_that_nobody_waited_for_is_found(before: leftovers.Belongings) -
     assert "zombie" in left
 
 
-def test_a_shared_memory_segment_is_found(before: leftovers.Belongings) -> None:
+def test_a_file_that_another_program_has_in_shared_memory_is_not_the_tests(before: leftovers.Belongings) -> None:
     segment = shared_memory.SharedMemory(create=True, size=4096)
     try:
-        assert _added(before) == [f"/dev/shm/{segment.name}"]
-    finally:
-        segment.close()
-        segment.unlink()
-    assert _added(before) == []
-
-
-def test_entries_of_shared_memory_that_come_and_go_are_not_the_tests(before: leftovers.Belongings) -> None:
-    names = iter(range(10**6))
-
-    def of_another_program() -> list[str]:
-        return [f"/dev/shm/torch_{next(names)}"]
-
-    assert leftovers.wait_until_none(of_another_program, DEADLINE_S) == []
-    segment = shared_memory.SharedMemory(create=True, size=4096)
-    try:
-        left = leftovers.wait_until_none(lambda: of_another_program() + _added(before), deadline_s=0.1)
-        assert left == [f"/dev/shm/{segment.name}"]
+        assert _added(before) == []
     finally:
         segment.close()
         segment.unlink()
@@ -104,3 +88,13 @@ def test_waiting_ends_at_the_deadline_with_what_is_left() -> None:
     start = time.monotonic()
     assert leftovers.wait_until_none(lambda: ["something"], 0.05) == ["something"]
     assert time.monotonic() - start >= 0.05
+
+
+def test_a_run_ends_though_a_test_has_ended_its_worker(tmp_path: Path) -> None:
+    for name, body in {"a": "os._exit(1)", "b": "pass", "c": "pass"}.items():
+        (tmp_path / f"test_{name}.py").write_text(f"import os\ndef test_one(): {body}\ndef test_two(): pass\n")
+    options = ["-c", str(_ROOT / "pyproject.toml"), "--rootdir", str(tmp_path), "-p", "no:cacheprovider", "-n", "2"]
+    command = [sys.executable, "-P", "-m", "pytest", *options, "--dist", "loadfile", "--no-loadscope-reorder"]
+    run = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=DEADLINE_S, check=False)
+    assert run.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "crashed while running 'test_a.py::test_one'" in run.stdout

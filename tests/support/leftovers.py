@@ -1,8 +1,11 @@
 """Processes, files and descriptors that a test has left behind.
 
 Two looks of different price. `Belongings` costs a fraction of a millisecond and is taken around every test: direct
-children, entries of /dev/shm and of the temporary directory. Around a module also come the open descriptors and, by a
-mark in their environment, the processes that no longer have a parent here: an orphaned loader is nobody's child.
+children and entries of the temporary directory. Around a module also come the open descriptors and, by a mark in their
+environment, the processes that no longer have a parent here: an orphaned loader is nobody's child.
+
+/dev/shm is not looked at. Other programs have files there too, and nothing tells whose one is: a mapping does not, as a
+file may lie there unmapped. tests/workers/processes/test_trainer_death.py shows that no process of ours opens one.
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from pathlib import Path
 from typing import Self
 
 _POLL_S = 0.01
-_SHARED_MEMORY = Path("/dev/shm")
 _MARK = "BLOBFEED_TEST_RUN"
 _STARTED_NS = time.time_ns()
 # multiprocessing starts these once and ends them with the process that asked; they are not ours to end.
@@ -37,21 +39,18 @@ class Belongings:
     """What this process has at one moment, each by the words in which a leftover is reported."""
 
     children: frozenset[int]
-    shared_memory: frozenset[str]
     temporary: frozenset[str]
 
     @classmethod
     def now(cls, temporary: Path) -> Self:
         return cls(
             children=frozenset(_children()),
-            shared_memory=_names(_SHARED_MEMORY),
             temporary=_names(temporary) - _torchs_folder(),
         )
 
     def added_since(self, before: Belongings) -> list[str]:
         return [
             *(describe(pid) for pid in sorted(self.children - before.children) if not _is_helper(pid)),
-            *(f"/dev/shm/{name}" for name in sorted(self.shared_memory - before.shared_memory) if not _foreign(name)),
             *(f"temporary file {n}" for n in sorted(self.temporary - before.temporary) if not n.startswith(_CACHES)),
         ]
 
@@ -64,20 +63,12 @@ def _torchs_folder() -> set[str]:
 
 
 def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:
-    """Return what `left` still finds at the deadline, or an empty list as soon as it finds nothing.
-
-    An entry of /dev/shm counts only if every look finds it. Those of other programs, such as a DataLoader in another
-    terminal, come and go all the time, each under a new name.
-    """
+    """Return what `left` still finds at the deadline, or an empty list as soon as it finds nothing."""
     end = time.monotonic() + deadline_s
     begun = time.monotonic()
-    found = left()
-    is_late = False
-    while found and not is_late:
-        is_late = time.monotonic() >= end  # a last look follows, however late it is: one alone cannot tell
+    while (found := left()) and begun < end:
         time.sleep(max(_POLL_S, min(time.monotonic() - begun, 10 * _POLL_S)))  # no longer at work than at rest
         begun = time.monotonic()
-        found = [each for each in left() if each in found or not each.startswith(f"{_SHARED_MEMORY}/")]
     return found
 
 
@@ -149,21 +140,3 @@ def _is_marked(pid: int) -> bool:
     with suppress(OSError):
         return f"{_MARK}={_our_mark()}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False
-
-
-def _foreign(name: str) -> bool:
-    """Whether a process outside of this test run has /dev/shm/`name` mapped: the machine may have other users.
-
-    loky's semaphores are joblib's, which scikit-learn brings along: they come and go, and none of them is blobfeed's.
-    """
-    if name.startswith("sem.loky-"):
-        return True
-    path = str(_SHARED_MEMORY / name)
-    outside = (pid for pid in _pids() if pid != os.getpid() and not _is_marked(pid))
-    return any(path in _maps(pid) for pid in outside)
-
-
-def _maps(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/maps").read_text()
-    return ""

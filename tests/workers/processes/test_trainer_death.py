@@ -1,7 +1,7 @@
 """However and whenever a trainer ends, its children end with it; and while it lives, nothing of its own disturbs them.
 
 Every trainer is a real process; what it may leave is looked for by a mark in the environment of all its descendants,
-in the temporary directory that it has to itself, and in /dev/shm.
+and in the temporary directory that it has to itself.
 """
 
 from __future__ import annotations
@@ -53,6 +53,15 @@ def test_nothing_outlives_a_trainer_that_ends_without_close(tmp_path: Path, end:
         run.tell()
         assert run.end() == code, run.stderr
         run.assert_nothing_is_left(children)
+
+
+def test_no_process_has_a_file_in_dev_shm(tmp_path: Path) -> None:
+    """What is never made there cannot be left there, and the folder is too full of others' files to look for it."""
+    with trainer(tmp_path, TWO_FEEDS) as run:
+        run.expect("ready")
+        family = [run.pid, *run.wait_for_children(2 * FAMILY)]
+        assert any("/memfd:blobfeed" in Path(f"/proc/{pid}/maps").read_text() for pid in family)
+        assert not [pid for pid in family if "/dev/shm" in Path(f"/proc/{pid}/maps").read_text()]
 
 
 def test_a_stopped_assembler_keeps_no_other_process_of_a_dead_trainer_alive(tmp_path: Path) -> None:
