@@ -2,4 +2,5 @@
 
 from __future__ import annotations
 
+from .forms import form_of
 from .values import Values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from ...api import IndexArray
 from ...base import BlobfeedError, SourceError
 from ..files import RawFile, RemoteFile, Stamp, examined_stamp, kept
 from ..stored import FileStore
+from .forms import Form, described, form_of
 from .values import Values
 
 Raw = RawFile | RemoteFile
@@ -45,53 +46,69 @@ class GroupFiles:
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
             raise SourceError(f"source parquet: no samples: {', '.join(paths)} has no rows")
-        self.schema = self._parts[0].schema
         self._groups = [(file, group) for file, part in enumerate(self._parts) for group in range(len(part.rows))]
 
-    def choose(self, columns: Mapping[str, str]) -> None:
-        """Read these columns alone. `columns`: for each one the part that is read, such as `image.bytes`."""
-        self._columns = columns
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the first file. Not in a pickled copy: its types may be those of a library to be imported."""
+        return self._parts[0].schema
+
+    def choose(self, forms: Mapping[str, Form]) -> None:
+        """Read the columns of these forms alone; raises SourceError for one that another file has not, or otherwise."""
+        self._forms = forms
         for path, part in zip(self.paths, self._parts, strict=True):
-            for name in columns:
-                kind, number = self.schema.field(name).type, part.schema.get_field_index(name)
-                if number < 0 or part.schema.field(number).type != kind:
-                    other = f"is {part.schema.field(number).type}" if number >= 0 else "is missing"
+            for name, form in forms.items():
+                first, number = self.schema.field(name), part.schema.get_field_index(name)
+                field = part.schema.field(number) if number >= 0 else None
+                is_like_first = field and field.type == first.type and form_of(field, f"source parquet: {path}") == form
+                if not is_like_first:
+                    other = f"is {described(field)}" if field else "is missing"
                     raise SourceError(
-                        f"source parquet: column {name!r} is {kind} in {self.paths[0]} and {other} in {path}: all "
-                        "files need the same columns"
+                        f"source parquet: column {name!r} is {described(first)} in {self.paths[0]} and {other} in "
+                        f"{path}: all files need the same columns"
                     )
         self._places = [
             np.add(places, (self.store.starts[self.store.number(stamp)], 0))
             for stamp, part in zip(self._stamps, self._parts, strict=True)
-            for places in part.places([*columns.values()])
+            for places in part.places(self._parts_read(forms))
         ]
 
     def where(self, group: int) -> str:
         file, number = self._groups[group]
         return f"{self.paths[file]} row group {number}"
 
-    def largest(self, name: str) -> list[int]:
+    def lengths(self, name: str) -> list[int]:
         """The lengths of a column's longest lists, from the outermost inwards; each file is looked through once."""
         found: list[tuple[int, ...]] = []
         for file, stamp in enumerate(self._stamps):
             groups = [group for group, (number, _) in enumerate(self._groups) if number == file and self.rows[group]]
-            found += kept("parquet", [stamp], name, list[tuple[int, ...]], partial(self._largest, name, groups))
+            found += kept(
+                "parquet",
+                [stamp],
+                (name, self._forms[name].sizes),
+                list[tuple[int, ...]],
+                partial(self._lengths, name, groups),
+            )
         return [max(lengths) for lengths in zip(*found, strict=True)]
 
-    def _largest(self, name: str, groups: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self.decoded(group, {name: self._columns[name]})[name].largest() for group in groups]
+    def _lengths(self, name: str, groups: Sequence[int]) -> list[tuple[int, ...]]:
+        return [self.decoded(group, [name])[name].lengths() for group in groups]
 
-    def decoded(self, group: int, columns: Mapping[str, str] | None = None) -> Mapping[str, Values]:
-        """The chosen columns of a row group, or those of `columns`; raises SourceError for a damaged one."""
+    def decoded(self, group: int, columns: Collection[str] = ()) -> Mapping[str, Values]:
+        """The chosen columns of a row group, or `columns` alone; raises SourceError for a damaged one."""
         file, number = self._groups[group]
-        columns = columns or self._columns
+        columns = columns or self._forms
         try:
-            read = self._parts[file].read(self.file_of(group), number, [*columns.values()])
-            return {name: Values(read.column(name)) for name in columns}
+            read = self._parts[file].read(self.file_of(group), number, self._parts_read(columns))
+            return {name: Values(read.column(name), self._forms[name]) for name in columns}
         except BlobfeedError:
             raise
         except Exception as error:  # pyarrow has more than ValueError and OSError for what is damaged
             raise SourceError(f"{self.where(group)} cannot be decoded: {error}") from error
+
+    def _parts_read(self, columns: Iterable[str]) -> list[str]:
+        """What is read of these columns: of pictures, the bytes and not their paths."""
+        return [f"{name}.bytes" if self._forms[name].is_picture else name for name in columns]
 
     def file_of(self, group: int) -> Raw:
         """The open file of a row group; raises SourceError for one that was cut short."""
@@ -127,7 +144,7 @@ class ParquetGroups:
         self.rows = np.array([group.num_rows for group in self._groups()], np.int64)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "rows": self.rows, "_metadata": None}
+        return {"schema": None, "rows": self.rows, "_metadata": None}
 
     def places(self, columns: Sequence[str]) -> IndexArray:
         """Offsets and sizes of these columns in each row group, shape (groups, pieces, 2), as pyarrow asks for them."""
@@ -165,10 +182,10 @@ class ArrowGroups:
             raise ValueError("it ends without an end mark")
         self.schema, messages = _messages(raw)
         self.rows = np.array([pa.ipc.read_record_batch(each, self.schema).num_rows for each in messages], np.int64)
-        self._messages: tuple[Raw, list[pa.Message]] | None = None
+        self._messages: tuple[Raw, pa.Schema, list[pa.Message]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"schema": self.schema, "rows": self.rows, "_messages": None}
+        return {"schema": None, "rows": self.rows, "_messages": None}
 
     def places(self, _columns: Sequence[str]) -> IndexArray:
         """Nothing is announced: whole batches may be much more than their wanted rows."""
@@ -177,8 +194,9 @@ class ArrowGroups:
     def read(self, raw: Raw, group: int, _columns: Sequence[str]) -> pa.RecordBatch:
         """A record batch; raises ValueError, OSError and others of pyarrow's."""
         if self._messages is None or self._messages[0] is not raw:
-            self._messages = raw, _messages(raw)[1]
-        batch = pa.ipc.read_record_batch(self._messages[1][group], self.schema)
+            self._messages = raw, *_messages(raw)
+        _, schema, messages = self._messages
+        batch = pa.ipc.read_record_batch(messages[group], schema)
         batch.validate()  # else a damaged length would be read beyond the end
         return batch
 

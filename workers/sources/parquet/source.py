@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
-import pyarrow as pa  # type: ignore[import-untyped]
 
 from ...api import AnyArray, ArraySpec, IndexArray, NotNegative, Paths, Positive, Tops, check_options, chosen, listed
 from ...base import ParameterError, SourceError, in_folder, is_url
@@ -18,7 +17,8 @@ from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_
 from ..images import PictureOptions, picture_field
 from ..table import Column, OutRows, RecordError, Table
 from .files import GroupFiles
-from .values import Values, holds_picture
+from .forms import Form, described, form_of
+from .values import Values
 
 _WHAT = "source parquet"
 
@@ -75,17 +75,29 @@ class RowGroups(Column):
         for name in (*self._columns.values(), *(options.pictures or ())):
             if name not in names:
                 raise ParameterError(f"{_WHAT}: {held_in} has no column {name!r}; {listed(name, names)}")
-        kinds = {name: files.schema.field(name).type for name in self._columns.values()}
-        structs = {name for name, kind in kinds.items() if holds_picture(kind)}
-        pictures = structs if options.pictures is None else {*options.pictures} & {*kinds}
-        files.choose({name: f"{name}.bytes" if name in structs else name for name in kinds})
+        forms = {
+            name: form_of(files.schema.field(name), f"{_WHAT}: {held_in}")
+            for name in dict.fromkeys(self._columns.values())
+        }
+        pictures = {
+            name
+            for name, form in forms.items()
+            if (form.is_picture if options.pictures is None else name in options.pictures)
+        }
+        for name in pictures:
+            if not forms[name].may_be_picture:
+                raise SourceError(
+                    f"{_WHAT}: {held_in}: column {name!r}, of 'pictures', is {described(files.schema.field(name))}: "
+                    "expected the bytes of one picture in each row"
+                )
+        files.choose(forms)
         self.stores = (files.store,)
         self.modules = (GroupFiles.__module__,)
         self.close()
         self._fields = {name: picture_field(options, _WHAT, partial(self._first, name)) for name in sorted(pictures)}
         for field in self._fields.values():
             self.modules, self.options = (*self.modules, *field.modules), field.options
-        shapes = {name: self._spec(name, Values(pa.nulls(0, kind))) for name, kind in kinds.items()}
+        shapes = {name: self._spec(name, form) for name, form in forms.items()}
         self.specs = {top: shapes[name] for top, name in self._columns.items()}
         self.chunk_samples = int(files.rows[files.rows > 0][0])
         self.chunks_are_cheap = bool(self._fields)  # decoding a picture takes far longer than copying its bytes
@@ -93,23 +105,15 @@ class RowGroups(Column):
     def _first(self, name: str) -> bytes:
         return self._files.decoded(locate_part(self._starts, 0)[0])[name].row(0).tobytes()
 
-    def _spec(self, name: str, empty: Values) -> ArraySpec:
-        """The shape and type of a column. `empty`: it without rows."""
+    def _spec(self, name: str, form: Form) -> ArraySpec:
         if name in self._fields:
             return self._fields[name].spec
-        if empty.numbers.dtype.kind not in "biuf" or (empty.is_text and len(empty.levels) > 1):
-            raise SourceError(
-                f"{_WHAT}: {self._files.paths[0]}: column {name!r} is {self._files.schema.field(name).type}: expected "
-                "numbers, lists of numbers, text, bytes or pictures; name other columns in 'tops' to leave it out"
-            )
-        if empty.is_fixed:
-            return ArraySpec(empty.largest(), empty.numbers.dtype)
-        largest = tuple(max(1, length) for length in self._files.largest(name))
-        return (
-            ArraySpec((), np.dtype(f"S{largest[0]}"))
-            if empty.is_text
-            else ArraySpec(largest, empty.numbers.dtype, varies=True)
-        )
+        if form.shape is not None:
+            return ArraySpec(form.shape, form.dtype)
+        largest = [max(1, length) for length in self._files.lengths(name)]
+        if form.is_text:
+            return ArraySpec((), np.dtype(f"S{largest[0]}"))
+        return ArraySpec(form.delivered(largest), form.dtype, varies=True)
 
     def where(self, index: int) -> str:
         group, row = locate_part(self._starts, index)

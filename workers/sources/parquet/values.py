@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,33 +10,35 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
 from ...api import AnyArray, IndexArray
-
-_TEXT = (pa.string(), pa.large_string())
-_BYTES = (pa.binary(), pa.large_binary())
+from .forms import Form
 
 
 class Values:
-    """A decoded column.
+    """A decoded column of a form.
 
     `levels`: from the outermost lists inwards, the length of all lists, or where each begins and the last one ends in
-    the next level. `numbers`: the items of the innermost lists, shape (items,); the bytes of text and binary, uint8.
+    the next level; of a tensor the length of each axis. `numbers`: the items of the innermost lists, shape (items,);
+    the bytes of text and binary, uint8.
     """
 
-    def __init__(self, array: pa.Array) -> None:
+    def __init__(self, array: pa.Array, form: Form) -> None:
+        self._form = form
         self.levels: list[int | IndexArray] = []
         self._nulls: list[NDArray[np.bool_] | None] = []
-        self.is_text = False
         array = self._next(array)
-        while isinstance(array, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
-            if isinstance(array, pa.FixedSizeListArray):
-                self.levels.append(size := array.type.list_size)
-                items = array.values.slice(array.offset * size, len(array) * size)
-            else:
+        for size in form.sizes:
+            if size is None:
                 self.levels.append(_as_numpy(array.offsets))
-                items = array.values
-            array = self._next(items)
-        if array.type in (*_TEXT, *_BYTES):
-            self.is_text = array.type in _TEXT
+                array = array.values
+            else:
+                items = math.prod(size)
+                if not isinstance(array, pa.FixedSizeListArray):  # a tensor, which is stored as lists of one length
+                    array = array.cast(pa.list_(array.type.value_type, items))
+                self.levels += size
+                self._nulls += [None] * (len(size) - 1)
+                array = array.values.slice(array.offset * items, len(array) * items)
+            array = self._next(array)
+        if form.is_bytes:
             _, ends, data = array.buffers()
             wide = array.type in (pa.large_string(), pa.large_binary())
             edges: Any = np.frombuffer(ends or bytes(8), np.int64 if wide else np.int32)
@@ -44,13 +47,11 @@ class Values:
             self.numbers: AnyArray = np.frombuffer(data or b"", np.uint8)
         else:
             zero = False if pa.types.is_boolean(array.type) else 0
-            filled = array.fill_null(zero) if array.null_count else array
-            self.numbers = _as_numpy(filled)
+            numbers = _as_numpy(array.fill_null(zero) if array.null_count else array)
+            self.numbers = numbers != 0 if form.is_truth else numbers
         ragged = [level for level in self.levels if not isinstance(level, int)]
         if any((np.diff(level) < 0).any() for level in ragged):
             raise ValueError("its lists end before they begin: it is damaged")
-        self.is_fixed = not ragged
-        """True if all rows have one shape."""
         self.nbytes = self.numbers.nbytes + sum(level.nbytes for level in ragged)
 
     def _next(self, array: pa.Array) -> pa.Array:
@@ -59,21 +60,21 @@ class Values:
             array = array.storage
         if isinstance(array, pa.DictionaryArray):
             array = array.dictionary_decode()
-        if holds_picture(array.type):
+        if isinstance(array, pa.StructArray):
             array = array.flatten()[array.type.get_field_index("bytes")]
         self._nulls.append(array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None)
         return array
 
-    def largest(self) -> tuple[int, ...]:
-        """The shape into which every row fits."""
+    def lengths(self) -> tuple[int, ...]:
+        """The length of the longest list of each level, from the outermost inwards."""
         return tuple(level if isinstance(level, int) else int(np.diff(level).max(initial=0)) for level in self.levels)
 
     def rows(self, numbers: IndexArray) -> AnyArray | None:
         """The rows of these numbers as one array; None if rows differ in shape or some are null."""
-        if not self.is_fixed or any(nulls is not None for nulls in self._nulls):
+        if self._form.shape is None or any(nulls is not None for nulls in self._nulls):
             return None
-        found: AnyArray = self.numbers.reshape(-1, *self.largest())[numbers]
-        return found
+        found: AnyArray = self.numbers.reshape(-1, *self.lengths())[numbers]
+        return found.transpose(0, *(axis + 1 for axis in self._form.order))
 
     def row(self, number: int) -> AnyArray:
         """A view of one row; raises ValueError for a null in it, and for lists that form no array."""
@@ -90,7 +91,7 @@ class Values:
                 if end - begin > 1 and ((lengths := np.diff(level[begin : end + 1])) != shape[-1]).any():
                     raise ValueError(f"its inner lists have {lengths.min()} to {lengths.max()} items: no array")
                 begin, end = int(level[begin]), int(level[end])
-        return self.numbers[begin:end].reshape(shape)
+        return self.numbers[begin:end].reshape(shape).transpose(self._form.order)
 
 
 def _as_numpy(array: pa.Array) -> Any:
@@ -98,11 +99,3 @@ def _as_numpy(array: pa.Array) -> Any:
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         return np.from_dlpack(array)
     return array.to_numpy(zero_copy_only=False)
-
-
-def holds_picture(kind: pa.DataType) -> bool:
-    """True for the bytes of a picture and its path, as Hugging Face's data sets have them."""
-    if not pa.types.is_struct(kind):
-        return False
-    names = {kind.field(number).name for number in range(kind.num_fields)}
-    return "bytes" in names <= {"bytes", "path"} and kind.field("bytes").type in _BYTES

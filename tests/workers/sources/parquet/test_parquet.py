@@ -16,7 +16,7 @@ import pytest
 import torch
 from blobfeed.workers.api import Hooks, check_parameters
 from blobfeed.workers.plan import make_plan
-from blobfeed.workers.sources.parquet import Values
+from blobfeed.workers.sources.parquet import Values, form_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -93,6 +93,65 @@ def test_rows_are_those_that_pyarrow_reads(
             assert np.asarray(value).tolist() == np.asarray(expected).tolist()
 
 
+def _unregistered(name: str, metadata: Any, kind: pa.DataType) -> pa.Field:
+    """A column of an extension type whose library is not imported."""
+    declared = {"ARROW:extension:name": name, "ARROW:extension:metadata": json.dumps(metadata)}
+    return pa.field("x", kind, metadata=declared)
+
+
+X = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+FLAT = pa.FixedSizeListArray.from_arrays(X.ravel(), 6)
+TURNED = pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.float32(), [2, 3], permutation=[1, 0]), FLAT)
+DECLARED: dict[str, tuple[pa.Field, Any, Any]] = {
+    "a tensor": (pa.field("x", TURNED.type), TURNED, TURNED.to_numpy_ndarray()),
+    "lists of tensors": (
+        pa.field("x", pa.list_(TURNED.type)),
+        pa.ListArray.from_arrays([0, 1, 4], TURNED),
+        [X[:1].transpose(0, 2, 1), X[1:].transpose(0, 2, 1)],
+    ),
+    "Ray's, with a null": (
+        _unregistered("ray.data.arrow_tensor_v2", [2, 3], pa.large_list(pa.float32())),
+        pa.array([*X.reshape(4, 6).tolist(), None], pa.large_list(pa.float32())),
+        X,
+    ),
+    "Hugging Face's": (
+        _unregistered(
+            "datasets.features.features.Array2DExtensionType",
+            [[2, 3], "float32"],
+            TYPE := pa.list_(pa.list_(pa.float32())),
+        ),
+        pa.array(X.tolist(), TYPE),
+        X,
+    ),
+    "Hugging Face's of any length": (
+        _unregistered("datasets.features.features.Array2DExtensionType", [[None, 3], "float32"], TYPE),
+        pa.array([X[0].tolist(), X[1, :1].tolist()], TYPE),
+        [X[0], X[1, :1]],
+    ),
+    "truth values": (
+        pa.field("x", pa.bool8()),
+        pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 3], pa.int8())),
+        np.array([False, True]),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow"])
+@pytest.mark.parametrize("name", DECLARED)
+def test_what_an_extension_type_declares_is_applied(name: str, form: str, tmp_path: Path) -> None:
+    field, array, expected = DECLARED[name]
+    table = pa.Table.from_arrays([array], schema=pa.schema([field]))
+    if form == "parquet":
+        pq.write_table(table, tmp_path / "a.parquet")
+    else:
+        with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as stream:
+            stream.write_table(table)
+    source = in_loader(opened("parquet", tmp_path, path=f"a.{form}"))
+    rows = rows_of(source, range(len(expected)))["x"]
+    assert rows.spec.varies if isinstance(expected, list) else rows.dtype == expected.dtype
+    assert all(map(np.array_equal, rows, expected))
+
+
 def test_a_column_of_pictures_is_named_or_known_by_its_type(tmp_path: Path) -> None:
     image = photograph()[:40, :60]
     stored = encoded(image, ".png")
@@ -130,7 +189,7 @@ def test_a_damaged_end_of_a_list_is_found() -> None:
         children=[pa.array([1, 2, 3], pa.int8())],
     )
     with pytest.raises(ValueError, match="damaged"):
-        Values(lists)
+        Values(lists, form_of(pa.field("data", lists.type), ""))
 
 
 def test_row_groups_in_object_storage_are_read_by_a_request_for_each_column(tmp_path: Path) -> None:

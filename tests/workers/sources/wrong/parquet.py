@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
@@ -49,6 +50,13 @@ def arrow(columns: Any, *, cut: int = 0) -> Scenario:
 
 _PICTURE = {"image": [{"bytes": b"no picture", "path": "a.jpg"}], "label": [1]}
 
+_LISTED = pa.list_(pa.field("item", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"}))
+
+
+def _tensors(*shape: int) -> pa.Array:
+    return pa.FixedShapeTensorArray.from_numpy_ndarray(np.zeros((1, *shape), np.float32))
+
+
 SCENARIOS = {
     "parquet, an unknown column": parquet({"data": [1], "label": [2]}, columns={"data": "date"}),
     "parquet, an unknown column of pictures": parquet({"data": [1], "label": [2]}, pictures=["image"]),
@@ -68,6 +76,10 @@ SCENARIOS = {
     "parquet, lists of text": parquet({"data": [["a", "b"]]}),
     "parquet, dates": parquet({"data": pa.array([1, 2], pa.timestamp("s"))}),
     "parquet, a struct": parquet({"data": [{"a": 1}]}),
+    "parquet, an unknown extension type in a list": parquet({"data": pa.nulls(1, _LISTED)}),
+    "parquet, another shape in the second file": parquet({"data": _tensors(2, 3)}, {"data": _tensors(3, 2)}),
+    "parquet, lists of pictures": parquet({"data": [_PICTURE["image"]]}),
+    "parquet, pictures in lists": parquet({"data": [[b"a", b"b"]]}, pictures=["data"]),
     "parquet, no picture": parquet(_PICTURE, max_height=9),
     "parquet, a picture without a size": parquet(_PICTURE),
     "parquet, several splits": folder_with(dataset_dict=json.dumps({"splits": ["train", "test"]})),
