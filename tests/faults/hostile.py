@@ -1,9 +1,8 @@
-"""Frames that are not ours, were changed, or come twice: dropped and counted, and nothing is disturbed."""
+"""Frames that are no messages of their link, or come twice: dropped and counted, and nothing is disturbed."""
 
 from __future__ import annotations
 
 import random
-import secrets
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -39,7 +38,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
         record, sent, strangers = _attacked(pipeline, scale.hostile_frames, random.Random(scale.seed))
         dropped = _wait_for(pipeline, sent)
         deaths = pipeline.statistics().loader_deaths
-    yield Figure(_STUDY, "frames sent: noise, changed, sealed with another key, of another link, replayed", sent)
+    yield Figure(_STUDY, "frames sent: noise, cut off, of another link, replayed", sent)
     yield Figure(_STUDY, "dropped and counted", dropped, sent)
     yield Figure(_STUDY, "connections that do not speak the protocol", strangers)
     difference = compare(undisturbed, record)
@@ -60,7 +59,7 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
             if number == 10:  # the first slots are released by now
                 attackers = _connect(context, _folder(pipeline))
             if 10 <= number < batches // 2:
-                sent += _send(attackers, pipeline, frames // (batches // 2), rng)
+                sent += _send(attackers, frames // (batches // 2), rng)
                 strangers += _babble(_folder(pipeline), rng) if number % 10 == 0 else 0
         for attacker in attackers.values():
             attacker.close(linger=-1)
@@ -85,36 +84,31 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> dict[str,
     return attackers
 
 
-def _send(attackers: dict[str, zmq.Socket[bytes]], pipeline: Pipeline, frames: int, rng: random.Random) -> int:
-    sealer = links.Sealer(_feed(pipeline).shared.key)
+def _send(attackers: dict[str, zmq.Socket[bytes]], frames: int, rng: random.Random) -> int:
     for _ in range(frames):
         name = rng.choice(list(attackers))
-        attackers[name].send(rng.choice(_forgeries(name, sealer))(rng))
+        attackers[name].send(rng.choice(_forgeries(name))(rng))
     return frames
 
 
-def _forgeries(link: str, sealer: links.Sealer) -> list[Forge]:
+def _forgeries(link: str) -> list[Forge]:
     """What may be sent on `link`."""
     announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED, 0), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)
-    stranger = links.Sealer(secrets.token_bytes(32))
-    known: list[Forge] = [lambda _: sealer.seal(Ready(987_654))] if link == "results" else []
-    replayed: list[Forge] = [lambda _: sealer.seal(twice)] if twice is not None else []
+    known: list[Forge] = [lambda _: links.frame_of(Ready(987_654))] if link == "results" else []
+    replayed: list[Forge] = [lambda _: links.frame_of(twice)] if twice is not None else []
     return [
         lambda rng: rng.randbytes(rng.randrange(200)),
-        lambda rng: _with_a_bit_changed(sealer.seal(elsewhere), rng),
-        lambda _: stranger.seal(twice or release),
-        lambda _: sealer.seal(elsewhere),
+        lambda rng: _cut_off(links.frame_of(twice or release), rng),
+        lambda _: links.frame_of(elsewhere),
         *replayed,
         *known,
     ]
 
 
-def _with_a_bit_changed(frame: bytes, rng: random.Random) -> bytes:
-    changed = bytearray(frame)
-    changed[rng.randrange(len(frame))] ^= 1 << rng.randrange(8)
-    return bytes(changed)
+def _cut_off(frame: bytes, rng: random.Random) -> bytes:
+    return frame[: rng.randrange(len(frame))]
 
 
 def _babble(folder: Path, rng: random.Random) -> int:

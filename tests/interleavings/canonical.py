@@ -8,7 +8,7 @@ mention, loaders by their order.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType
@@ -20,15 +20,15 @@ from blobfeed.workers.order import AboutSampler, EpochOrder
 from blobfeed.workers.pipeline import Failed
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.scheduling import Evidence, Task
-from blobfeed.workers.transport import Assignment, Failure
+from blobfeed.workers.transport import Failure
 
 _FIXED = (Plan, Parameters, AboutSampler, EpochOrder)
 _PLAIN = {bool, int, str, bytes, NoneType, Evidence}
 _BY_NAME = (Failure, Failed)
 """Their texts say how long a loader had been at work."""
 
-_COUNTERS = {"tasks_done", "dropped", "next_loader", "last_order", "elapsed_ns", "_next_task", "_assigned"}
-"""The last two number the ledger's tasks and each loader's assignments."""
+_COUNTERS = {"tasks_done", "dropped", "next_loader", "elapsed_ns", "_next_task"}
+"""The last one numbers the ledger's tasks."""
 
 _GONE = -2
 
@@ -38,11 +38,10 @@ class LoaderNumber(int):
 
 
 class Canonical:
-    """`last_orders`: for each loader, also one that is only heard of, the number of the last order that it has read."""
+    """`loaders`: the numbers of all loaders, also of those that are only heard of."""
 
-    def __init__(self, last_orders: Mapping[int, int]) -> None:
-        self._last_orders = last_orders
-        self._loaders = {number: rank for rank, number in enumerate(sorted(last_orders))}
+    def __init__(self, loaders: Iterable[int]) -> None:
+        self._loaders = {number: rank for rank, number in enumerate(sorted({*loaders}))}
         self._tasks = {0: -1}
         self._seen: dict[int, object] = {}
 
@@ -77,8 +76,6 @@ class Canonical:
             return self._tasks.setdefault(value, len(self._tasks)) if type(value) is int else self.of(value)
         if name == "was_at":
             return self._tasks.get(value, _GONE)
-        if name == "number" and type(owner) is Assignment:
-            return max(0, value - self._last_orders.get(owner.loader, value))
         return self.of(value)
 
 

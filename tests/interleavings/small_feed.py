@@ -13,7 +13,7 @@ from blobfeed.workers.api import IndexArray
 from blobfeed.workers.pipeline import ProcessFeed
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.scheduling import Reception
-from blobfeed.workers.transport import Count, End, Failure
+from blobfeed.workers.transport import Count, Decoder, End, Failure, ToAssembler
 
 from blobfeed import BlobfeedError, PipelineStalled
 
@@ -49,15 +49,20 @@ class Link:
         self.kept = None
 
 
+class Releases(Link):
+    """The link to the assembler: the feed sends frames, and messages arrive."""
+
+    def send(self, frame: object) -> None:
+        assert isinstance(frame, bytes)
+        super().send(Decoder[ToAssembler](ToAssembler).decode(frame))
+
+
 class _Plain:
-    """A seal that is none: hostile frames are dropped before anything here could see them."""
+    """Frames are the messages themselves: those that are none are dropped before anything here could see them."""
 
     dropped = 0
 
-    def seal(self, message: object) -> object:
-        return message
-
-    def open(self, frame: object) -> object:
+    def decode(self, frame: object) -> object:
         return frame
 
 
@@ -138,8 +143,7 @@ class SmallFeed(ProcessFeed):
             "_releasing": deque(),
             "_waiting": nullcontext(),
             "_failure": None,
-            "_sealer": _Plain(),
-            "_opener": _Plain(),
+            "_decoder": _Plain(),
             "_receiver": batches,
             "_release_link": releases,
             "_poller": _NoTime(),

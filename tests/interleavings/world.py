@@ -21,7 +21,6 @@ from blobfeed.workers.scheduling import MAX_ASSIGNED, Assembly, Death, Evidence,
 from blobfeed.workers.transport import (
     Activity,
     Announce,
-    Assignment,
     BadRow,
     Done,
     Draw,
@@ -33,12 +32,14 @@ from blobfeed.workers.transport import (
     Release,
     Run,
     Stop,
+    ToLoader,
+    frame_of,
 )
 
 from blobfeed import BlobfeedError, PipelineStalled
 
 from .canonical import Canonical, LoaderNumber
-from .small_feed import DrawsFile, Link, NothingYet, SmallFeed, Wrong, require
+from .small_feed import DrawsFile, Link, NothingYet, Releases, SmallFeed, Wrong, require
 from .tracer import Tracer, quietly
 from .variants import SHARD_ROWS, SLOTS, Variant
 
@@ -59,11 +60,10 @@ class Dying:
 class Loader:
     """`current`: what it is working on. `was_at`: the task whose report it sent last, until it begins another."""
 
-    inbox: list[Assignment] = field(default_factory=list)
-    last_order: int = 0
+    inbox: list[ToLoader] = field(default_factory=list)
     ready: bool = False
     """Whether it has been welcomed by the assembler."""
-    current: Assignment | None = None
+    current: ToLoader | None = None
     was_at: int = 0
     hung: bool = False
     death: Dying | None = None
@@ -78,7 +78,7 @@ class World:
         self.assembly = Assembly(plan)
         self.file = DrawsFile()
         self.assembly.schedule.use_file(self.file)
-        self.batches, self.releases = Link(), Link()
+        self.batches, self.releases = Link(), Releases()
         self.feed = SmallFeed(plan, self.batches, self.releases)
         self.results: dict[int, list[Any]] = {}
         self.loaders: dict[int, Loader] = {}
@@ -168,7 +168,6 @@ class World:
         if self.releases.frames:
             yield "releases", 0
         yield from (("results", number) for number in self.results)
-        yield from (("tasks", number) for number, loader in self.loaders.items() if loader.inbox and not loader.death)
 
     # ---- what happens then
 
@@ -192,10 +191,9 @@ class World:
         self.assembly.outbox.clear()
 
     def _assign(self) -> None:
-        for order in self.assembly.assignments(0.0):
-            loader = self.loaders[order.loader]
-            require(len(self.assembly.ledger.assigned(order.loader)) <= MAX_ASSIGNED, "a loader has too many tasks")
-            loader.inbox.append(order)
+        for number, task in self.assembly.assignments(0.0):
+            require(len(self.assembly.ledger.assigned(number)) <= MAX_ASSIGNED, "a loader has too many tasks")
+            self.loaders[number].inbox.append(task)
 
     def _start_missing(self) -> None:
         while self.assembly.last is None and len(self.loaders) < self.wanted:
@@ -257,15 +255,12 @@ class World:
 
     def _begin(self, number: int) -> None:
         loader, ledger = self.loaders[number], self.assembly.ledger
-        order = loader.inbox.pop(0)
-        if order.loader != number or order.number <= loader.last_order:
-            return
-        loader.last_order, loader.current = order.number, order
+        loader.current = task = loader.inbox.pop(0)
         require(
-            any(order.task.task == assigned.id for assigned in ledger.assigned(number)),
-            f"loader {number} works on task {order.task.task}, which is not assigned to it",
+            any(task.task == assigned.id for assigned in ledger.assigned(number)),
+            f"loader {number} works on task {task.task}, which is not assigned to it",
         )
-        if isinstance(task := order.task, Draw):
+        if isinstance(task, Draw):
             return
         require(task.slot not in ledger._announced.values(), "a slot that the trainer has is written to")
         if not isinstance(task, Fill):
@@ -273,19 +268,19 @@ class World:
             cells = self.slots[task.slot][: sum(task.batches)]
             whole = [(group, row, 0) for row in range(len(cells))]
             require(cells == whole, f"postprocessing of group {group}: {cells}")
-        for row in _rows(order):
+        for row in _rows(task):
             self.slots[task.slot][row] = None
-        writers = [(other.current.task.slot, _rows(other.current)) for other in self.loaders.values()
-                   if other.current and not other.death and not isinstance(other.current.task, Draw)]  # fmt: skip
+        writers = [(other.current.slot, _rows(other.current)) for other in self.loaders.values()
+                   if other.current and not other.death and not isinstance(other.current, Draw)]  # fmt: skip
         for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
             both = slot == other_slot and set(rows) & set(other_rows)
             require(not both, f"two loaders write the same rows of slot {slot}")
 
     def _finish(self, number: int) -> None:
         loader = self.loaders[number]
-        order, loader.current = loader.current, None
-        assert order is not None
-        if isinstance(task := order.task, Draw):
+        task, loader.current = loader.current, None
+        assert task is not None
+        if isinstance(task, Draw):
             loader.was_at = task.task
             samples = self.variant.drawn[task.epoch]
             self.file.write(task.offset, samples)
@@ -293,7 +288,7 @@ class World:
             return
         cells = self.slots[task.slot]
         group = task.group if isinstance(task, Fill) else self._group_of(task.task)
-        for row in _rows(order):
+        for row in _rows(task):
             cells[row] = (group, row, int(not isinstance(task, Fill)))
         loader.was_at = task.task
         bad: tuple[BadRow, ...] = ()
@@ -325,7 +320,7 @@ class World:
         loader = self.loaders[number]
         if lost:
             del self.results[number]
-        task = loader.current.task.task if loader.current else loader.was_at if late else 0
+        task = loader.current.task if loader.current else loader.was_at if late else 0
         loader.death = Dying(task, Evidence.CRASHED)
 
     def _hang(self, number: int) -> None:
@@ -334,7 +329,7 @@ class World:
 
     def _timeout(self, number: int) -> None:
         loader = self.loaders[number]
-        loader.death = Dying(loader.current.task.task if loader.current else 0, Evidence.HUNG)
+        loader.death = Dying(loader.current.task if loader.current else 0, Evidence.HUNG)
 
     # ---- the trainer
 
@@ -411,7 +406,7 @@ class World:
     def _stop(self) -> None:
         self.left["stops"] -= 1
         self.stopping = True
-        self.releases.send(Stop())
+        self.releases.send(frame_of(Stop()))
 
     def _look(self, announce: Announce) -> None:
         rows = announce.runs[0].rows
@@ -446,7 +441,7 @@ class World:
         if link in ("batches", "releases"):
             queue: list[Any] = (self.batches if link == "batches" else self.releases).frames
         else:
-            queue = self.results[number] if link == "results" else self.loaders[number].inbox
+            queue = self.results[number]
         self.copy = link, number, queue[0]
 
     def _replay(self) -> None:
@@ -456,11 +451,8 @@ class World:
             self.batches.send(message)
         elif link == "releases":
             self._take_message(message)
-        elif link == "results":
+        else:
             self._take_result(message)
-        else:  # to the other loader too: it must see that the order is not its own
-            for loader in self.loaders.values():
-                loader.inbox.append(message)
 
     # ---- what always holds
 
@@ -498,10 +490,8 @@ class World:
 
     def _check_loader(self, number: int, loader: Loader) -> None:
         """What the ledger believes the loader to have is with it, or its report is on its way."""
-        have = [
-            order.task.task for order in loader.inbox if order.loader == number and order.number > loader.last_order
-        ]
-        have += [loader.current.task.task] if loader.current else []
+        have = [task.task for task in loader.inbox]
+        have += [loader.current.task] if loader.current else []
         have += [message.task for message in self.results.get(number, []) if isinstance(message, Done)]
         assigned = [task.id for task in self.assembly.ledger.assigned(number)]
         if loader.death is None:
@@ -511,9 +501,8 @@ class World:
 
     def key(self) -> object:
         """Equal for states that have the same future."""
-        heard_of = {**dict.fromkeys(self.assembly.ledger.loaders, 0), **dict.fromkeys(self.results, 0)}
-        last_orders = {number: loader.last_order for number, loader in self.loaders.items()}
-        return Canonical(heard_of | last_orders).of(vars(self))
+        heard_of = [*self.assembly.ledger.loaders, *self.results]
+        return Canonical([*heard_of, *self.loaders]).of(vars(self))
 
 
 FAULTS = {"die", "hang", "copy", "dismiss", "stop"}
@@ -525,8 +514,7 @@ def is_fault(event: Event) -> bool:
     return interrupted or event[0] in FAULTS
 
 
-def _rows(order: Assignment) -> range:
-    task = order.task
+def _rows(task: ToLoader) -> range:
     assert not isinstance(task, Draw)
     return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
 

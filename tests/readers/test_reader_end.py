@@ -20,7 +20,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.readers.delivery import HostDelivery
-from blobfeed.workers.transport import Sealer
+from blobfeed.workers.transport import links
 
 from blobfeed import BatchReader, PipelineClosed, Sample, SampleError, StreamSource, Table
 from tests.support import leftovers
@@ -144,7 +144,7 @@ def test_closing_gives_everything_back_though_each_step_of_it_fails(
     assert processes
     with monkeypatch.context() as patched:
         patched.setattr(HostDelivery, "close", fails("delivery"))
-        patched.setattr(Sealer, "seal", fails("link"))
+        patched.setattr(links, "frame_of", fails("link"))
         patched.setattr(Table, "close", fails("source"))
         with pytest.raises(RuntimeError, match="the delivery"):
             reader.close()

@@ -455,7 +455,7 @@ def _refused(*_: object, **_options: object) -> NoReturn:
 
 def _no_bridge(folder: Path) -> Any:
     plan = SimpleNamespace(max_loaders=1, max_remote_loaders=2, parameters=SimpleNamespace(task_timeout_s=60.0))
-    config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=_refused)
+    config: Any = SimpleNamespace(plan=plan, start=_refused)
     with closing(Bridge(config, zmq.Poller())) as bridge:
         for now in (0.0, 0.5, 1.5):
             bridge.start_if_due(now)

@@ -162,9 +162,9 @@ class InlineFeed:
         assembly = self._assembly
         try:
             with interrupts_deferred():
-                assigned = next(assembly.assignments(0.0), None)
-            if assigned is not None:
-                self._note_done(assigned.task, WorkDone() if self._makes_later else self._work(assigned.task))
+                _, task = next(assembly.assignments(0.0), (_ITSELF, None))
+            if task is not None:
+                self._note_done(task, WorkDone() if self._makes_later else self._work(task))
                 return
         except BaseException:  # the task is made again, and a group whose postprocessing may have changed it
             with interrupts_deferred():

@@ -121,13 +121,11 @@ class ProcessFeed:
         shared = self.shared
         shared.board.describe(self._plan.description)
         self._inbox = ErrorInbox(shared.errors)
-        self._sealer = links.Sealer(shared.key)
-        self._opener: links.Opener[ToTrainer] = links.Opener(shared.key, ToTrainer)
+        self._decoder: links.Decoder[ToTrainer] = links.Decoder(ToTrainer)
         config = Config(
             self._plan,
             shared.descriptors,
             str(shared.folder),
-            shared.key,
             trainer_sys_path(),
             levels_of_trainer(),
             Bridge if self._plan.max_remote_loaders else None,
@@ -189,16 +187,16 @@ class ProcessFeed:
             if self._release_link is not None and self._failure is None:
                 waited_ns = self.shared.board.counts[Count.WAITED_NS]
                 waited, self._reported_ns = waited_ns - self._reported_ns, waited_ns
-                self._release_link.send(self._sealer.seal(Release(self._releasing[0], waited)))
+                self._release_link.send(links.frame_of(Release(self._releasing[0], waited)))
             self._releasing.popleft()
 
     def go_on(self) -> bool:
         if self._release_link is None or (frame := self._receiver.frame()) is None:
             return False
-        end = self._opener.open(frame)
+        end = self._decoder.decode(frame)
         if not isinstance(end, End) or self._reception.wants(end) is None:
             return False
-        self._release_link.send(self._sealer.seal(GoOn(end.number)))
+        self._release_link.send(links.frame_of(GoOn(end.number)))
         self._reception.ends += 1
         self._receiver.discard()
         return True
@@ -217,7 +215,7 @@ class ProcessFeed:
             return
         with interrupts_deferred():
             self.shared.weights.write(change.version * weights.nbytes, weights)
-            self._release_link.send(self._sealer.seal(change))
+            self._release_link.send(links.frame_of(change))
             for version in gone:
                 self.shared.weights.free(version * weights.nbytes, weights.nbytes)
 
@@ -229,7 +227,7 @@ class ProcessFeed:
         for _ in range(links.MOST_AT_ONCE):
             if (frame := self._receiver.frame()) is None:
                 break
-            message = self._opener.open(frame)
+            message = self._decoder.decode(frame)
             wanted = None if message is None else self._reception.wants(message)
             if isinstance(wanted, Announce):
                 return wanted
@@ -330,7 +328,7 @@ class ProcessFeed:
     def _counts(self) -> Statistics:
         self.note_places()
         reading, counts = read_board(self.shared.board), counts_on(self.shared.board)
-        dropped = self._opener.dropped + self._reception.dropped + sum(line.dropped for line in reading.lines)
+        dropped = self._decoder.dropped + self._reception.dropped + sum(line.dropped for line in reading.lines)
         return replace(
             counts,
             dropped_messages=counts.dropped_messages + dropped,
@@ -364,7 +362,7 @@ class ProcessFeed:
         patience_s = 0.0
         try:
             if link is not None:
-                link.send(self._sealer.seal(Stop()))
+                link.send(links.frame_of(Stop()))
             self._inbox.receive()
             patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S
         finally:

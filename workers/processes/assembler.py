@@ -95,9 +95,8 @@ class Assembler:
             self._pools.append(new_pool(home, wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
         self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
-        self._sealer = links.Sealer(config.key)
-        self._releases: links.Opener[ToAssembler] = links.Opener(config.key, ToAssembler)
-        self._results: links.Opener[FromLoader] = links.Opener(config.key, FromLoader)
+        self._releases: links.Decoder[ToAssembler] = links.Decoder(ToAssembler)
+        self._results: links.Decoder[FromLoader] = links.Decoder(FromLoader)
         self._stopping = False
         self._pools_due = 0.0
         """The time at which `_tend_pools` is due."""
@@ -159,12 +158,12 @@ class Assembler:
         self._pools_due = min(pool.tend(self._clock.now, replace=replace) for pool in self._pools)
 
     def _assign(self) -> None:
-        for assignment in self._assembly.assignments(self._clock.now):
-            self._task_links[assignment.loader].send(self._sealer.seal(assignment))
+        for loader, task in self._assembly.assignments(self._clock.now):
+            self._task_links[loader].send(links.frame_of(task))
 
     def _send_outbox(self) -> None:
         for message in self._assembly.outbox:
-            self._batch_link.send(self._sealer.seal(message))
+            self._batch_link.send(links.frame_of(message))
         self._assembly.outbox.clear()
 
     def _wait(self) -> None:
@@ -238,7 +237,7 @@ class Assembler:
 
     def _drain_results(self) -> None:
         for frame in links.frames(self._result_link):
-            match self._results.open(frame):
+            match self._results.decode(frame):
                 case Ready(loader):
                     self._welcome(loader)
                 case Done() as done:
@@ -288,7 +287,7 @@ class Assembler:
 
     def _drain_releases(self) -> None:
         for frame in links.frames(self._release_link):
-            match self._releases.open(frame):
+            match self._releases.decode(frame):
                 case Release(group, waited_ns):
                     if self._assembly.release(group):
                         self._scale(waited_ns / 1e9)

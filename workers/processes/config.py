@@ -68,7 +68,6 @@ class Config:
     plan: Plan
     descriptors: Descriptors
     sockets: str
-    key: bytes
     sys_path: tuple[str, ...]
     log_levels: Levels
     remote_home: RemoteHome | None = None

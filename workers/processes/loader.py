@@ -24,7 +24,6 @@ import zmq
 from ..loading import Worker, Workplace
 from ..transport import (
     Activity,
-    Assignment,
     Done,
     Draw,
     Fill,
@@ -55,11 +54,11 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
     status = config.status(line)
     status.begin(loader, os.getpid())
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    results, sealer = links.open_socket(context, zmq.PUSH), links.Sealer(config.key)
+    results = links.open_socket(context, zmq.PUSH)
     results.connect(links.address(Path(config.sockets), "results"))
 
     def report(message: FromLoader) -> None:
-        results.send(sealer.seal(message))
+        results.send(links.frame_of(message))
 
     try:
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
@@ -79,7 +78,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         trace.name(f"loader {loader}", 2, start)
     report(Ready(loader))
     status.write(Activity.WAITING)
-    for message in _messages(Tasks(loader, tasks, config.key, status), worker):
+    for message in _messages(Tasks(tasks, status), worker):
         begun = time.monotonic_ns()
         status.begin_task(message.task)
         before = status.busy_times() if trace is not None else ()
@@ -136,14 +135,12 @@ class HookError(Exception):
 
 
 class Tasks:
-    """The loader's end of its tasks link. It drops and counts frames that are foreign, repeated or invalid."""
+    """The loader's end of its tasks link. It drops and counts frames that are no task."""
 
-    def __init__(self, loader: int, link: zmq.Socket[bytes], key: bytes, status: LoaderStatus) -> None:
-        self._loader = loader
+    def __init__(self, link: zmq.Socket[bytes], status: LoaderStatus) -> None:
         self._link = link
-        self._opener: links.Opener[Assignment] = links.Opener(key, Assignment)
+        self._decoder: links.Decoder[ToLoader] = links.Decoder(ToLoader)
         self._status = status
-        self._last = 0
 
     def wait(self) -> None:
         # Its parent's death ends this process (PR_SET_PDEATHSIG), so a wait without a deadline is safe here.
@@ -151,12 +148,10 @@ class Tasks:
 
     def arrived(self) -> Iterator[ToLoader]:
         for frame in links.frames(self._link):
-            sent = self._opener.open(frame)
-            if sent is None or sent.loader != self._loader or sent.number <= self._last:
+            if (task := self._decoder.decode(frame)) is None:
                 self._status.note_dropped()
-                continue
-            self._last = sent.number
-            yield sent.task
+            else:
+                yield task
 
 
 def _messages(tasks: Tasks, worker: Worker) -> Iterator[ToLoader]:

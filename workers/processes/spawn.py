@@ -53,7 +53,6 @@ class Shared:
                 of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
-            self.key = os.urandom(32)
             if (trace := open_trace()) is not None:
                 stack.enter_context(closing(trace))
             self.trace = trace

@@ -3,7 +3,7 @@
      assembler                        bridge                          actor N, on some node
         │ ── StartLoader(N) ──────────► │ ── RemoteLoader, place, begin ─► │   1. the cluster places it; it makes
         │ ◄── LoaderStarted, Ready ──── │ ◄─── its host, or a Refusal ──── │      a sample on trial
-        │ ── Assignment(N, task) ─────► │ ── work(job) ──────────────────► │   2. several are under way at a time
+        │ ── a task for N ────────────► │ ── work(job) ──────────────────► │   2. several are under way at a time
         │ ◄── Done(N, task) ─────────── │ ◄─── its rows, a Ray object ──── │   3. the rows are copied into their slot
         │ ◄── LoaderEnded(N) ────────── │ ◄─── its process or node is gone │
 
@@ -99,8 +99,7 @@ class _Bridge:
         self._plan = config.plan
         self._wanted = wanted_of(config)
         self._link = link
-        self._sealer = links.Sealer(config.key)
-        self._opener: links.Opener[ToBridge] = links.Opener(config.key, ToBridge)
+        self._decoder: links.Decoder[ToBridge] = links.Decoder(ToBridge)
         self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
         self._board = StatusBoard(config.descriptors.board)
         self._errors = errors
@@ -154,10 +153,10 @@ class _Bridge:
     # ---- to the assembler
 
     def _tell(self, message: FromBridge) -> None:
-        self._link.send(self._sealer.seal(message))
+        self._link.send(links.frame_of(message))
 
     def _report(self, message: FromLoader) -> None:
-        self._results.send(self._sealer.seal(message))
+        self._results.send(links.frame_of(message))
 
     def _look_at_nodes(self, now: float) -> None:
         """Report the cluster's capacity for loaders, and end loaders whose node is lost."""
@@ -182,7 +181,7 @@ class _Bridge:
     def _take_requests(self) -> bool:
         """Do the assembler's requests; returns False when the assembler is gone."""
         frame = self._link.recv(_FRAME_BYTES)
-        match self._opener.open(frame) if frame else None:
+        match self._decoder.decode(frame) if frame else None:
             case StartLoader(number, line):
                 self._start(number, line)
             case KillLoader(number):
@@ -239,7 +238,7 @@ class _Bridge:
             return
         remote.link = links.open_socket(self._context, zmq.PULL)
         remote.link.bind(links.address(Path(self._config.sockets), f"tasks-{remote.number}"))
-        remote.tasks = Tasks(remote.number, remote.link, self._config.key, remote.status)
+        remote.tasks = Tasks(remote.link, remote.status)
         self._poller.register(remote.link, zmq.POLLIN)
         remote.status.write(Activity.WAITING)
         self._report(Ready(remote.number))

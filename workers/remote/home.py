@@ -4,7 +4,7 @@ The bridge is a separate process (bridge.py), since Ray starts threads, and sinc
 It speaks the loaders' protocol for each actor. If the bridge dies, all its loaders count as dead. It is restarted after
 a growing pause, as long as the run lasts: a cluster may come back. Local loaders continue meanwhile.
 
-    assembler → bridge    StartLoader, KillLoader                   (over a socket pair, sealed like all messages)
+    assembler → bridge    StartLoader, KillLoader                   (over a socket pair, in frames like all messages)
     bridge → assembler    ClusterCapacity, LoaderStarted, LoaderEnded, JoinFailed
 """
 
@@ -24,15 +24,15 @@ from ..base import LoaderDied
 from ..processes import Config, Event, Home, exit_in_words
 from ..transport import (
     ClusterCapacity,
+    Decoder,
     FromBridge,
     JoinFailed,
     KillLoader,
     LoaderEnded,
     LoaderStarted,
-    Opener,
-    Sealer,
     StartLoader,
     ToBridge,
+    frame_of,
 )
 
 _MODULE = f"{__package__}.bridge"
@@ -55,8 +55,7 @@ class Bridge(Home):
         self._poller = poller
         self._loaders: set[int] = set()
         """The loaders that were requested and have not ended."""
-        self._sealer = Sealer(config.key)
-        self._opener: Opener[FromBridge] = Opener(config.key, FromBridge)
+        self._decoder: Decoder[FromBridge] = Decoder(FromBridge)
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
         self._due = 0.0
@@ -108,7 +107,7 @@ class Bridge(Home):
     def _send(self, message: ToBridge) -> None:
         try:
             if self._link is not None:
-                self._link.send(self._sealer.seal(message))
+                self._link.send(frame_of(message))
         except ConnectionError:
             _log.info("the bridge is gone; not sent: %r", message)  # `receive` reports its end
 
@@ -125,7 +124,7 @@ class Bridge(Home):
             if not frame:
                 yield from self._bury(now)
                 return
-            yield from self._note(self._opener.open(frame))
+            yield from self._note(self._decoder.decode(frame))
 
     def _note(self, message: FromBridge | None) -> Iterator[Event]:
         match message:

@@ -65,7 +65,7 @@ def try_nodes(plan: Plan) -> None:
 
 def _ask(plan: Plan, errors: socket.socket) -> list[_Trouble]:
     descriptors = Descriptors(-1, -1, -1, errors.fileno(), source=plan.source.descriptors)
-    config = Config(plan, descriptors, "", b"", trainer_sys_path(), levels_of_trainer())
+    config = Config(plan, descriptors, "", trainer_sys_path(), levels_of_trainer())
     process = config.start(find_interpreter(), _MODULE, os.getpid(), stdout=subprocess.PIPE, start_new_session=True)
     try:
         answer, _ = process.communicate()

@@ -18,7 +18,6 @@ from ..plan import Plan
 from ..sources.stream import FIX_STREAM
 from ..transport import (
     Announce,
-    Assignment,
     BadRow,
     Count,
     Done,
@@ -112,8 +111,6 @@ class Assembly:
             alone=alone,
         )
         self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, plan.task_s)
-        self._assigned: dict[int, int] = {}
-        """The number of each loader's last assignment."""
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}
         self._bad_samples: dict[tuple[int, str], str] = {}
@@ -122,7 +119,8 @@ class Assembly:
 
     # ---- to the loaders
 
-    def assignments(self, now: float) -> Iterator[Assignment]:
+    def assignments(self, now: float) -> Iterator[tuple[int, ToLoader]]:
+        """Yield (loader, task) for all tasks that can be assigned now."""
         if self.last is not None:
             return
         self.ledger.rows_per_task = self._task_size.rows
@@ -130,8 +128,7 @@ class Assembly:
         if (draw := self.schedule.wanted()) is not None:
             self.ledger.enqueue_draw(draw)
         for loader, task in self.ledger.assign(now):
-            self._assigned[loader] = number = self._assigned.get(loader, 0) + 1
-            yield Assignment(loader, number, self._message_for(task))
+            yield loader, self._message_for(task)
 
     def _message_for(self, task: Task) -> ToLoader:
         if task.draw is not None:
@@ -209,7 +206,6 @@ class Assembly:
 
     def loader_died(self, death: Death) -> bool:
         """Reassign the tasks of a dead loader; returns true if it was ready and idle."""
-        self._assigned.pop(death.loader, None)
         if death.loader not in self.ledger.loaders:
             return False
         was_idle = not self.ledger.assigned(death.loader)

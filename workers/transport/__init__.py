@@ -19,12 +19,11 @@ from .error_channel import (
     summary_of,
     waiting,
 )
-from .links import LONGEST_WAIT_S, AwakeClock, Opener, Sealer
+from .links import LONGEST_WAIT_S, AwakeClock, Decoder, frame_of
 from .linux import memfd_create, pidfd_open, pidfd_send_signal
 from .memory import available_memory, give_back_freed_memory, keep_freed_memory
 from .messages import (
     Announce,
-    Assignment,
     BadRow,
     ClusterCapacity,
     Done,

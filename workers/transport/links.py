@@ -1,4 +1,4 @@
-"""The way of messages: sealed, over four ZeroMQ links, PUSH/PULL pairs by `ipc://` in a directory of this user alone.
+"""The way of messages: over four ZeroMQ links, PUSH/PULL pairs by `ipc://` in a directory of this user alone.
 
     releases  trainer PUSH (connects)   → assembler PULL (binds)
     batches   assembler PUSH (connects) → trainer PULL (binds)
@@ -9,10 +9,9 @@ The receiver binds, the sender connects: a PUSH socket that bound would block it
 before the other process has started and after it has died. One that connects keeps what it is given.
 Names in the abstract socket namespace would need no directory, but anyone may connect there.
 
-A frame is the number of bytes that follow, 8 bytes of keyed BLAKE2b over the message, and the message in MessagePack.
-The key reaches our own processes over an inherited descriptor. So a frame of a stranger, or one that was changed on its
-way, is recognised and dropped. A replayed frame repeats what is done, and the ledger drops it. Sealing costs about a
-microsecond a message.
+A frame is the number of bytes that follow, and a message in MessagePack. Only this user can send one, since the
+directory has the mode 0700, and a process of this user could trace the trainer anyway. So frames are not sealed. One
+that is no message of its link is dropped and counted.
 
 The trainer and the assembler wait with a deadline, by a clock that stands still while the whole job is suspended. A
 loader waits without one: it dies with its parent.
@@ -42,8 +41,6 @@ from ..base import SocketPathError, blake2b
 from .messages import MAX_FRAME_BYTES, Message
 
 _LENGTH_BYTES = 4
-_SEAL_BYTES = 8
-_HEADER_BYTES = _LENGTH_BYTES + _SEAL_BYTES
 _MAX_PATH = 107
 """Characters: sun_path holds 108 with the closing zero (man 7 unix)."""
 
@@ -198,34 +195,29 @@ class Receiver:
         self._memory[:_LENGTH_BYTES] = bytes(_LENGTH_BYTES)
 
 
-class Sealer:
-    """Encodes and seals what this process sends."""
-
-    def __init__(self, key: bytes) -> None:
-        self._key = key
-        self._encode = msgspec.msgpack.Encoder().encode
-
-    def seal(self, message: Message) -> bytes:
-        body = self._encode(message)
-        return (_SEAL_BYTES + len(body)).to_bytes(_LENGTH_BYTES, "little") + _digest(body, self._key) + body
+_encode = msgspec.msgpack.Encoder().encode
 
 
-class Opener(Generic[_M]):
-    """Opens what arrives on one link; counts what it drops."""
+def frame_of(message: Message) -> bytes:
+    """Return the frame that carries `message`."""
+    body = _encode(message)
+    return len(body).to_bytes(_LENGTH_BYTES, "little") + body
 
-    def __init__(self, key: bytes, expected: Any) -> None:
-        self._key = key
+
+class Decoder(Generic[_M]):
+    """Decodes what arrives on one link, which carries messages of the type `expected`; counts what it drops."""
+
+    def __init__(self, expected: Any) -> None:
         self._decode = msgspec.msgpack.Decoder(expected).decode
         self.dropped = 0
 
-    def open(self, frame: bytes | memoryview) -> _M | None:
-        """Return the message, or None for a frame that is not ours or does not hold what this link carries."""
-        seal, body = frame[_LENGTH_BYTES:_HEADER_BYTES], frame[_HEADER_BYTES:]
-        if len(frame) != _length_of(frame) or seal != _digest(body, self._key):
+    def decode(self, frame: bytes | memoryview) -> _M | None:
+        """Return the message, or None for a frame that does not hold what this link carries."""
+        if len(frame) != _length_of(frame):
             self.dropped += 1
             return None
         try:
-            message: _M = self._decode(body)
+            message: _M = self._decode(frame[_LENGTH_BYTES:])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             self.dropped += 1
             return None
@@ -235,10 +227,6 @@ class Opener(Generic[_M]):
 def _length_of(frame: bytes | memoryview) -> int:
     """Return the length of a whole frame, as its first bytes have it."""
     return _LENGTH_BYTES + int.from_bytes(frame[:_LENGTH_BYTES], "little")
-
-
-def _digest(body: bytes | memoryview, key: bytes) -> bytes:
-    return blake2b(body, digest_size=_SEAL_BYTES, key=key).digest()
 
 
 class AwakeClock:

@@ -140,17 +140,6 @@ class Draw(Message, frozen=True, tag="draw"):
     offset: int
 
 
-class Assignment(Message, frozen=True, tag="assignment"):
-    """`task` is for `loader`, and the `number`-th that it is given: one sent again, or to another, is not done again.
-
-    Rows made twice would be harmless, but by then another batch may lie in their slot.
-    """
-
-    loader: int
-    number: int
-    task: Fill | Postprocess | Draw
-
-
 # loader → assembler
 class Ready(Message, frozen=True, tag="ready"):
     """The loader has started and waits for tasks."""

@@ -17,7 +17,7 @@ import pytest
 from blobfeed.workers.api import AnyArray, Hooks
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed, process_feed, what_loaders_do
 from blobfeed.workers.plan import Batch, Plan
-from blobfeed.workers.transport import Activity, LoaderState, Message, Sealer
+from blobfeed.workers.transport import Activity, LoaderState, Message, links
 
 from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample
 from tests.support import leftovers
@@ -330,13 +330,13 @@ def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind(monkeypatc
     pipeline = started(Pipeline(parameters(), source=Numbered()))
     assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
-    seal = Sealer.seal
+    frame_of = links.frame_of
 
-    def interrupted(sealer: Sealer, message: Message) -> bytes:
+    def interrupted(message: Message) -> bytes:
         os.kill(os.getpid(), signal.SIGINT)
-        return seal(sealer, message)
+        return frame_of(message)
 
-    monkeypatch.setattr(Sealer, "seal", interrupted)
+    monkeypatch.setattr(links, "frame_of", interrupted)
     with pytest.raises(KeyboardInterrupt):
         pipeline.close()
     assert_gone_soon(family)

@@ -17,7 +17,7 @@ from blobfeed.workers.api import RemoteLoaders
 from blobfeed.workers.processes import LoaderPool
 from blobfeed.workers.remote import Bridge
 from blobfeed.workers.remote import bridge as bridge_module
-from blobfeed.workers.transport import StatusBoard, links
+from blobfeed.workers.transport import StatusBoard
 
 from blobfeed import LoaderDied
 from tests.support.pipelines import NoHome
@@ -50,7 +50,7 @@ def test_a_cluster_that_cannot_be_joined_is_no_news_to_an_assembler_that_has_end
     monkeypatch.setattr(bridge_module, "why_not_joined", lambda _config, error: str(error))
     bridge: Any = object.__new__(bridge_module._Bridge)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    vars(bridge).update(_config=None, _link=ours, _sealer=links.Sealer(b"k" * 32))
+    vars(bridge).update(_config=None, _link=ours)
     with ours:
         theirs.close()
         bridge.run()
@@ -63,7 +63,7 @@ def test_a_bridge_for_which_there_is_no_process_is_started_later_but_not_for_eve
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     plan = SimpleNamespace(max_loaders=1, max_remote_loaders=2, parameters=SimpleNamespace(task_timeout_s=60.0))
-    config: Any = SimpleNamespace(plan=plan, key=b"k" * 32, start=refused)
+    config: Any = SimpleNamespace(plan=plan, start=refused)
     bridge = Bridge(config, zmq.Poller())
     for now, next_start in ((0.0, 0.5), (0.4, 0.5), (0.5, 1.5)):
         assert bridge.start_if_due(now) == next_start

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -12,7 +12,6 @@ from blobfeed.workers.sources.stream import FIX_STREAM
 from blobfeed.workers.transport import (
     Activity,
     Announce,
-    Assignment,
     BadRow,
     Count,
     Done,
@@ -39,11 +38,18 @@ def assembly(loaders: int = 1, max_bad_samples: int = 100, **values: Any) -> Ass
     return made
 
 
-def orders(made: Assembly) -> list[Assignment]:
-    return list(made.assignments(0.0))
+class Order(NamedTuple):
+    """A task, and the loader that gets it."""
+
+    loader: int
+    task: Any
 
 
-def report(made: Assembly, order: Assignment, *bad: BadRow) -> bool:
+def orders(made: Assembly) -> list[Order]:
+    return [Order(*each) for each in made.assignments(0.0)]
+
+
+def report(made: Assembly, order: Order, *bad: BadRow) -> bool:
     return made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
 
 
@@ -65,17 +71,6 @@ def announce(group: int, slot: int, replaced: Replaced = (), rows: int = 1) -> A
 def death(loader: int, task: int = 0, sample: int = -1, evidence: Evidence = Evidence.CRASHED) -> Death:
     state = LoaderState(9, loader, Activity.DECODING, task, sample, 0.0)
     return Death(loader, state, "killed by SIGSEGV", was_ready=True, dismissed=False, evidence=evidence)
-
-
-def test_a_loaders_orders_are_numbered_from_one() -> None:
-    made = assembly(loaders=2, rows=4)
-    given = orders(made)
-    assert [(order.loader, order.number) for order in given] == [(1, 1), (2, 1), (1, 2), (2, 2)]
-    assert report(made, given[0])
-    assert [(order.loader, order.number) for order in orders(made)] == [(1, 3)]
-    made.loader_died(death(1))
-    made.ledger.add_loader(1)
-    assert [order.number for order in orders(made)] == [1, 2], "a new loader's"
 
 
 def test_an_order_says_which_rows_of_which_slot() -> None:
@@ -211,7 +206,7 @@ def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocesse
         for loader in 1, 2:
             made.ledger.add_loader(loader)
         for order in orders(made):
-            rows = range(order.task.first_row, order.task.first_row + order.task.rows)  # type: ignore[union-attr]
+            rows = range(order.task.first_row, order.task.first_row + order.task.rows)
             report(made, order, *(bad_row(row, row) for row in bad if row in rows))
         (hook,) = orders(made)
         assert hook.task == Postprocess(hook.task.task, 0, 0, batches, runs=(Run(0, 4, 0, 0),))
@@ -310,7 +305,7 @@ def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
 def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got() -> None:
     made = assembly(rows=4, stream=True)
     for loop in range(3):
-        assert {run.epoch for order in orders(made) for run in order.task.runs} == {loop}  # type: ignore[union-attr]
+        assert {run.epoch for order in orders(made) for run in order.task.runs} == {loop}
         for task in made.ledger.assigned(1):
             made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
         *announced, end = told(made)

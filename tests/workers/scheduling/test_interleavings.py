@@ -11,7 +11,7 @@ import pytest
 from blobfeed.workers.order import DrawnOrder
 from blobfeed.workers.pipeline import ProcessFeed
 from blobfeed.workers.scheduling import Assembly, Evidence, Ledger, Reception, Task
-from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
+from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer, frame_of
 
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant
@@ -173,7 +173,7 @@ def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatc
         feed._releasing.append(group)
         feed._reception.release(group)
         link: Any = feed._release_link
-        link.send(Release(group, 0))
+        link.send(frame_of(Release(group, 0)))
         feed._releasing.remove(group)
 
     patch.setattr(ProcessFeed, "release", wrong)

@@ -225,7 +225,7 @@ class _Interrupted(Exception):
 
 def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, open_link: Open) -> None:
     receiver, sender = pair(folder, open_link)
-    sealer, opener = links.Sealer(b"key"), links.Opener[Release](b"key", Release)
+    decoder = links.Decoder[Release](Release)
     sent = [Release(number, 0) for number in range(5000)]
     inbox, arrived, chance = links.Receiver(receiver), list[Release | None](), random.Random(3)
     armed, in_hand = False, 0
@@ -239,7 +239,7 @@ def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, ope
     before = signal.signal(signal.SIGALRM, ring)
     try:
         for message in sent:
-            sender.send(sealer.seal(message))
+            sender.send(links.frame_of(message))
             assert receiver.poll(60_000)
             try:
                 armed = True
@@ -251,7 +251,7 @@ def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, ope
             armed = False
             frame = inbox.frame()
             assert frame is not None
-            arrived.append(opener.open(frame))
+            arrived.append(decoder.decode(frame))
             inbox.discard()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -268,18 +268,18 @@ def test_noise_is_dropped_and_the_next_frame_is_read(
 ) -> None:
     """Also where all are parts of one message."""
     receiver, sender = pair(folder, open_link)
-    sealer, opener = links.Sealer(b"key"), links.Opener[Release](b"key", Release)
+    decoder = links.Decoder[Release](Release)
     inbox = links.Receiver(receiver)
-    sent = [sealer.seal(Release(1, 2)), noise, sealer.seal(Release(3, 4))]
+    sent = [links.frame_of(Release(1, 2)), noise, links.frame_of(Release(3, 4))]
     for message in [sent] if as_parts else [[each] for each in sent]:
         sender.send_multipart(message)
     opened: list[Release | None] = []
     while len(opened) < 3:
         assert receiver.poll(60_000)
-        opened.append(None if (frame := inbox.frame()) is None else opener.open(frame))
+        opened.append(None if (frame := inbox.frame()) is None else decoder.decode(frame))
         inbox.discard()
     assert opened == [Release(1, 2), None, Release(3, 4)]
-    assert opener.dropped == 1
+    assert decoder.dropped == 1
 
 
 def test_a_context_ends_whole_while_signals_arrive() -> None:
