@@ -46,7 +46,6 @@ _HOMES = {
         "MultiProcessInputLayer",
         "NpyInputLayer",
         "StreamInputLayer",
-        "WindowsInputLayer",
     ),
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),

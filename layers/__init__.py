@@ -13,7 +13,6 @@ from .ready_made import (
     ImageListInputLayer,
     NpyInputLayer,
     StreamInputLayer,
-    WindowsInputLayer,
 )
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "MultiProcessInputLayer",
     "NpyInputLayer",
     "StreamInputLayer",
-    "WindowsInputLayer",
 ]

@@ -114,7 +114,6 @@ class MultiProcessInputLayer(CaffeLayer):
         train = int(self.phase) == _TRAIN
         # The solvers of several devices divide the training data among them; each test uses the whole test data.
         base_dir = absolute(self.base_dir)
-        parameters = self._prepared(parameters, base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
@@ -251,10 +250,6 @@ class MultiProcessInputLayer(CaffeLayer):
             feed, self._input = self._input, None
             if feed is not None:
                 feed.end()
-
-    def _prepared(self, parameters: Parameters, base_dir: Path) -> Parameters:
-        """Return the parameters, changed by a ready-made layer before its hooks are copied."""
-        return parameters
 
     def _opened(self) -> _Input:
         if self._input is None:

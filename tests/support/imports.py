@@ -67,7 +67,6 @@ _BY_NAME = (
     "workers.sources.hdf5.examine",
     "workers.sources.hdf5_samples.scan",
     "workers.sources.images.decode",
-    "workers.sources.images.windows",
     "workers.sources.stored.external",
     "workers.sources.stored.hdf5_library",
     "workers.sources.stored.library_rows",

@@ -11,7 +11,7 @@ from blobfeed.tools.parameters import as_text
 @pytest.mark.parametrize(
     ("name", "heads"),
     [
-        ("crop_size", ["transform", "source: {windows: …}"]),
+        ("crop_size", ["transform"]),
         ("scale", ["transform", "random_resized_crop"]),
         ("mean_value", ["transform"]),
         ("new_height", ["source: {image_list: …}", "source: {tar: …}", "source: {parquet: …}"]),

@@ -450,7 +450,6 @@ def test_a_name_that_begins_with_a_tilde_and_no_user_is_a_file() -> None:
     [
         ("{image_list: a.txt}", True),
         ("{image_list: {path: a.txt, color: rgb}}", False),
-        ("{windows: {path: a.txt, crop_size: 8}}", True),
         ("{concat: [{lmdb: a}, {tar: {path: a.tar}}]}", True),
         ("{concat: [{lmdb: a}, {npy: {data: a.npy}}]}", False),
         ("{npy: {data: a.npy}}", False),

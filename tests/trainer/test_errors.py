@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import io as io_
-import math
 import re
 from collections.abc import Callable
 from contextlib import closing
@@ -31,9 +30,8 @@ from blobfeed.trainer.solving import Solver, read_state, write_state
 from blobfeed.trainer.solving import snapshot as snapshots
 from numpy.typing import NDArray
 
-from blobfeed import BlobfeedError, LayerHarness, WindowsInputLayer
+from blobfeed import BlobfeedError
 from tests.support.catalogue import Catalogue, Scenario
-from tests.support.pictures import encoded, noise
 from tests.support.trainer_nets import CPU, SMALL_NET, SMALL_SOLVER, make_net, with_inputs, write_project
 
 Kind = Callable[[str], Scenario]
@@ -78,19 +76,6 @@ def prototxt(text: str | bytes) -> Scenario:
     return read
 
 
-def write_windows(folder: Path) -> None:
-    (folder / "0.png").write_bytes(encoded(noise(20, 30, 0), ".png"))
-    (folder / "windows.txt").write_text("# 0\n0.png\n3\n20\n30\n2\n1 0.8 2 3 28 15\n1 0.1 0 0 8 19")
-
-
-def windows(text: str) -> Scenario:
-    def make(folder: Path) -> None:
-        write_windows(folder)
-        make_net(folder, text)
-
-    return make
-
-
 SHARED = """
 layer { name: "a" type: "InnerProduct" bottom: "x" top: "a" param { name: "w" lr_mult: 2 }
         inner_product_param { num_output: 3 bias_term: false } }
@@ -114,7 +99,6 @@ KINDS: dict[str, Kind] = {
     "no rows": layer(x=(0, 3), z=(2,)),
     "steps": layer(x=(4, 2, 3), z=(4, 2), s=(1, 6), h=(2, 5), c=(1, 2, 5)),
     "data": net(x=(1,)),
-    "windows": windows,
     "solver": solver,
     "prototxt": prototxt,
 }
@@ -162,15 +146,6 @@ def _transformed(step: str, value: Any, name: str = "data") -> Scenario:
 def _no_image(folder: Path) -> Any:
     (folder / "none.png").write_bytes(b"text")
     return io.load_image(folder / "none.png")
-
-
-def _of_windows(**given: Any) -> Scenario:
-    def make(folder: Path) -> Any:
-        write_windows(folder)
-        values = {"path": "windows.txt", "crop_size": 9, "batch_size": 4, **given}
-        return LayerHarness(WindowsInputLayer, values, base_dir=folder)
-
-    return make
 
 
 def _by_another_solver(folder: Path) -> None:
@@ -387,11 +362,6 @@ FUNCTIONS: dict[str, Scenario] = {
     "Transformer: channel_swap": _transformed("channel_swap", (3, 1, 0)),
     "Transformer: mean": _transformed("mean", np.zeros((3, 5, 5))),
     "Transformer: input": _transformed("raw_scale", 1, "image"),
-    "windows: means": _of_windows(mean_value=[1.0, 2.0]),
-    "windows: mean nan": _of_windows(mean_value=[math.nan]),
-    "windows: mean text": _of_windows(mean_value=["a"]),
-    "windows: mean large": _of_windows(mean_value=1e300),
-    "windows: scale nan": _of_windows(scale=math.nan),
     "caffe.Net: no layer": lambda folder: _net(folder).forward(end="fc"),
     "caffe.Net: backward": _backward,
     "NetSpec: no such field": lambda _: to_proto(layers.InnerProduct(_input(), outputs=2)),

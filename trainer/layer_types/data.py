@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
-from ...layers.ready_made import WindowsInputLayer
 from .blobs import Shape
 from .layer import ANY, Layer, Tensors, layer_type
 from .python import PythonLayer
@@ -46,16 +45,18 @@ class _DataLayer(PythonLayer):
     def _located(self, name: str) -> str:
         return name and str(self.context.net.beside(name).absolute())
 
-    def _transform(self) -> dict[str, object]:
-        options = self.param.transform_param
-        mean = {"mean_value": tuple(options.mean_value), "mean_file": self._located(options.mean_file)}
-        return {"mirror": options.mirror, "crop_size": options.crop_size, **mean}
-
     def _of_images(self) -> dict[str, object]:
         """The parameters that Data and ImageData share: transform_param, and the label if it has a top."""
+        transform = self.param.transform_param
         return {
             "tops": ("data", "label")[: len(self.param.top)],
-            "transform": {"scale": self.param.transform_param.scale, **self._transform()},
+            "transform": {
+                "scale": transform.scale,
+                "mirror": transform.mirror,
+                "crop_size": transform.crop_size,
+                "mean_value": tuple(transform.mean_value),
+                "mean_file": self._located(transform.mean_file),
+            },
             "rand_skip": self.options.rand_skip,
             "seed": self.context.generators.data_seed,
         }
@@ -131,28 +132,6 @@ class HDF5Data(_DataLayer):
             "tops": tuple(self.param.top),
             "shuffle": options.shuffle,
             "seed": self.context.generators.data_seed,
-        }
-
-
-@layer_type("WindowData")
-class WindowData(_DataLayer):
-    """Windows of pictures, some of the foreground and some of the background in each batch, drawn at random."""
-
-    fields = ("transform_param",)
-    tops = range(2, 3)
-
-    def _find_class(self) -> Any:
-        return WindowsInputLayer
-
-    def _source_parameters(self) -> Mapping[str, object]:
-        options = self.options
-        names = ("context_pad", "crop_mode", "fg_threshold", "bg_threshold", "fg_fraction", "scale")
-        return {
-            "path": self._located(options.source),
-            "root_folder": self._located(options.root_folder),
-            **self._transform(),
-            "seed": self.context.generators.data_seed,
-            **{name: getattr(options, name) for name in names},
         }
 
 

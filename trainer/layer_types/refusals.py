@@ -45,11 +45,6 @@ def _named_twice(older: str) -> Refusal:
     return older, lambda own: own.HasField(older) and own.HasField("axis"), f"give axis or {older}, not both"
 
 
-def _unread(name: str) -> Refusal:
-    text = f"a layer of type WindowData does not read {name!r} here; it has a scale in window_data_param"
-    return f".transform_param.{name}", lambda layer: layer.transform_param.HasField(name), text
-
-
 def _padded(own: Any) -> bool:
     return any((own.pad, own.pad_h, own.pad_w))
 
@@ -165,14 +160,5 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
         ("pool", lambda own: own.pool == PoolMethod.STOCHASTIC, "pool: STOCHASTIC is not supported here"),
     ],
     "Tile": _below_one("tiles"),
-    "WindowData": [
-        *_files("window_data_param"),
-        *map(_unread, ("scale", "force_color", "force_gray")),
-        (
-            ".transform_param",
-            lambda layer: not layer.transform_param.crop_size,
-            "needs a crop_size in transform_param",
-        ),
-    ],
 }
 """By layer type."""

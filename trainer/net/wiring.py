@@ -13,10 +13,8 @@ _EVERY_LAYER_READS = frozenset(
 )
 
 # Fields of a layer's parameters that change nothing here: they choose among Caffe's implementations of a formula, or
-# set its log, its cache or its use of several GPUs.
-_WITHOUT_EFFECT = frozenset(
-    {"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "cache_images", "debug_info"}
-)
+# set its log or its use of several GPUs.
+_WITHOUT_EFFECT = frozenset({"engine", "force_nd_im2col", "stable_prod_grad", "share_in_parallel", "debug_info"})
 
 
 def check_wiring(layers: Sequence[LayerContext]) -> None:
@@ -47,6 +45,12 @@ def _layer_class(context: LayerContext) -> type[Layer]:
         if not context.param.HasField(field):
             raise context.prototxt_error(f"needs a {field!r}")
     kind = context.param.type
+    if kind == "WindowData":
+        raise context.prototxt_error(
+            "type 'WindowData', R-CNN's windows, is not supported: have a layer of the net cut regions out, as Fast "
+            "R-CNN's roi layer does, and give it each picture's boxes by the parameter 'concatenate' of a data layer",
+            "type",
+        )
     if kind not in LAYER_TYPES:
         raise context.prototxt_error(not_supported("type", kind, sorted(LAYER_TYPES)), "type")
     return LAYER_TYPES[kind]

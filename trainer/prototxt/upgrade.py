@@ -15,9 +15,8 @@ _SOLVERS = ("SGD", "Nesterov", "AdaGrad", "RMSProp", "AdaDelta", "Adam")  # in t
 MOVED = {
     "data_param": ("scale", "mean_file", "crop_size", "mirror"),
     "image_data_param": ("scale", "mean_file", "crop_size", "mirror"),
-    "window_data_param": ("mean_file", "crop_size", "mirror"),
 }
-"""Fields that stand in transform_param since 2014. The scale of a WindowData layer is read where it always stood."""
+"""Fields that stand in transform_param since 2014."""
 
 
 class UpgradeError(Exception):

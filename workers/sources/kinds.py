@@ -60,7 +60,6 @@ KINDS: Mapping[str, Kind] = {
     "image_list": Kind(
         "images.source:open_image_list", "images.options:ImageListOptions", library="cv2", gives_bgr=True
     ),
-    "windows": Kind("images.windows:open_windows", "images.windows:WindowListOptions", library="cv2", gives_bgr=True),
     "lmdb": Kind(
         "lmdb.source:open_lmdb",
         "lmdb.source:LmdbOptions",

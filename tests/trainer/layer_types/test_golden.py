@@ -151,7 +151,7 @@ def test_a_family_of_layers_computes_what_caffe_computes(family: str, tmp_path: 
 
 def test_all_layer_types_but_those_of_data_are_in_a_family() -> None:
     families = {name for names in FAMILIES.values() for name in names.split()}
-    of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData", "Python", "WindowData"}
+    of_data = {"Data", "HDF5Data", "HDF5Output", "ImageData", "Input", "MemoryData", "Python"}
     assert LAYER_TYPES.keys() - families == of_data
     assert sum(len(cases_of(family)) for family in FAMILIES) == 122
 

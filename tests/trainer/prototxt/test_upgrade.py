@@ -54,7 +54,7 @@ def test_rates_and_decays_of_old_layers_need_not_be_of_one_number(tmp_path: Path
 def test_every_type_of_2014_is_one_of_today(tmp_path: Path) -> None:
     for kind in [kind for kind in V1LayerType if kind.value]:
         (layer,) = read(tmp_path, f"layers {{ type: {kind.name} }}").message.layer
-        assert layer.type in LAYER_TYPES, kind.name
+        assert layer.type in {*LAYER_TYPES, "WindowData"}, kind.name
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,6 @@ class WholeFiles(Store[int]):
 
     def __init__(
         self,
-        kind: str,
         names: Names,
         root: bytes,
         *,
@@ -42,7 +41,6 @@ class WholeFiles(Store[int]):
         any_remote: bool = False,
         are_looked_at: bool = True,
     ) -> None:
-        self._kind = kind
         self._names = names
         self._root = root
         self._prefixed = prefixed
@@ -95,7 +93,7 @@ class WholeFiles(Store[int]):
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(paths)).tobytes())
             urls = {os.fsdecode(path) for path in paths if is_url_path(path)} if self.is_remote else set()
             for folder in sorted({url.rpartition("/")[0] for url in urls}):
-                listed = objects_below(folder, f"source {self._kind}", ", or set check_files: false if none changes")
+                listed = objects_below(folder, "source image_list", ", or set check_files: false if none changes")
                 digest.update(repr([found for found in listed if found[0] in urls]).encode())
         return digest.hexdigest()
 

@@ -45,7 +45,6 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     listed = ListedImages(path, memory)
     root = checked.root_folder
     files = WholeFiles(
-        _KIND,
         listed,
         os.fsencode(root if is_url(root) else in_folder(base_dir, root)),
         prefixed=bool(root),

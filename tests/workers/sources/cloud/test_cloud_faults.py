@@ -125,7 +125,7 @@ def test_pictures_that_were_announced_and_never_read_are_bounded_and_forgotten(
     _, urls = pictures(server, 200)
     with monkeypatch.context() as in_trainer:
         in_trainer.setattr(os, "getpid", lambda: -1)
-        files = WholeFiles("image_list", [url.encode() for url in urls], b"", prefixed=False, any_remote=True)
+        files = WholeFiles([url.encode() for url in urls], b"", prefixed=False, any_remote=True)
     for first in range(0, 200, 20):
         files.will_need(range(first, first + 20))
     wait_until(lambda: len(server.requests) == 80, "as many are asked for as there is room")

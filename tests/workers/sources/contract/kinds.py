@@ -361,21 +361,6 @@ def _image_list(folder: Path, content: Content, **size: Any) -> Written:
     return Written(folder, {"image_list": options}, _samples(content), places, files)
 
 
-def _windows(folder: Path, content: Content) -> Written:
-    """Each window is the square in the lower right corner of its picture."""
-    files, lines, places, samples = _pictures(folder, content), [], [], []
-    side = min(content.data[0].shape[1:])
-    for number, (file, data, label) in enumerate(zip(files, content.data, content.labels, strict=True)):
-        _, height, width = data.shape
-        box = [width - side, height - side, width - 1, height - 1]
-        lines += [f"# {number}", file.name, "3", str(height), str(width), "1", f"{label} 1 {' '.join(map(str, box))}"]
-        places.append(f"{folder}/windows.txt: window {box} of {file}")
-        square = {"data": data[:, height - side :, width - side :], "label": np.array(label)}
-        samples.append({**square, "area": np.array([0, 0, side, side])})
-    (folder / "windows.txt").write_text("\n".join(lines))
-    return Written(folder, {"windows": {"path": "windows.txt", "crop_size": side}}, samples, places, files)
-
-
 def _lmdb(folder: Path, content: Content, **size: Any) -> Written:
     shutil.rmtree(folder / "a", ignore_errors=True)
     path = write_lmdb(folder / "a", map(raw_datum, content.data, content.labels))
@@ -484,7 +469,6 @@ KINDS: Mapping[str, Kind] = {
     "hdf5_samples windows": Kind(_hdf5_samples_windows, "stamped", has_limit=True),
     "zarr windows": Kind(partial(_in_windows, _zarr), "whole", has_limit=True),
     "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
-    "windows": Kind(_windows, "whole"),
     "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),
     "tar": Kind(_tar, "stamped", _ragged_tar, remote=True, has_limit=True),
     "parquet": Kind(_parquet, "stamped", partial(_parquet, list_size=-1), remote=True, has_limit=True),

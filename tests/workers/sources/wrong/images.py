@@ -1,4 +1,4 @@
-"""Lists of pictures and windows that are wrong, and pictures that cannot be read."""
+"""Lists of pictures that are wrong, and pictures that cannot be read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _another_size(folder: Path) -> None:
     (folder / FLOWER).write_bytes(encoded(noise(96, 127), ".png"))
 
 
-PICTURES = {
+SCENARIOS = {
     "image_list, absent": listed(path="none.txt"),
     "image_list, missing pictures": lines(f"{CHINA} 0\n\nnone.jpg 3\nneither.jpg 4\n"),
     "image_list, a missing picture, not checked": lines(f"{CHINA} 0\n\nnone.jpg 3\n", check_files=False),
@@ -123,37 +123,3 @@ PICTURES = {
         }.items()
     },
 }
-
-HEAD = "# 0\n0.png\n3\n40\n60\n1\n"
-
-
-def windows(text: str | None, **options: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        (folder / "0.png").write_bytes(encoded(noise(40, 60), ".png"))
-        if text is not None:
-            (folder / "windows.txt").write_text(text)
-        return opened("windows", folder, **{"path": "windows.txt", "crop_size": 8, **options})
-
-    return scenario
-
-
-_GOOD = f"{HEAD}1 0.5 2 3 4 5\n"
-WINDOWS = {
-    "windows, no crop": windows(_GOOD, crop_size=0),
-    "windows, nothing but context": windows(_GOOD, context_pad=4),
-    "windows, an unknown mode": windows(_GOOD, crop_mode="round"),
-    "windows, absent": windows(None),
-    "windows, a picture": windows(_GOOD, path="0.png"),
-    "windows, five numbers": windows(f"{HEAD}1 0.5 2 3 4\n"),
-    "windows, cut short": windows(HEAD),
-    "windows, a word": windows(f"{HEAD}1 0.5 abc 3 4 5\n"),
-    "windows, less than none": windows(HEAD.replace("60\n1", "60\n-6")),
-    "windows, a class of the background": windows(f"{HEAD}0 0.9 1 1 5 5\n"),
-    "windows, nan": windows(f"{HEAD}1 nan 1 1 5 5\n"),
-    "windows, infinite": windows(f"{HEAD}1 0.9 1 1 inf 5\n"),
-    "windows, none between the thresholds": windows(_GOOD, fg_threshold=2, bg_threshold=-1),
-    "windows, beyond the picture": windows(f"{HEAD}3 0.9 5 6 90 20\n"),
-    "windows, a missing picture": windows(_GOOD.replace("0.png", "9.png")),
-}
-
-SCENARIOS = PICTURES | WINDOWS
