@@ -105,7 +105,8 @@ def _rounds(work: Work, entrants: Sequence[Entrant], samples: int, plan: Plan, s
 
 def _rotated(entrants: Sequence[Entrant], by: int) -> list[Entrant]:
     """Another one goes first in each round, and every other round goes backwards: each finds the machine as the one
-    before left it."""
+    before left it.
+    """
     by %= max(1, len(entrants))
     turned = [*entrants[by:], *entrants[:by]]
     return turned[::-1] if by % 2 else turned

@@ -1,5 +1,6 @@
 """`blobfeed monitor` against real runs: one that is starved, one that starves, one that waits for its source, one with
-a stuck loader, one whose loaders die."""
+a stuck loader, one whose loaders die.
+"""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from graphlib import TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,7 @@ from packaging.version import Version
 
 import blobfeed
 
-from .support.imports import FOLDERS, LISTED, circles, imported, modules, past_the_list, upward, whole_package
+from .support.imports import FOLDERS, imported, upward, whole_package
 
 ROOT = Path(__file__).resolve().parent.parent
 HEAVY = {"torch", "jax", "keras", "tensorflow", "caffe"}
@@ -38,16 +39,22 @@ def loaded_by(statement: str, cwd: Path) -> set[str]:
     return set(run.stdout.split())
 
 
-@pytest.mark.parametrize("folder", FOLDERS)
-def test_imports_go_one_way_only(folder: str) -> None:
-    found = list(modules(f"blobfeed.{folder}"))
-    wrong = {
-        name: against
-        for name, path in found
-        if (against := upward(imported(path.read_text(), name, is_package=path.stem == "__init__"), name))
+def test_imports_go_one_way_only() -> None:
+    """Also those inside functions: to rooms below, in no circle of files, and from workers to no framework."""
+    files = whole_package()
+    imports = {
+        name: [*imported(path.read_text(), name, is_package=path.stem == "__init__")] for name, path in files.items()
     }
-    assert found
+    wrong = {name: against for name, found in imports.items() if (against := upward(found, name))}
     assert wrong == {}, "a room imports only what stands below it: ROOMS in tests/support/imports.py"
+    workers = {name: set(found) for name, found in imports.items() if name.startswith("blobfeed.workers.")}
+    assert len(workers) > 50
+    assert {name: found for name, found in workers.items() if {each.split(".")[0] for each in found} & HEAVY} == {}
+    TopologicalSorter({name: {_file_of(each, files) for each in found} for name, found in imports.items()}).prepare()
+
+
+def _file_of(name: str, files: Mapping[str, Path]) -> str:
+    return name if name in files else name.rpartition(".")[0]
 
 
 @pytest.mark.parametrize(
@@ -57,17 +64,9 @@ def test_imports_go_one_way_only(folder: str) -> None:
         ("blobfeed.workers.transport.ring", "from ... import readers", True),
         ("blobfeed.workers.transport.ring", "def later(): from ...layers import harness", True),
         ("blobfeed.workers.transport.ring", "from ..order import permutation", True),
-        ("blobfeed.workers.transport.ring", "from .. import pipeline", True),
-        ("blobfeed.workers.order.batches", "from ..scheduling.ledger import Ledger", True),
-        ("blobfeed.workers.sources.stored.npy", "from ..stream import StreamSource", True),
-        ("blobfeed.workers.sources.stored.npy", "from ....cli import main", True),
-        ("blobfeed.trainer.net.graph", "from ..solving.solver import Solver", True),
         ("blobfeed.layers.base", "import workers.specs", True),
         ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
-        ("blobfeed.layers.base", "from ..trainer import net", True),
-        ("blobfeed.layers.base", "from ..readers.delivery import Delivery", False),
         ("blobfeed.workers.sources.stored.npy", "from ...api.specs import ArraySpec", False),
-        ("blobfeed.workers.sources.stored.npy", "from . import rows", False),
         ("blobfeed.workers.sources.stream", "from .stored.npy import open_npy", False),
         ("blobfeed.workers.transport.ring", "import numpy", False),
         ("blobfeed.cli", "from .trainer import net", False),
@@ -75,87 +74,6 @@ def test_imports_go_one_way_only(folder: str) -> None:
 )
 def test_an_import_against_the_order_is_recognised(module: str, line: str, wrong: bool) -> None:
     assert bool(upward(imported(line, module, is_package=False), module)) == wrong
-
-
-def test_a_room_is_imported_through_its_list() -> None:
-    product = whole_package()
-    files = {name for name, path in product.items() if path.stem != "__init__"}
-    others = ((".".join(path.relative_to(ROOT).with_suffix("").parts), path) for path in _tests_and_benchmarks())
-    wrong = {
-        name: past
-        for name, path in (*product.items(), *others)
-        if (past := past_the_list(imported(path.read_text(), name, is_package=path.stem == "__init__"), name, files))
-    }
-    assert wrong == {}, "import these names from the room; its __init__ lists the public ones: LISTED in imports.py"
-
-
-def test_a_room_lists_no_name_that_is_a_module_of_it() -> None:
-    """`from ..plan import planning` means the module, and nothing else."""
-    for room in LISTED:
-        within = dict(modules(f"blobfeed.{room}"))
-        listed = set(imported(within[f"blobfeed.{room}"].read_text(), f"blobfeed.{room}", is_package=True))
-        names = {f"blobfeed.{room}.{name.rpartition('.')[2]}" for name in listed if name not in within}
-        assert names & set(within) == set()
-
-
-def _tests_and_benchmarks() -> Iterator[Path]:
-    for folder in ("tests", "benchmarks"):
-        yield from (ROOT / folder).rglob("*.py")
-
-
-@pytest.mark.parametrize(
-    ("module", "line", "wrong"),
-    [
-        ("tests.workers.test_x", "from blobfeed.workers.transport.ring import Ring", True),
-        ("blobfeed.layers.base", "def later(): from ..workers.transport.ring import Ring", True),
-        ("blobfeed.workers.transport.links", "from .ring import Ring", False),
-        ("tests.workers.test_x", "from blobfeed.workers.transport import Ring", False),
-        ("tests.workers.test_x", "from blobfeed.workers.transport import ring", False),
-        ("tests.tools.test_x", "from blobfeed.tools.found import Found", False),
-    ],
-)
-def test_an_import_past_the_list_is_recognised(module: str, line: str, wrong: bool) -> None:
-    files = {"blobfeed.workers.transport.ring", "blobfeed.tools.found"}
-    assert bool(past_the_list(imported(line, module, is_package=False), module, files)) == wrong
-
-
-def test_no_two_files_import_each_other() -> None:
-    files = whole_package()
-    imports = {
-        name: {_file_of(each, files) for each in imported(path.read_text(), name, is_package=path.stem == "__init__")}
-        for name, path in files.items()
-    }
-    assert len(imports) > 100
-    assert circles({name: found & set(files) for name, found in imports.items()}) == []
-
-
-def test_no_two_files_of_the_benchmarks_import_each_other() -> None:
-    files = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
-    imports = {
-        name: {_file_of(each, files) for each in imported(path.read_text(), name, is_package=False)} & set(files)
-        for name, path in files.items()
-    }
-    assert len(imports) > 10
-    assert circles(imports) == []
-
-
-def _file_of(name: str, files: Mapping[str, Path]) -> str:
-    return name if name in files else name.rpartition(".")[0]
-
-
-def test_circles_of_imports_are_recognised() -> None:
-    straight = {"a": {"b"}, "b": {"c"}, "c": set[str]()}
-    assert circles(straight) == []
-    assert circles({**straight, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
-
-
-def test_nothing_in_workers_imports_a_framework_not_even_late() -> None:
-    wrong = {
-        name: against
-        for name, path in modules("blobfeed.workers")
-        if (against := {n.split(".")[0] for n in imported(path.read_text(), name, is_package=False)} & HEAVY)
-    }
-    assert wrong == {}
 
 
 def test_importing_blobfeed_alone_imports_none_of_its_parts(tmp_path: Path) -> None:

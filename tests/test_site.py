@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shlex
@@ -12,7 +11,6 @@ import tokenize
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -221,31 +219,6 @@ def test_params_in_the_terminal() -> None:
     assert "unknown parameter 'shufle' (did you mean 'shuffle'?)" in said("shufle")
     with pytest.raises(ParameterError):
         parameters.as_text("none")
-
-
-# ---- diagrams
-
-
-@pytest.fixture(scope="module")
-def diagram() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs" / "site" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_a_diagram_of_text_becomes_lines_arrows_and_words(diagram: ModuleType) -> None:
-    text = "┌──┐\n│a │◄─ to <b>\n└──┘\n"
-    assert diagram.is_diagram(text)
-    assert not diagram.is_diagram("plain text")
-    svg = diagram.as_svg(text, "a & b")
-    assert svg.count("<path") == 4 + 3 + 4
-    assert svg.count("<polygon") == 1
-    assert ">a</text>" in svg
-    assert "to &lt;b&gt;" in svg
-    assert 'aria-label="a &amp; b"' in svg
 
 
 # ---- the site, in a browser

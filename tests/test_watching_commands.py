@@ -100,7 +100,7 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
 
 
 def test_tensorboard_is_told_that_a_resumed_run_does_iterations_again(tmp_path: Path) -> None:
-    """It shows no event from this step on that an earlier file has. (Its reader would import TensorFlow here.)"""
+    """It shows no event from this step on that an earlier file has. Its reader would import TensorFlow here."""
     path = write_project(tmp_path, solver=f'{SOLVER} snapshot: 10 snapshot_prefix: "{tmp_path}/s"')
     assert run("train", "--solver", path).exit_code == 0
     snapshot, board = tmp_path / "s_iter_10.pt", tmp_path / "board"

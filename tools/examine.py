@@ -148,7 +148,8 @@ def _read(source: Source, indices: IndexArray, rows: NamedRows, bad: Bad) -> int
 
 def _count(found: Found, top: str, bad: Bad) -> Labels | None:
     """The classes of `top`, None if these are no whole numbers, nearly each sample has its own, or some are noted in
-    `bad`, since they cannot be read."""
+    `bad`, since they cannot be read.
+    """
     values: list[AnyArray] = []
     with closing(Found(found.declared, (top,)).open()) as source:
         until = time.monotonic() + _LABELS_S

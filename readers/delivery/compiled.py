@@ -105,7 +105,8 @@ def _compiled(loop: Callable[..., None]) -> Callable[..., None] | None:
 
 def _by_plane(values: Any, begins: Any, positions: Any, out: Any, mean: Any, scale: Any) -> None:
     """Sample i, which begins at values[begins[i]], into row positions[i] of out, shape (rows, planes, items): planes of
-    one mean and one scale each, taken in turn."""
+    one mean and one scale each, taken in turn.
+    """
     planes, items = out.shape[1:]
     for sample in range(len(begins)):
         for plane in range(planes):

@@ -39,7 +39,8 @@ class OwnArrays:
         self, arrays: Mapping[str, Any], tops: Sequence[Top], rows: int, device: torch.device | None = None
     ) -> None:
         """`rows`: of a whole batch. `device`: the CUDA device of the tensors; None for NumPy arrays and tensors on the
-        CPU. Raises ParameterError."""
+        CPU. Raises ParameterError.
+        """
         _check_names(arrays, [top.name for top in tops])
         self._whole = [OwnArray(_memory(top, arrays[top.name], rows, device), arrays[top.name]) for top in tops]
         begins = [_address(array.data) for array in self._whole]

@@ -196,7 +196,7 @@ class JoinedTop(_ConvertedTop):
 
 
 class OwnersTop(Top):
-    """To which sample of the batch each row of a joined top belongs, shape (rows of that top,): 0, 0, 0, 1, 3, 3, …"""
+    """The sample of the batch that each row of a joined top belongs to: 0, 0, 0, 1, 3, 3, … in shape (rows,)."""
 
     def __init__(self, of: JoinedTop) -> None:
         super().__init__(f"{of.name}_samples", np.dtype(np.int32))

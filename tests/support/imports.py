@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
@@ -45,33 +45,6 @@ ROOMS = (
     "workers.base",
 )
 
-# The rooms that list their public names in their __init__: others import them from there. The rest are collections of
-# programs and of classes that each bring a library of their own, which must not be imported with the others.
-LISTED = frozenset(
-    room
-    for room in ROOMS
-    if (room.startswith(("workers.", "trainer.")) and room not in ("workers.sources", "workers.sources.lmdb"))
-    or room == "readers.delivery"
-)
-
-# Modules of such rooms that bring a library which is missing somewhere or costs much at start: imported by their names.
-_BY_NAME = (
-    "readers.delivery.cuda_convert",
-    "readers.delivery.cuda_delivery",
-    "readers.delivery.cuda_device",
-    "workers.api.param_str",
-    "workers.base.protobuf",
-    "workers.order.keyed_seed",
-    "workers.remote.trial",  # a program
-    # These import h5py, which loaders of plain arrays do without, or OpenCV.
-    "workers.sources.hdf5.examine",
-    "workers.sources.hdf5_samples.scan",
-    "workers.sources.images.decode",
-    "workers.sources.stored.external",
-    "workers.sources.stored.hdf5_library",
-    "workers.sources.stored.library_rows",
-)
-
 
 def modules(package: str) -> Iterator[tuple[str, Path]]:
     """The full name and the file of every module in `package`, its subpackages' included."""
@@ -103,29 +76,10 @@ def imported(source: str, module: str, *, is_package: bool) -> Iterator[str]:
             yield from (f"{base}.{alias.name}" for alias in node.names)
 
 
-def upward(names: Iterator[str], module: str) -> list[str]:
+def upward(names: Iterable[str], module: str) -> list[str]:
     """Those of `names` that `module` must not import: rooms above its own, and folders by their bare names."""
     own = _place(module)
     return [name for name in names if name.split(".")[0] in FOLDERS or _place(name) < own]
-
-
-def past_the_list(names: Iterable[str], module: str, files: Container[str]) -> list[str]:
-    """Those of `names` that `module` takes from inside another room's module, past what the room lists.
-
-    The star of a module is none: the public errors are all that theirs has.
-    """
-    return [name for name in names if name[-1] != "*" and _is_inside(name.rpartition(".")[0], module, files)]
-
-
-def _is_inside(home: str, module: str, files: Container[str]) -> bool:
-    room = home.rpartition(".")[0]
-    name = home.removeprefix("blobfeed.")
-    return (
-        home in files
-        and room.removeprefix("blobfeed.") in LISTED
-        and name not in _BY_NAME
-        and not f"{module}.".startswith(f"{room}.")
-    )
 
 
 def _place(name: str) -> int:
@@ -135,24 +89,3 @@ def _place(name: str) -> int:
         return len(ROOMS) + 1
     inside = [room for room in ROOMS if f"{rest}.".startswith(f"{room}.")]
     return ROOMS.index(max(inside, key=len)) + 1 if inside else 0
-
-
-def circles(imports: Mapping[str, set[str]]) -> list[list[str]]:
-    """The groups of modules that import each other, directly or by way of others; `imports`: by module, whom."""
-    reached = {module: _reachable(module, imports) for module in imports}
-    found = {
-        tuple(sorted(other for other in reached[module] if module in reached.get(other, ())))
-        for module in imports
-        if module in reached[module]
-    }
-    return [list(group) for group in sorted(found)]
-
-
-def _reachable(module: str, imports: Mapping[str, set[str]]) -> set[str]:
-    seen: set[str] = set()
-    waiting = list(imports[module])
-    while waiting:
-        if (name := waiting.pop()) not in seen:
-            seen.add(name)
-            waiting += imports.get(name, ())
-    return seen

@@ -1,5 +1,6 @@
 """Pipelines to do harm to: a source whose samples can be told apart, faults that strike in loaders, and the check that
-what was delivered is what an undisturbed run would have delivered."""
+what was delivered is what an undisturbed run would have delivered.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A proxy that passes each request on after a while: python -m tests.support.slow_proxy TARGET_PORT DELAY_S
+"""A proxy that passes each request on after a while.
 
-It prints its own port. A request is what a client sends at once; answers pass through as they come. The kernel moves
-the bytes from socket to socket (splice): a proxy that held them in Python took more of the processors than what it was
-to measure.
+`python -m tests.support.slow_proxy TARGET_PORT DELAY_S` prints its own port. A request is what a client
+sends at once; answers pass through as they come. The kernel moves the bytes from socket to socket (splice): a proxy
+that held them in Python took more of the processors than what it was to measure.
 """
 
 from __future__ import annotations

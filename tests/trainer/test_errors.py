@@ -1,6 +1,6 @@
-"""Mistakes in prototxts, files and calls: errors.txt has the words, with the line of the field that is wrong.
+r"""Mistakes in prototxts, files and calls: errors.txt has the words, with the line of the field that is wrong.
 
-The file is the table of scenarios, too: a line begins with a kind of KINDS and the text that is wrong, with \\n for the
+The file is the table of scenarios, too: a line begins with a kind of KINDS and the text that is wrong, with \n for the
 ends of lines, or with the name of one of FUNCTIONS. For a new mistake write a line without a message, and `--update`.
 """
 

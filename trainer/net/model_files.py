@@ -118,7 +118,8 @@ def torch_save(content: object, path: Path) -> None:
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` write a temporary file, then rename it to `path`, or to what a link there names; raises
-    SnapshotError."""
+    SnapshotError.
+    """
     try:
         with replacing(path.resolve()) as temporary:
             write(temporary)

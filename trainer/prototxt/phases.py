@@ -18,7 +18,7 @@ class NetState:
     stages: Collection[str] = frozenset()
 
     def merged(self, other: Message) -> NetState:
-        """This state with the fields that `other` sets; stages add up, as in Caffe."""
+        """Return this state with the fields that `other` sets; stages add up, as in Caffe."""
         return NetState(
             Phase(other.phase) if other.HasField("phase") else self.phase,
             other.level if other.HasField("level") else self.level,

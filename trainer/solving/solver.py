@@ -308,7 +308,7 @@ def mean_outputs(
 
 
 def numbers_of(outputs: Mapping[str, Tensor]) -> Scores:
-    """Each number of the outputs that have up to 1000: `loss`, or `per_class[0]`, `per_class[1]`, …"""
+    """Return each number of the outputs that have up to 1000: `loss`, or `per_class[0]`, `per_class[1]` and so on."""
     found = Scores()
     for name, output in outputs.items():
         if output.numel() == 1:

@@ -23,7 +23,8 @@ SufficientSize = Callable[[int, tuple[int, int]], tuple[int, int]]
 
 class CacheCounts(NamedTuple):
     """Counts of one process: samples found in the decoded cache, samples read from the source instead, and cached
-    samples that were damaged and decoded again."""
+    samples that were damaged and decoded again.
+    """
 
     hits: int = 0
     misses: int = 0

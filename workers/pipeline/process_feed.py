@@ -181,7 +181,8 @@ class ProcessFeed:
 
     def _send_releases(self) -> None:
         """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
-        leaks the slot."""
+        leaks the slot.
+        """
         while self._releasing:
             self._reception.release(self._releasing[0])
             if self._release_link is not None and self._failure is None:

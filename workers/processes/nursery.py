@@ -186,7 +186,8 @@ class _Nurse:
 
     def _wait_for_assembler(self) -> None:
         """Leave the end to a running assembler: it adopts the programs that loaders have started, and gives them time
-        to clean up."""
+        to clean up.
+        """
         hang_up = select.poll()
         hang_up.register(self._link, 0)
         hang_up.poll(_END_S * 1000)

@@ -31,7 +31,6 @@ def _nothing_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def program(tmp_path: Path) -> MakeProgram:
     """Makes a shell script under a name; it may play a Python."""
-
     return lambda name, body: make_program(tmp_path / name, body)
 
 

@@ -1,5 +1,6 @@
 """Files that are damaged between setup and reading, or while they are read: errors that name file and sample, or
-replacements; and every batch before them is delivered."""
+replacements; and every batch before them is delivered.
+"""
 
 from __future__ import annotations
 
