@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from .layers import *  # noqa: F403

@@ -274,7 +274,7 @@ def requirements(name: str) -> list[str]:
         raise
 
 
-def test_the_change_log_and_the_citation_name_this_version() -> None:
+def test_the_release_notes_and_the_citation_name_this_version() -> None:
     newest = re.search(r"^## (\S+?),", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     cited = re.search(r"^version: (\S+)$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
     assert newest is not None
