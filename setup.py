@@ -64,7 +64,6 @@ TEST = (
     "flask-cors",
     "moto[s3]>=5",
     "mypy",
-    "plyvel>=1.5; platform_machine == 'x86_64' and python_version < '3.13'",
     "prometheus_client",
     "psutil",
     "pytest>=8.4",

@@ -132,15 +132,10 @@ def upgrade(
 
 @command("convert")
 def convert_file(
-    source: Annotated[Path, typer.Argument(help="Weights, a state or a LevelDB.", metavar="SOURCE")],
+    source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="What to write; a file's name says the format.", metavar="TARGET")],
 ) -> None:
-    """Convert weights (.pt, .caffemodel or its .h5), states (.solverstate or its .h5), or a LevelDB to an LMDB."""
-    from .tools.leveldb import convert_leveldb, is_leveldb
-
-    if is_leveldb(source):
-        typer.echo(convert_leveldb(source, target))
-        return
+    """Convert weights (.pt, .caffemodel or its .h5) or states (.solverstate or its .h5)."""
     need("torch", "converting weights")
     from .tools.convert import convert
 

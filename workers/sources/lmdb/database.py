@@ -102,5 +102,5 @@ def _what_is_there(path: Path) -> str:
     if not path.is_dir():
         return ""
     if (path / "CURRENT").exists():
-        return f" (the folder holds a LevelDB; make an LMDB of it: blobfeed convert {path} {path}.lmdb)"
+        return " (the folder holds a LevelDB: make an LMDB of it, as docs/caffe.md says)"
     return " (the folder has no data.mdb)"
