@@ -1,8 +1,8 @@
-"""Objects in object storage, read by byte ranges: retried with back-off up to a deadline, and never a changed one.
+"""Objects in object storage, read by byte ranges, and never a changed one.
 
-obstore speaks S3's, Google's and Azure's protocols and plain HTTP; whatever else fsspec knows is read through that.
-All retries are made here and none by the libraries, so that one deadline holds for all of them. An error's own text is
-never passed on: a store's answer may quote the key that it refuses, and a URL may carry a signature.
+obstore speaks S3's, Google's and Azure's protocols and plain HTTP, and repeats what may pass until a deadline; whatever
+else fsspec knows is read through that. An error's own text is never passed on: a store's answer may quote the key that
+it refuses, and a URL may carry a signature. So a message says what the error's class means.
 """
 
 from __future__ import annotations
@@ -10,34 +10,27 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
-import random
 import re
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ...base import BlobfeedError, SourceError, is_url, need, read_whole
+from ...base import SourceError, is_url, need, read_whole
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
 _DEADLINE_S, _LONGEST_DEADLINE_S = 60.0, 86_400.0
-_SILENCE_S = 20.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 5.0
-_GAVE_UP_FOR_S = 10.0
-"""The time for which a store that did not answer gets a single attempt: a task's rows are tried one by one."""
 
-_chance = random.SystemRandom()
-"""A generator of its own: Python's is the user's, and forked loaders would draw equal numbers from a copy."""
+_CREDENTIALS_LAST = timedelta(minutes=10)
 
 _Answer = TypeVar("_Answer")
 
 
 def deadline_s() -> float:
-    """Return the seconds that one read may take with its retries; raises SourceError if the environment says none."""
+    """Return the seconds for which a read is repeated; raises SourceError if the environment says none."""
     given = os.environ.get("BLOBFEED_CLOUD_DEADLINE_S", str(_DEADLINE_S))
     with suppress(ValueError):
         if 0 < float(given) <= _LONGEST_DEADLINE_S:
@@ -48,44 +41,41 @@ def deadline_s() -> float:
     )
 
 
-class Gone(BlobfeedError):
-    """There is no such object."""
-
-
-class _Refused(BlobfeedError):
-    """The store does not accept the credentials, or wants some."""
-
-
-class _Final(BlobfeedError):
-    """No repetition would help."""
-
-
 class ObjectStore(ABC):
     """One bucket, one host, or the files of this one. `root`: its URL; keys are counted from there."""
 
+    gone: ClassVar[tuple[type[Exception], ...]] = (FileNotFoundError,)
+    """The classes by which the library says that there is no such object."""
+
     def __init__(self, root: str) -> None:
         self._root = root
-        self._gave_up = float("-inf")
 
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of the object, and what changes whenever it does; raises SourceError."""
-        return self._persist(key, lambda: self._look(key))
+        return self._there(key, self.look(key))
 
     def look(self, key: str) -> tuple[int, str] | None:
         """The same, None if there is no such object."""
-        with suppress(Gone):
-            return self._persist(key, lambda: self._look(key), may_lack=True)
-        return None
+        return self._ask(key, lambda: self._look(key))
 
     def get(self, key: str, start: int, stop: int, version: str) -> memoryview:
         """Bytes [start, stop) of the object; raises SourceError, also if it is not of this version any more."""
-        return self._persist(key, lambda: self._checked(key, start, stop, version))
+        data, found = self._there(key, self._ask(key, lambda: self._get(key, start, stop, version)))
+        if found != version:
+            raise SourceError(
+                f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
+                f"{found} now); start the training again, on objects that stay"
+            )
+        if len(data) != stop - start:
+            raise SourceError(
+                f"{self._root}/{key}: of the bytes {start} to {stop} only {len(data)} came; start the training again, "
+                "on objects that stay"
+            )
+        return data
 
     def get_whole(self, key: str) -> memoryview | None:
         """All bytes of the object, None if there is none; raises SourceError."""
-        with suppress(Gone):
-            return self._persist(key, lambda: self._get_whole(key), may_lack=True)
-        return None
+        return self._ask(key, lambda: self._get_whole(key))
 
     def matching(self, pattern: str) -> list[str]:
         """Keys that match the glob `pattern`, in which only ** stands for folders, as on disk; raises SourceError."""
@@ -95,18 +85,20 @@ class ObjectStore(ABC):
 
     def listed(self, prefix: str) -> dict[str, str]:
         """The keys below `prefix`, each with the size and the version of its object; raises SourceError."""
-        return self._persist(prefix, lambda: self._list(prefix))
+        return self._there(prefix, self._ask(prefix, lambda: self._list(prefix)))
 
-    def _checked(self, key: str, start: int, stop: int, version: str) -> memoryview:
-        data, found = self._get(key, start, stop, version)
-        if found != version:
-            raise SourceError(
-                f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
-                f"{found} now); start the training again, on objects that stay"
-            )
-        if len(data) != stop - start:
-            raise ConnectionError(f"the answer had {len(data)} bytes instead of {stop - start}")
-        return data
+    def _ask(self, key: str, request: Callable[[], _Answer]) -> _Answer | None:
+        try:
+            return request()
+        except self.gone:
+            return None
+        except Exception as error:
+            raise SourceError(f"{self._root}/{key}: {self._meaning(error)}") from None
+
+    def _there(self, key: str, answer: _Answer | None) -> _Answer:
+        if answer is None:
+            raise SourceError(f"{self._root}/{key}: there is no such object")
+        return answer
 
     @abstractmethod
     def _look(self, key: str) -> tuple[int, str]: ...
@@ -122,52 +114,28 @@ class ObjectStore(ABC):
     def _list(self, prefix: str) -> dict[str, str]: ...
 
     @abstractmethod
-    def _named(self, error: Exception) -> Exception:
-        """Return what a library's exception means: Gone, _Refused, _Final, or another if one more attempt may help."""
+    def _meaning(self, error: Exception) -> str:
+        """Return what a library's exception means."""
 
-    @abstractmethod
-    def _renew(self) -> None:
-        """Look for credentials again."""
 
-    def _persist(self, key: str, attempt: Callable[[], _Answer], *, may_lack: bool = False) -> _Answer:
-        begun, attempts, pause, renewed = time.monotonic(), 0, _FIRST_PAUSE_S, False
-        is_down = begun - self._gave_up < _GAVE_UP_FOR_S
-        url = f"{self._root}/{key}"
-        while True:
-            attempts += 1
-            try:
-                return attempt()
-            except SourceError:
-                raise
-            except Exception as error:
-                trouble = self._named(error)
-            if isinstance(trouble, Gone) and may_lack:
-                raise trouble from None
-            if isinstance(trouble, Gone | _Final):
-                raise SourceError(f"{url}: {trouble}") from None
-            if isinstance(trouble, _Refused):
-                if renewed:
-                    advice = (
-                        "https:// is read without credentials: use the store's own scheme, such as s3://"
-                        if url.startswith("http")
-                        else "renew the credentials, where the store's own tools look for them"
-                    )
-                    raise SourceError(f"{url}: {trouble}; {advice}") from None
-                self._renew()
-                renewed = True
-                continue
-            waited = time.monotonic() - begun
-            if is_down or waited + pause > deadline_s():
-                self._gave_up = time.monotonic()
-                reason = (
-                    "it gave no answer in a read shortly before"
-                    if is_down
-                    else f"the deadline is {deadline_s():g} s, set by BLOBFEED_CLOUD_DEADLINE_S"
-                )
-                count = f"{attempts} attempt{'s' if attempts > 1 else ''}"
-                raise SourceError(f"{url}: {trouble}; given up after {count} in {waited:.1f} s ({reason})") from None
-            time.sleep(pause * _chance.uniform(0.5, 1))
-            pause = min(2 * pause, _LONGEST_PAUSE_S)
+_MEANINGS = {
+    "PreconditionError": "it was changed since it was examined; start the training again, on objects that stay",
+    "PermissionDeniedError": (
+        _REFUSED := "access was refused: renew the credentials, where the store's own tools look "
+        "for them; https:// is read without any: use the store's own scheme, such as s3://"
+    ),
+    "UnauthenticatedError": _REFUSED,
+    "NotSupportedError": "the server does not answer requests for a range of bytes",
+    "InvalidPathError": "an object there has a name that cannot be read, with a part that is empty, '.' or '..': "
+    "rename it, or name the others by a range of numbers, such as {000..146}",
+    "ValueError": "no object can have this name: no part of it may be empty, '.' or '..'",
+}
+_NO_USE = (
+    "the store gives no answer that can be used, and asking again, where that may help, did not within "
+    "BLOBFEED_CLOUD_DEADLINE_S={:g} s: see whether it can be reached, whether the credentials have expired (public "
+    "buckets need AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true), and whether AWS_REGION is the bucket's"
+)
+"""What the classes of obstore's exceptions mean; all that has no class of its own is its GenericError."""
 
 
 class _Obstore(ObjectStore):
@@ -176,37 +144,37 @@ class _Obstore(ObjectStore):
         import obstore
 
         self._obstore: Any = obstore
-        self._renew()
-
-    def _renew(self) -> None:
-        longest = deadline_s() / 2
+        deadline = timedelta(seconds=deadline_s())
         try:
-            self._store = self._made(longest)
+            self._store = self._made(deadline)
         except Exception as error:
             raise SourceError(
                 f"{self._root}: it cannot be opened ({type(error).__name__}): check the variables for account and "
                 "credentials, such as AZURE_STORAGE_ACCOUNT_NAME, AWS_PROFILE and GOOGLE_APPLICATION_CREDENTIALS"
             ) from None
 
-    def _made(self, longest_s: float) -> Any:
+    def _made(self, deadline: timedelta) -> Any:
         # obstore finds another server in the environment by itself, and then refuses http:// in there.
         servers = (self._root, *(os.environ.get(name, "") for name in _SERVER_VARIABLES))
-        plain = any(server.startswith("http:") for server in servers)
         from obstore import store
 
-        silence = min(_SILENCE_S, longest_s)
-        options: dict[str, Any] = dict.fromkeys(("connect_timeout", "read_timeout"), timedelta(seconds=silence))
         # A loader's answers share the line: if it is slow, large ones take longer, though they come.
-        options["timeout"] = timedelta(seconds=longest_s)
-        if plain:
+        options: dict[str, Any] = {"timeout": deadline, "connect_timeout": deadline / 3, "read_timeout": deadline / 3}
+        if any(server.startswith("http:") for server in servers):
             options["allow_http"] = True
+        # The deadline is to end the repetitions, and not their number. A base of 4 doubles the pause on the average.
+        retries = {
+            "retry_timeout": deadline,
+            "max_retries": 1 << 20,
+            "backoff": {"base": 4, "max_backoff": deadline / 12},
+        }
         further = {"credential_provider": provider} if (provider := self._aws_profile()) else {}
         # Of the hosts of S3 and Azure, store.from_url would want a bucket and credentials.
         from_url: Any = store.HTTPStore.from_url if self._root.startswith("http") else store.from_url
-        return from_url(self._root, client_options=options, retry_config={"max_retries": 0}, **further)
+        return from_url(self._root, client_options=options, retry_config=retries, **further)
 
     def _aws_profile(self) -> object | None:
-        """The credentials of ~/.aws by way of boto3, if they are not in the environment: obstore does not read them."""
+        """Return what reads the credentials of ~/.aws, which obstore does not; None if the environment holds some."""
         if not self._root.startswith("s3") or not {"AWS_ACCESS_KEY_ID", "AWS_SKIP_SIGNATURE"}.isdisjoint(os.environ):
             return None
         try:
@@ -214,13 +182,17 @@ class _Obstore(ObjectStore):
             from obstore.auth.boto3 import Boto3CredentialProvider
         except ImportError:
             return None
+
+        class Profile(Boto3CredentialProvider):
+            def __call__(self) -> Any:
+                self.credentials = boto3.Session().get_credentials()  # the files may be renewed during the training
+                return super().__call__()
+
         session = boto3.Session()
-        return Boto3CredentialProvider(session) if session.get_credentials() else None
+        return Profile(session, ttl=_CREDENTIALS_LAST) if session.get_credentials() else None
 
     def _look(self, key: str) -> tuple[int, str]:
-        # Not by HEAD: the answer to that says neither why it is refused nor whether the server knows ranges. Two bytes:
-        # s3rver takes a range whose last byte is number 0 for one without an end.
-        meta = self._obstore.get(self._store, key, options={"range": (0, 2)}).meta
+        meta = self._obstore.head(self._store, key)
         return meta["size"], _version(meta)
 
     def _get(self, key: str, start: int, stop: int, version: str) -> tuple[memoryview, str]:
@@ -237,73 +209,22 @@ class _Obstore(ObjectStore):
         pages = self._obstore.list(self._store, prefix or None)
         return {meta["path"]: f"{meta['size']} {_version(meta)}" for page in pages for meta in page}
 
-    def _named(self, error: Exception) -> Exception:
-        from obstore import exceptions
-
-        # In the object's URL any word may stand; that of a cloud's own address says what was asked for: credentials.
-        text = re.sub(r'https?://(?!169\.254\.)[^\s<"]+', "", str(error).partition("\n\nDebug source")[0])
-        status, code = (re.search(pattern, text) for pattern in (r"status code: (\d{3})", r"<Code>(\w+)</Code>"))
-        said = f"status {status[1]}" if status else "the connection failed or was too slow"
-        said += f" ({code[1]})" if code else ""
-        refused = _Refused(f"access was refused: {said if status else 'no credentials were found'}")
-        gone = Gone(f"there is no such {'bucket' if code and code[1] == 'NoSuchBucket' else 'object'}")
-        passes = status and (status[1] in ("408", "429") or status[1].startswith("5"))
-        if "//169.254." in text and not passes:  # the address at which a cloud's machine gets its credentials
-            return _Refused(
-                "access was refused: no credentials were found (AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true "
-                "reads public buckets)"
-            )
-        match error:
-            case FileNotFoundError() | exceptions.NotFoundError():
-                return gone
-            case exceptions.PreconditionError():
-                return _Final("it was changed since it was examined; start the training again, on objects that stay")
-            case exceptions.PermissionDeniedError() | exceptions.UnauthenticatedError():
-                return refused
-            case exceptions.NotSupportedError():
-                return _Final(_NO_RANGES)
-            case exceptions.InvalidPathError():
-                return _Final(
-                    "an object there has a name that cannot be read, with a part that is empty, '.' or '..': rename "
-                    "it, or name the others by a range of numbers, such as {000..146}"
-                )
-            case ValueError():
-                return _Final("no object can have this name: no part of it may be empty, '.' or '..'")
-            case ConnectionError():  # of our own: it says nothing secret, as a library's text may
-                return error
-        # The rest is obstore's GenericError, for all that has no class of its own.
-        if status and status[1] == "404":
-            return gone
-        if (code and re.search("Token|Expired|AccessKey|Signature", code[1])) or "redential" in text:
-            return refused
-        if known := next((meaning for pattern, meaning in _FINAL.items() if re.search(pattern, text)), ""):
-            return _Final(known)
-        return _Final(said) if status and status[1].startswith("4") and not passes else ConnectionError(said)
-
-
-_NO_RANGES = "the server does not answer requests for a range of bytes"
-_FINAL = {
-    r"Content-Length Header missing": "the server does not say how long its answers are (Content-Length)",
-    r"(?i)non-partial|Content.Range": _NO_RANGES,
-    r"redirect without LOCATION": "the bucket is in another region; set AWS_REGION to it",
-    r"status code: 416": "it is empty, or cut short",
-}
-"""The errors that no repetition helps and that obstore gives no class, by its words."""
+    def _meaning(self, error: Exception) -> str:
+        status = re.search(r"status code: (\d{3})", str(error))
+        said = f" (status {status[1]})" if status else ""
+        return _MEANINGS.get(type(error).__name__, _NO_USE.format(deadline_s())) + said
 
 
 class _Fsspec(ObjectStore):
     """Any other scheme, chained URLs included (zip://…::…). `root` is what stands before the key's slash."""
+
+    gone = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 
     def _opened(self, key: str) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]
 
         found: tuple[Any, str] = fsspec.core.url_to_fs(f"{self._root}/{key}")
         return found
-
-    def _renew(self) -> None:
-        import fsspec
-
-        fsspec.AbstractFileSystem.clear_instance_cache()
 
     def _look(self, key: str) -> tuple[int, str]:
         system, path = self._opened(key)
@@ -327,22 +248,13 @@ class _Fsspec(ObjectStore):
             for name, info in below.items()
         }
 
-    def _named(self, error: Exception) -> Exception:
-        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | KeyError):
-            return Gone("there is no such object")
-        if isinstance(error, PermissionError):
-            return _Refused("access was refused")
-        if isinstance(error, ValueError | ImportError | NotImplementedError):
-            missing = f": {error}" if isinstance(error, ImportError) else ""  # says what to install, and no URL
-            return _Final(f"fsspec cannot read it ({type(error).__name__}){missing}")
-        return ConnectionError(f"reading it through fsspec failed ({type(error).__name__})")
+    def _meaning(self, error: Exception) -> str:
+        missing = f": {error}" if isinstance(error, ImportError) else ""  # says what to install, and no URL
+        return f"fsspec cannot read it ({type(error).__name__}){missing}"
 
 
 class _Disk(ObjectStore):
-    """The files of this host. A key is an absolute path without its first slash; nothing is tried again."""
-
-    def _renew(self) -> None:
-        """Does nothing: files need no credentials."""
+    """The files of this host. A key is an absolute path without its first slash."""
 
     def _look(self, key: str) -> tuple[int, str]:
         status = os.stat(f"/{key}")  # noqa: PTH116 - for each chunk: a Path costs more
@@ -361,10 +273,8 @@ class _Disk(ObjectStore):
         looks = ((path, os.stat(path)) for path in paths)  # noqa: PTH116 - there may be a million
         return {path[1:]: f"{status.st_size} {status.st_mtime_ns}" for path, status in looks}
 
-    def _named(self, error: Exception) -> Exception:
-        if isinstance(error, FileNotFoundError):
-            return Gone("there is no such file")
-        return _Final(f"it cannot be read: {getattr(error, 'strerror', None) or error}")
+    def _meaning(self, error: Exception) -> str:
+        return f"it cannot be read: {getattr(error, 'strerror', None) or error}"
 
 
 def _match(names: Sequence[str], parts: Sequence[str]) -> bool:

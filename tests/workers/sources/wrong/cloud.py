@@ -76,19 +76,6 @@ def _cached(folder: Path) -> Any:
         opened("image_list", folder, path="list.txt", root_folder=server.url(""), equal_sizes=True).fingerprint()
 
 
-def _down(folder: Path) -> Any:
-    """The second read from a store that answers nothing but errors."""
-    np.save(folder / "a.npy", np.zeros((4, 3)))
-    with pytest.MonkeyPatch.context() as patch, range_server() as server:
-        patch.setenv("BLOBFEED_CLOUD_DEADLINE_S", "1")
-        server.objects["a.npy"] = (folder / "a.npy").read_bytes()
-        loader = in_loader(opened("npy", folder, data=server.url("a.npy")))
-        server.fault = lambda _path, _number: "error"
-        with pytest.raises(BlobfeedError):
-            rows_of(loader, [0])
-        rows_of(loader, [0])
-
-
 _MOVED = {"AWS_ENDPOINT_URL": "{server}", "AWS_REGION": "us-east-1", "AWS_SKIP_SIGNATURE": "true"}
 _NO_PROFILE = {"AWS_PROFILE": "nobody", "AWS_ACCESS_KEY_ID": None, "AWS_SKIP_SIGNATURE": None}
 _NO_ACCOUNT = {"AZURE_STORAGE_ACCOUNT_NAME": None}
@@ -111,7 +98,7 @@ SCENARIOS = {
     ),
     "cloud, forbidden": cloud("npy", data="{server}/a.npy", fault="forbidden", most=2),
     "cloud, no length": cloud("npy", data="{server}/a.npy", fault="unsized", most=2),
-    "cloud, down for a second read": _down,
+    "cloud, down": cloud("npy", data="{server}/a.npy", fault="error", most=99),
     "cloud, a name that no list can hold": cloud("npy", data="gs://wrong/*.npy", most=9),
     "cloud, a password": cloud("npy", data=f"http://user:{SECRET}@127.0.0.1/a.npy"),
     "cloud, a signature": cloud("npy", data=f"https://127.0.0.1/a.npy?X-Amz-Signature={SECRET}"),
