@@ -60,7 +60,7 @@ class MultiProcessInputLayer(CaffeLayer):
 
     A subclass may override `decode(sample, rng)` and `postprocess(batch)`, which run in the loaders, and `sampler` or
     `batch_sampler`, which choose the samples of an epoch. It may declare its own parameters in `extra_parameters`. No
-    process is started before the first batch is needed, except with `start: at_setup`.
+    process is started before the first batch is needed, or `start` is called.
 
     `setup` raises errors in the parameters, the source and the decode hook; `reshape` and `forward` raise errors during
     the run. See workers/base/errors.py.
@@ -98,10 +98,7 @@ class MultiProcessInputLayer(CaffeLayer):
     @says_its_errors
     @shortens_tracebacks
     def setup(self, bottom: Blobs, top: Blobs) -> None:
-        """Check everything, decode one sample, set the tops' first shapes.
-
-        Starts no process, unless `start: at_setup` says so.
-        """
+        """Check everything, decode one sample, set the tops' first shapes; starts no process."""
         if self._input is not None:  # a subclass's close() may need what its setup has not made yet
             self.close()
         what = f"layer {type(self).__name__}"
@@ -128,8 +125,6 @@ class MultiProcessInputLayer(CaffeLayer):
                 self._input.keep_state(StateFile(path))
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # raises now if the blobs cannot be redirected to other memory
-        if parameters.start == "at_setup":
-            pipeline.start(ahead=True)
 
     @says_its_errors
     def reshape(self, bottom: Blobs, top: Blobs) -> None:
@@ -211,6 +206,10 @@ class MultiProcessInputLayer(CaffeLayer):
         raise NotImplementedError("a layer without a batch_sampler of its own was asked for one")
 
     # ---- for users of the layer object: `net.layers[i]`, `net.layer_dict[name]` in pycaffe
+
+    def start(self) -> None:
+        """Start the loaders now, so that the first batches lie ready by the first forward; see `BatchReader.start`."""
+        self._opened().pipeline.start()
 
     def statistics(self) -> Statistics:
         """Return the counts since setup: batches, stalls, loaders and their deaths."""

@@ -268,7 +268,7 @@ class BatchReader(Closing):
         Raises RingAllocationError, DescriptorLimitError and the like.
         """
         self._check_open()
-        self._pipeline.start(ahead=True)
+        self._pipeline.start()
 
     def state_dict(self) -> State:
         """Return the position of the next batch: a few plain values, for json, torch.save or another checkpoint."""

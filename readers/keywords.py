@@ -100,10 +100,6 @@ def check_reader_parameters(
             f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, since Caffe does not "
             "announce its snapshots; keep the reader's state_dict() beside your checkpoint"
         )
-    if parameters.start != "at_first_batch":
-        raise ParameterError(
-            f"{what}: parameter 'start' is {parameters.start!r}: it is for layers; call the reader's start() instead"
-        )
     return parameters
 
 

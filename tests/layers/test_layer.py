@@ -68,11 +68,11 @@ def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(wit
         assert _children() > before
 
 
-def test_a_layer_that_starts_at_setup_has_its_batch_ready_and_goes_on_from_a_state_that_comes_later(
+def test_a_layer_that_is_started_has_its_batch_ready_and_goes_on_from_a_state_that_comes_later(
     with_loader: dict[str, Any],
 ) -> None:
-    given = {**with_loader, "start": "at_setup"}
-    with LayerHarness(MultiProcessInputLayer, given) as harness:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
+        harness.layer.start()
         pipeline = harness.layer._opened().pipeline
         wait_until(pipeline.is_ready, "the first batch has come")
         np.testing.assert_array_equal(harness.forward()["label"], np.arange(8))
@@ -81,7 +81,8 @@ def test_a_layer_that_starts_at_setup_has_its_batch_ready_and_goes_on_from_a_sta
             harness.layer.load_state_dict(state)
         assert harness.layer.statistics().stalls == 0
     before = _children()
-    with LayerHarness(MultiProcessInputLayer, given) as harness:
+    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
+        harness.layer.start()
         harness.reshape()  # the batch that a state replaces has been looked at
         harness.layer.load_state_dict(state)
         assert len(_children() - before) == 1  # one assembler

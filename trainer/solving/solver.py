@@ -41,8 +41,7 @@ _MOST_NUMBERS = 1000
 class Solver(Closing):
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
-    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes, unless a
-    layer has `start: at_setup`.
+    The constructor sets up the train net, then the test nets, which share its weights. It starts no processes.
     `device`: "cpu" or "cuda"; with None, solver_mode and the machine decide. `data_parameters`: for the layers of the
     train net that are fed by loaders.
     """

@@ -132,8 +132,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         waiting; see layer.md.
     cpu_share: the part of the usable cores that num_loaders "auto" takes at most; the trainer has the rest.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
-    start: start of a layer's processes: "at_first_batch", or "at_setup", so that batches are ready while the net is
-        made or restored.
     prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
@@ -181,7 +179,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     num_loaders: NotNegative | Literal["auto"] = "auto"
     cpu_share: Share = 1.0
     remote_loaders: RemoteLoaders | None = None
-    start: Literal["at_first_batch", "at_setup"] = "at_first_batch"
     prefetch_batches: Positive | Literal["auto"] = "auto"
     shuffle: bool | Literal["chunk"] = False
     shuffle_window: Positive = 16
@@ -251,7 +248,6 @@ class ReaderParameters(SharedParameters, total=False):
     num_loaders: int | Literal["auto"]
     cpu_share: float
     remote_loaders: Mapping[str, Any] | None
-    start: Literal["at_first_batch", "at_setup"]
     prefetch_batches: int | Literal["auto"]
     shuffle: bool | Literal["chunk"]
     shuffle_window: int

@@ -47,16 +47,6 @@ class Statistics:
             damaged_in_cache=self.damaged_in_cache + counts.damaged,
         )
 
-    def after(self, before: Statistics) -> Statistics:
-        """Return these counts with those of an earlier part of the same run added."""
-        return replace(
-            self,
-            stalls=before.stalls + self.stalls,
-            stall_s=before.stall_s + self.stall_s,
-            start_s=before.start_s or self.start_s,
-            tasks=before.tasks + self.tasks,
-        )
-
     def __repr__(self) -> str:
         """Show the counts that are not zero, seconds to the millisecond, and the diagnosis last."""
         counts = {

@@ -46,7 +46,6 @@ from ..transport import (
 from ..watching import sentence_in_process
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
-from .head_start import reads_only
 
 _ITSELF = 1
 """The number of the only loader."""
@@ -99,7 +98,7 @@ class InlineFeed:
         """The counts at the end."""
         drawn = -1 if self._drawn is None else self._drawn.descriptor
         self._worker = plan.worker(Workplace(self._slots, Unwatched(), partial(_keep, self._errors), drawn))
-        self._globals = nullcontext if reads_only(plan) else OwnGlobals().used
+        self._globals = nullcontext if plan.reads_only else OwnGlobals().used
 
     # ---- groups
 

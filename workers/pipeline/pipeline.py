@@ -6,7 +6,6 @@ go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -25,11 +24,8 @@ from ..transport import LoaderState
 from ..watching import TrainerTrace
 from .feed import Feed
 from .files import with_files
-from .head_start import copies_memory, head_start, reads_only
 from .inline_feed import InlineFeed
 from .process_feed import ProcessFeed
-
-_log = logging.getLogger("blobfeed")
 
 _process = os.getpid()
 """Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
@@ -84,12 +80,6 @@ class Pipeline(Closing):
         self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
         self._feed: Feed | None = None
-        self._head_start = 0
-        """The batches that an InlineFeed makes before a ProcessFeed goes on for good; 0: the feed does not change."""
-        self._starting: ProcessFeed | None = None
-        """The feed that goes on, while its loaders start."""
-        self._before: Statistics | None = None
-        """The counts of the head start, once it is over."""
         self._open: dict[int, set[Batch]] = {}
         self._intake = Intake(self._plan.begin())
         self._finished: Statistics | None = None
@@ -121,14 +111,11 @@ class Pipeline(Closing):
 
     # ---- batches
 
-    def start(self, *, ahead: bool = False) -> None:
-        """Start the processes, unless they run already. Raises RingAllocationError and the like.
-
-        `ahead`: no batch is needed yet, so that "auto" has loaders make the first ones, too.
-        """
+    def start(self) -> None:
+        """Start the processes, unless they run already. Raises RingAllocationError and the like."""
         self.check_usable()
         if self._feed is None:
-            self._feed = self._started(ahead)
+            self._feed = self._started()
             if isinstance(self._feed, ProcessFeed):
                 self._feed.map_slots()
                 if self._trace is not None:
@@ -136,20 +123,13 @@ class Pipeline(Closing):
             if self._closed:  # meanwhile, by another thread or a signal's handler, which have found nothing to end
                 self.close()
 
-    def _started(self, ahead: bool) -> Feed:
-        plan, loaders, total = self._plan, self.parameters.num_loaders, self._plan.total_batches
-        self._head_start = 0
-        if not self.parameters.has_loaders:
-            return InlineFeed(plan, calls_make=self._calls_make)
-        watched = self.parameters.trace or self.parameters.metrics  # by the assembler and the loaders
-        if loaders == "auto" and self._into_host and not watched:
-            if copies_memory(plan):
-                return InlineFeed(plan, calls_make=self._calls_make)
-            if not ahead and (batches := head_start(plan)):
-                if total is None or total > batches:  # else it is over before loaders would be of use
-                    self._head_start = batches
-                return InlineFeed(replace(plan, batches_per_slot=1), calls_make=False)
-        return ProcessFeed(plan)
+    def _started(self) -> Feed:
+        given = self.parameters
+        watched = given.trace or given.metrics  # by the assembler and the loaders
+        by_trainer = given.num_loaders == "auto" and self._into_host and not watched and self._plan.copies_memory
+        if by_trainer or not given.has_loaders:
+            return InlineFeed(self._plan, calls_make=self._calls_make)
+        return ProcessFeed(self._plan)
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.
@@ -226,7 +206,7 @@ class Pipeline(Closing):
     def gathered(self) -> Collection[str]:
         """The tops that `Batch.make` takes as ConvertedRows."""
         source = self._plan.source
-        return source.gathered if isinstance(source, Source) and reads_only(self._plan) else ()
+        return source.gathered if isinstance(source, Source) and self._plan.reads_only else ()
 
     def deliver_into_host(self, *, calls_make: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
@@ -243,35 +223,9 @@ class Pipeline(Closing):
 
     def _next_batches(self) -> None:
         self.start()
-        if self._head_start:
-            self._go_over()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
-        try:
-            self._hold(self._feed.next())
-        except BlobfeedError:  # the head start has failed, or its slots are held: no loaders go on for now
-            with interrupts_deferred():
-                starting, self._starting = self._starting, None
-                if starting is not None:
-                    starting.close()
-            raise
-
-    def _go_over(self) -> None:
-        """Start the loaders after the first batch of the head start, and switch to them after its last one.
-
-        Batches that are held at the switch stay readable and must not be released: the new feed numbers its groups from
-        0. Raises the exceptions of starting processes.
-        """
-        taken = self._intake.progress.taken
-        with interrupts_deferred():
-            if taken and self._starting is None:
-                self._starting = ProcessFeed(self._plan.from_batch(self._head_start))
-            elif taken == self._head_start and self._feed is not None and self._starting is not None:
-                inline, self._before = self._feed, self._feed.statistics()
-                self._feed, self._starting, self._head_start = self._starting, None, 0
-                self._open.clear()
-                close_all(inline.close, self._plan.source.close)  # its files, and the decoded chunks that it keeps
-                _log.info("num_loaders: auto reads with loader processes now")
+        self._hold(self._feed.next())
 
     def _hold(self, batches: Sequence[Batch]) -> None:
         if self._plan.batches is None:  # a stream's group may be empty, and how many are asked for depends on the time
@@ -292,8 +246,7 @@ class Pipeline(Closing):
         # Setup reads samples again and again, to learn how long they take.
         cache, setup = self._plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
-        counts = replace(feed.statistics(), batches=self._intake.progress.taken).with_cache(own)
-        return counts if self._before is None else counts.after(self._before)
+        return replace(feed.statistics(), batches=self._intake.progress.taken).with_cache(own)
 
     def activities(self) -> list[LoaderState]:
         """Return the activity of each loader; empty before the start."""
@@ -320,7 +273,7 @@ class Pipeline(Closing):
         was_started = self._feed is not None
         self.go_to(self._plan.resumed(state))
         if was_started:  # ahead, for batches from another position on
-            self.start(ahead=True)
+            self.start()
 
     def go_to(self, plan: Plan) -> None:
         """Go on with `plan`, which is this pipeline's own from another position on; discard what was prefetched.
@@ -329,14 +282,13 @@ class Pipeline(Closing):
         """
         self.check_usable()
         with interrupts_deferred():
-            feeds = [feed for feed in (self._feed, self._starting) if feed is not None]
-            self._feed, self._starting, self._head_start, self._before = None, None, 0, None
+            feed, self._feed = self._feed, None
             self._open.clear()
             self._plan, self._intake = plan, Intake(plan.begin())
-            if self._trace is not None and feeds:
+            if self._trace is not None and feed is not None:
                 self._trace.end()
                 self._trace = TrainerTrace()
-            close_all(*(feed.close for feed in feeds), plan.source.close)
+            close_all(*(() if feed is None else (feed.close,)), plan.source.close)
             self._cache_in_setup = plan.source.cache_counts
 
     def go_on(self, epoch: int) -> bool:
@@ -380,11 +332,11 @@ class Pipeline(Closing):
                 self._trace.end()
             self._intake = Intake(self._intake.progress)
             self._open.clear()
-            feeds = [feed for feed in (self._feed, self._starting) if feed is not None]
-            close_all(*(feed.close for feed in feeds), self._keep_statistics, self._plan.source.close)
+            ends = () if self._feed is None else (self._feed.close,)
+            close_all(*ends, self._keep_statistics, self._plan.source.close)
 
     def _keep_statistics(self) -> None:
-        self._finished, self._feed, self._starting = self.statistics(), None, None
+        self._finished, self._feed = self.statistics(), None
 
     def check_usable(self) -> None:
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""

@@ -45,6 +45,7 @@ from ..order import (
     by_batch,
     check_weights,
 )
+from ..sources import is_in_memory
 from ..sources.stream import StreamSource
 from ..transport import About, Announce, Packed, SharedFile, SlotLayout, processors_granted
 from .batch import Batch
@@ -251,6 +252,19 @@ class Plan:
     def source(self) -> Source | StreamSource:
         decoded: SampleDecoder | StreamDecoder = self.decoded.value
         return decoded.source
+
+    @cached_property
+    def reads_only(self) -> bool:
+        """True if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
+        if self.order is None or self.postprocesses:
+            return False
+        decoded: SampleDecoder = self.decoded.value
+        return decoded.rows.changes_nothing and decoded.source.stores_rows
+
+    @property
+    def copies_memory(self) -> bool:
+        """True if rows are only copied from memory: no file can be cut or hang, and no loader would be faster."""
+        return self.reads_only and is_in_memory(self.decoded.value.source)
 
     @property
     def data(self) -> str:

@@ -131,7 +131,6 @@ READERS = {
     "a hook without a generator": read(ARRAYS, decode=needs_no_generator),
     "an unknown top": read(tops=["data", "labels"]),
     "a source and a mix": read(mix=[{}]),
-    "a start of layers": read(start="at_setup"),
     "copy and no copy": read(delivery="copy", copy=False),
     "view and copy": read(delivery="view", copy=True),
     "no source": read(None),
