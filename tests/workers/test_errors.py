@@ -30,7 +30,6 @@ from blobfeed.workers.plan import planning
 from blobfeed.workers.processes import LoaderPool, interpreter, process
 from blobfeed.workers.remote import Bridge
 from blobfeed.workers.scheduling import Death, Evidence
-from blobfeed.workers.sources.mounts import require_answers
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
 from blobfeed.workers.watching import trace
 
@@ -213,15 +212,6 @@ def _link_to_a_pipe(folder: Path) -> Any:
         opened("hdf5", folder, ["data"], path="a.h5")
 
 
-def _no_answer(folder: Path) -> Any:
-    (folder / "mounts").write_text(f"30 22 0:30 / {folder}/far rw - nfs4 server:/export rw\n")
-    (folder / "stat").write_text("#!/bin/sh\nexec sleep 1000\n")
-    (folder / "stat").chmod(0o755)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-        require_answers("far/a.h5", folder, 0.2, folder / "mounts")
-
-
 WAITS: dict[str, Scenario] = {
     "no batch for long": _stalled,
     "an assembler that is stopped": _stopped,
@@ -229,7 +219,6 @@ WAITS: dict[str, Scenario] = {
     "closed while it starts": _closed_while_it_starts,
     "a hook that hangs in setup": run(_hangs_from(0, role=""), timeout_s=1.0),
     "a link to a pipe in an HDF5 file": _link_to_a_pipe,
-    "a network file system that does not answer": _no_answer,
 }
 
 

@@ -30,7 +30,6 @@ from ..loading import (
 from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
 from ..sources import is_our_own, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
-from ..sources.mounts import require_answers
 from ..sources.stream import StreamSource
 from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
@@ -167,8 +166,6 @@ def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Sourc
     Without `fields` the tops are read. With a hook the tops are the hook's results: if the source lacks one of them, or
     if it is a stream, its default fields are read.
     """
-    cache = None if parameters.cache is None else parameters.cache.path
-    require_answers((parameters.source, parameters.mix, cache), base_dir, parameters.timeout_s)
     fields, hooked = parameters.fields or parameters.tops, (hooks.decode, hooks.postprocess) != (None, None)
     with deadline(parameters.timeout_s):
         moving("opening the source")

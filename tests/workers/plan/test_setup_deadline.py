@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bdb
 import os
-import re
 import signal
 import sys
 import threading
@@ -20,10 +19,8 @@ import pytest
 from blobfeed.workers.api import Hooks, check_parameters
 from blobfeed.workers.base import deadline, moving
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.sources import mounts
-from blobfeed.workers.sources.mounts import require_answers
 
-from blobfeed import ParameterError, PipelineStalled, Sample, SourceError
+from blobfeed import ParameterError, PipelineStalled, Sample
 from tests.support.pipelines import Numbered
 from tests.support.stored import opened
 from tests.support.waiting import wait_until
@@ -183,66 +180,3 @@ def test_a_system_without_timers_has_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("ctypes.CDLL", refuse)
     with deadline(0.01):
         _outlasts(0.01)
-
-
-# ---- network file systems
-
-_MOUNTINFO = """\
-22 1 0:20 / / rw,relatime - ext4 /dev/vda1 rw
-30 22 0:30 / {folder}/my\\040data rw,relatime shared:5 - nfs4 server:/export rw,vers=4.2
-31 30 0:31 / {folder}/my\\040data/near rw - ext4 /dev/vdb rw
-"""
-
-
-@pytest.fixture
-def mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which a network file system seems to be mounted, and a `stat` that says whom it was asked about."""
-    (tmp_path / "mountinfo").write_text(_MOUNTINFO.format(folder=tmp_path))
-    (tmp_path / "my data" / "near").mkdir(parents=True)
-    monkeypatch.setattr(mounts, "MOUNTS", tmp_path / "mountinfo")
-    (tmp_path / "bin").mkdir()
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    return tmp_path
-
-
-def _stat(folder: Path, script: str) -> None:
-    (folder / "bin" / "stat").write_text(f'#!/bin/sh\necho "$@" >> {folder}/asked\n{script}\n')
-    (folder / "bin" / "stat").chmod(0o755)
-
-
-def test_a_network_file_system_that_does_not_answer_is_an_error_that_names_it(mounted: Path) -> None:
-    _stat(mounted, f"echo $$ > {mounted}/pid; exec sleep 1000")
-    parameters = check_parameters(
-        {"source": {"hdf5": {"path": ["my data/a.h5", "b.h5"]}}, "batch_size": 2, "timeout_s": 0.3}
-    )
-    wanted = rf"{re.escape(str(mounted))}/my data .*nfs4 server:/export.* timeout_s=0\.3 "
-    with pytest.raises(SourceError, match=wanted):
-        Pipeline(parameters, base_dir=mounted)
-    pid = int((mounted / "pid").read_text())
-    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "the process that asked is gone")
-
-
-@pytest.mark.parametrize(
-    ("declared", "asked"),
-    [
-        ({"hdf5": {"path": "my data/a.h5"}}, True),
-        ([{"npy": {"data": "b.npy"}, "weight": 1.0}, {"npy": {"data": "{folder}/my data/x/*.npy"}}], True),
-        ({"hdf5": {"path": "my data/near/a.h5"}}, False),
-        ({"hdf5": {"path": "my database.h5"}}, False),
-    ],
-)
-def test_only_the_file_systems_that_the_source_lies_on_are_asked(declared: Any, asked: bool, mounted: Path) -> None:
-    _stat(mounted, "exit 1")  # an error is an answer
-    for part in declared if isinstance(declared, list) else ():
-        for options in part.values():
-            if isinstance(options, dict):
-                options.update({name: text.format(folder=mounted) for name, text in options.items()})
-    require_answers(declared, mounted, 60.0, mounted / "mountinfo")
-    said = (mounted / "asked").read_text() if (mounted / "asked").exists() else ""
-    assert said == (f"--file-system -- {mounted}/my data\n" if asked else "")
-
-
-def test_where_nothing_can_be_asked_setup_goes_on(mounted: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(mounted / "bin"))
-    require_answers("my data/a.h5", mounted, 60.0, mounted / "mountinfo")
-    require_answers("my data/a.h5", mounted, 60.0, mounted / "no such file")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .file import (
-    MOUNTS,
     Bytes,
     FileStamp,
     Locking,
@@ -15,7 +14,6 @@ from .file import (
     gather_rows,
     in_memory,
     locate_part,
-    mounted,
     require_in_range,
     split_by_part,
     stretches,

@@ -99,21 +99,15 @@ def are_small(row_bytes: int) -> bool:
 @cache
 def is_network(device: int) -> bool:
     """Return true if the file system of this number is a network's."""
-    return any(network for number, _, network in mounted(MOUNTS) if number == f"{os.major(device)}:{os.minor(device)}")
-
-
-def mounted(mountinfo: Path) -> Iterator[tuple[str, str, str]]:
-    """Yield the number of each file system, its mount point, and its name if it is a network's."""
+    number = f"{os.major(device)}:{os.minor(device)}"
     try:
-        lines = os.fsdecode(mountinfo.read_bytes()).split("\n")[:-1]
+        lines = MOUNTS.read_bytes().split(b"\n")[:-1]  # in a name any other character that ends a line may stand
     except OSError:
-        return
-    for line in lines:  # in a name any other character that ends a line may stand
-        before, _, after = line.partition(" - ")
-        number, _, point = before.split(" ")[2:5]
-        kind, what, *_ = after.split(" ")
-        named = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), point)
-        yield number, named, f"{kind} {what}" if _NETWORK.fullmatch(kind) else ""
+        return False
+    mounts = (line.decode(errors="replace").partition(" - ") for line in lines)
+    return any(
+        before.split(" ")[2] == number and _NETWORK.fullmatch(after.split(" ")[0]) for before, _, after in mounts
+    )
 
 
 def _unpickled(path: str, size: int, mtime_ns: int, ctime_ns: int, device: int, inode: int) -> FileStamp:
