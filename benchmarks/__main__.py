@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from . import cold, growth, scaling
 from .chart import chart
 from .entrants import ENTRANTS, Entrant
 from .harness import QUICK, Plan, Results, make_peers, run_all
@@ -21,15 +20,12 @@ _ABOUT = (
     "marks the best loader of each row."
 )
 
-_STUDIES = {"scaling": scaling.study, "cold": cold.study, "growth": growth.study}
-
 
 def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small data and a moment each: does everything run?")
     parser.add_argument("--work", nargs="+", metavar="NAME", choices=[work.name for work in WORKS], help="only these")
     parser.add_argument("--entrants", nargs="+", metavar="NAME", help="only those whose names begin so")
-    parser.add_argument("--study", nargs="*", choices=list(_STUDIES), help="only these beside the table; alone: none")
     parser.add_argument("--rounds", type=int, help="how often each entrant runs on each work")
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
@@ -53,13 +49,6 @@ def _works(names: Sequence[str] | None) -> list[Work]:
     return [work for work in WORKS if not names or work.name in names]
 
 
-def _studies(arguments: argparse.Namespace) -> list[str]:
-    """All of them where everything is run, none where works or entrants were chosen, unless they are named."""
-    if arguments.study is not None:
-        return list(arguments.study)
-    return [] if arguments.work or arguments.entrants else list(_STUDIES)
-
-
 def _say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
@@ -78,10 +67,8 @@ def main(given: Sequence[str] | None = None) -> None:
         make_peers()
         return
     plan, works = _plan(arguments), _works(arguments.work)
-    studies = _studies(arguments)
     results = run_all(works, _entrants(arguments.entrants), plan, _say)
     parts = [machine(), summary(works, results), *(details(work, results) for work in works)]
-    parts += [_STUDIES[name](plan, _say) for name in studies]
     text = "\n\n".join(parts) + "\n"
     print(text)
     if arguments.output:

@@ -2,8 +2,7 @@
 
 A ring stands still here, filled once, with no loaders beside: what is measured is the way from a slot into a blob, in
 turns with a plain copy of the same batch as float32 into the same blob. Slots are many enough that none is in the
-cache. Where there is a CUDA device, the bandwidth to it is measured too, and whether copies and computation overlap.
-Mean and scale are compiled where Numba is installed.
+cache. Mean and scale are compiled where Numba is installed.
 """
 
 from __future__ import annotations
@@ -13,18 +12,102 @@ import importlib.util
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.layers.torch_blob import Blob as TorchBlob
-from blobfeed.readers.delivery import as_numpy
-from blobfeed.workers.api import AnyArray
+from blobfeed.readers.delivery import Delivery, as_numpy, make_delivery, make_tops
+from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+from blobfeed.workers.plan import Batch
+from blobfeed.workers.transport import Ring, Run, SlotLayout
+
+from blobfeed import ArraySpec
 
 from .report import machine, table
-from .still_pipeline import SLOTS, Shape, StillPipeline, ready
+
+SLOTS = 5
+
+
+@dataclass(frozen=True)
+class Shape:
+    rows: int
+    sample: tuple[int, ...]
+
+    @property
+    def items(self) -> int:
+        return self.rows * int(np.prod(self.sample))
+
+
+class StillPipeline:
+    """The part of a Pipeline that a delivery asks for: the slots of a real ring, in turn, and always ready."""
+
+    gathered: Collection[str] = ()
+
+    def __init__(self, shape: Shape, dtype: str, **values: object) -> None:
+        self.parameters = check_parameters(
+            {"source": {"hdf5": {"path": "none"}}, "batch_size": shape.rows, "tops": ["data"], **values}
+        )
+        self.specs = {"data": ArraySpec(shape.sample, np.dtype(dtype))}
+        self.ring = Ring.create(SlotLayout(self.specs, shape.rows), SLOTS)
+        rng = np.random.default_rng(0)
+        for view in self.ring.views:
+            rows = cast(Any, view["data"])
+            rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
+        for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
+            pass
+        self.progress = _Count(0)
+        self._batch: Batch | None = None
+
+    def peek(self) -> Batch:
+        if self._batch is None:
+            taken = self.progress.taken
+            slot = self.ring.views[taken % SLOTS]
+            rows = self.parameters.batch_size
+            self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)])
+        return self._batch
+
+    def take(self) -> Batch:
+        batch = self.peek()
+        self.progress, self._batch = _Count(self.progress.taken + 1), None
+        return batch
+
+    def check_usable(self) -> None: ...
+
+    def deliver_into_host(self, *, calls_make: bool) -> None: ...
+
+    def is_next(self, batch: Batch) -> bool:
+        return batch is self._batch
+
+    def holds(self, batch: Batch) -> bool:
+        return True
+
+    def release(self, batch: Batch) -> None: ...
+
+    def is_ready(self) -> bool:
+        return True
+
+    def look_ahead(self) -> None: ...
+
+    def use_huge_pages(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class _Count:
+    """The same part of a Position."""
+
+    taken: int
+
+
+def ready(pipeline: StillPipeline, blob: Any) -> Delivery:
+    """A delivery of the pipeline's batches into `blob`."""
+    tops = make_tops(pipeline.specs, pipeline.parameters, Path())
+    blob.reshape(*tops[0].largest_shape(pipeline.parameters.batch_size))
+    return make_delivery(cast(Pipeline, pipeline), tops, [blob])
 
 
 @dataclass(frozen=True)
@@ -113,28 +196,14 @@ def main(given: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(given)
     shape = Shape(arguments.rows, (3, 224, 224))
     blobs: dict[str, Callable[[], Any]] = {"NumPy": NumpyBlob}
-    torch = _torch()
-    if torch is not None:
+    if importlib.util.find_spec("torch"):
+        import torch
+
         blobs["torch CPU"] = lambda: TorchBlob(torch.device("cpu"))
     compiled = "with Numba" if importlib.util.find_spec("numba") else "without Numba"
     print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
     head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]
     print(table(head, host_rows(shape, arguments.seconds, blobs)), flush=True)
-    if torch is None:
-        print("\nCUDA: not measured, torch is not installed.")
-    else:
-        from .delivery_cuda import Card, cuda_report, why_no_cuda
-
-        reason = why_no_cuda()
-        print(f"\nCUDA: not measured, {reason}." if reason else f"\n{cuda_report(shape, Card())}")
-
-
-def _torch() -> Any:
-    try:
-        import torch
-    except ImportError:
-        return None
-    return torch
 
 
 if __name__ == "__main__":

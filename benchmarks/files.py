@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from .datasets import HDF5_28, HDF5_224, data_folder, made
-from .growth import many_files
 from .harness import Program, RunFailed, run_program
 from .page_cache import fill
 from .photographs import crops
@@ -26,6 +25,7 @@ from .report import duration, megabytes, rate, table
 
 _LIMIT_S = 180.0
 _ROUNDS = 3
+_FILES = 1000
 _GROUPS = Path("/sys/fs/cgroup")
 
 Row = list[str]
@@ -108,10 +108,21 @@ def larger(quick: bool) -> Iterator[Row]:
     yield [title, f"{rate(found['samples_per_s'])}/s", f"{ratio:.2f} of the bytes delivered were read"]
 
 
+def _many_files(samples: int) -> Path:
+    """The 28×28 data set again, cut into a thousand files."""
+
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        for number in range(_FILES):
+            HDF5_28.write(folder / f"{number:04d}.h5", samples // _FILES)
+
+    return made(data_folder() / f"hdf5_28-{samples}-in-{_FILES}", write)
+
+
 def many(quick: bool) -> Iterator[Row]:
     """The same rows in one file and in a thousand."""
     samples = HDF5_28.size(quick)
-    folder, one = many_files(samples), HDF5_28.ensure(samples)
+    folder, one = _many_files(samples), HDF5_28.ensure(samples)
     for title, given, path in (
         (f"{samples:,} rows of 28×28 in 1 file", str(one), one),
         (f"{samples:,} rows of 28×28 in 1,000 files", f"{folder}/*.h5", folder),

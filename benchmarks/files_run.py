@@ -18,7 +18,6 @@ from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 
 from .datasets import data_folder
-from .growth import take_for
 from .page_cache import drop
 from .processes import MARK, cpu_seconds, members, memory
 
@@ -105,13 +104,22 @@ def epochs(source: dict[str, Any], path: str, group: str) -> Figures:
     }
 
 
+def _take_for(seconds: float, pipeline: Pipeline) -> tuple[float, int]:
+    """Take batches; the seconds that have passed, and how many it were."""
+    begin, batches = time.perf_counter(), 0
+    while (passed := time.perf_counter() - begin) < seconds:
+        pipeline.release(pipeline.take())
+        batches += 1
+    return passed, batches
+
+
 def rate(source: dict[str, Any], seconds: float) -> Figures:
     """Samples per second, warm, and the processor time that one takes in all processes together."""
     with _pipeline(source) as pipeline:
-        take_for(_DECIDES * seconds, pipeline)
+        _take_for(_DECIDES * seconds, pipeline)
         processes = members(os.environ[MARK])
         cpu = cpu_seconds(processes)
-        passed, batches = take_for(seconds, pipeline)
+        passed, batches = _take_for(seconds, pipeline)
         cpu = cpu_seconds(processes) - cpu
     return {"samples_per_s": batches * _BATCH / passed, "cpu_s": cpu / (batches * _BATCH)}
 

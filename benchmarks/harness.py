@@ -38,7 +38,6 @@ class Plan:
     warmup_s: float = 1.0
     batches: int = 30
     quick: bool = False
-    cold: bool = False
     limit_s: float = 180.0
 
 
@@ -94,9 +93,8 @@ def _rounds(work: Work, entrants: Sequence[Entrant], samples: int, plan: Plan, s
         for entrant in _rotated(entrants, number):
             if any(outcome.reason for outcome in outcomes[entrant.name]):
                 continue  # what failed once is not worth its time limit again
-            job = Job(entrant.name, work.name, samples, plan.seconds, plan.warmup_s, plan.batches, plan.cold)
-            if not plan.cold:
-                fill(work.data.path(samples))
+            job = Job(entrant.name, work.name, samples, plan.seconds, plan.warmup_s, plan.batches)
+            fill(work.data.path(samples))
             outcome = run(job, entrant, plan.limit_s)
             outcomes[entrant.name].append(outcome)
             say(f"  round {number + 1}  {entrant.name}: {_in_short(outcome)}")

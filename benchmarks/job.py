@@ -11,8 +11,7 @@ from statistics import median
 class Job:
     """One entrant on one work, in a fresh process. Times in seconds.
 
-    `seconds`: how long to measure, after `warmup_s`; at least `batches` batches in any case. `cold`: drop the data from
-    the page cache first, measure from the first batch on, and end with the first epoch.
+    `seconds`: how long to measure, after `warmup_s`; at least `batches` batches in any case.
     """
 
     entrant: str
@@ -21,7 +20,6 @@ class Job:
     seconds: float
     warmup_s: float
     batches: int = 8
-    cold: bool = False
 
 
 @dataclass(frozen=True)

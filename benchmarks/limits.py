@@ -1,23 +1,17 @@
 """The most that this machine can do in the same run: the floor under every transport, with nothing delivered to anyone.
 
-copy: the trainer alone copies batches from slots to its blob.  converting copy: the same, uint8 to float32.
+copy: the trainer alone copies batches from slots to its blob.
 gather: the trainer alone gathers rows of the mapped data file, in random order, right into its blob: each byte moves
 once.  gather and convert: the same, uint8 to float32, in one compiled loop.
-read row by row: two processes read rows in random order into memory of their own, by one preadv for each.
 read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
 more: one read and one copy of each byte on two cores, and neither waits.  read and convert: the same, and
 the copy is the conversion to float32.
-memory: what physics allows: every stored byte read once and every delivered byte written once, at the rate at which two
-processes copy memory.
 decode, decompress: two processes do only that.
-sequential read, random read: one process reads the rows as they lie, a megabyte at a time, or row by row in random
-order; for cold files.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -31,14 +25,12 @@ from numpy.typing import NDArray
 
 from .datasets import HDF5_GZIP, JPEG
 from .entrants import WORKERS, Batch
-from .page_cache import files
 from .works import Work
 
 _SLOTS = 6
 """Buffers used in turn, as a ring's slots are, and so many that they do not stay in the cache."""
 
 _LOOK_S = 0.005
-_BLOCK_BYTES = 1 << 20
 _MOVED_BYTES = 64 << 20
 """Larger than the caches."""
 
@@ -49,21 +41,16 @@ Effort = Callable[[Work, int, int], Iterator[int]]
 
 @contextmanager
 def open_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _copies(work, np.dtype(work.dtype))
-
-
-@contextmanager
-def open_converting_copy(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _copies(work, np.dtype(np.uint8))
-
-
-def _copies(work: Work, stored: np.dtype[Any]) -> Iterator[Batch]:
     blob = np.zeros((work.batch_size, *work.shape), work.dtype)
-    slots = np.ones((max(_SLOTS, _MOVED_BYTES // (blob.size * stored.itemsize)), *blob.shape), stored)
+    slots = np.ones((max(_SLOTS, _MOVED_BYTES // blob.nbytes), *blob.shape), work.dtype)
+    yield _copies(slots, blob)
+
+
+def _copies(slots: NDArray[Any], blob: NDArray[Any]) -> Iterator[Batch]:
     while True:
         for slot in slots:
-            np.copyto(blob, slot, casting="unsafe")
-            yield blob, range(work.batch_size)
+            np.copyto(blob, slot)
+            yield blob, range(len(blob))
 
 
 @contextmanager
@@ -162,33 +149,6 @@ def _gather_and_copy(work: Work, samples: int, worker: int) -> Iterator[int]:
             yield work.batch_size
 
 
-def _move(work: Work, samples: int, worker: int) -> Iterator[int]:
-    path = work.data.path(samples)
-    stored = sum(file.stat().st_size for file in files(path)) / samples
-    delivered = int(np.prod(work.shape)) * np.dtype(work.dtype).itemsize
-    source, target = np.ones(_MOVED_BYTES, np.uint8), np.zeros(_MOVED_BYTES, np.uint8)
-    moved, before = 0, 0
-    while True:
-        np.copyto(target, source)
-        moved += 2 * _MOVED_BYTES
-        done = int(moved / (stored + delivered))
-        yield done - before
-        before = done
-
-
-def _read_row_by_row(work: Work, samples: int, worker: int) -> Iterator[int]:
-    rows = _rows(work, samples)
-    size = rows.shape[1]
-    slots = np.zeros((_SLOTS * work.batch_size, size), np.uint8)
-    descriptor = os.open(str(rows.filename), os.O_RDONLY)
-    order = np.random.default_rng(worker).permutation(samples)
-    while True:
-        for turn, index in enumerate(order.tolist()):
-            os.preadv(descriptor, [slots[turn % len(slots)]], rows.offset + index * size)
-            if turn % work.batch_size == 0:
-                yield work.batch_size
-
-
 def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
     import simplejpeg  # type: ignore[import-untyped]
 
@@ -220,31 +180,6 @@ def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
                 yield step
 
 
-open_read_row_by_row = partial(_in_workers, _read_row_by_row)
 open_read_and_copy = partial(_in_workers, _gather_and_copy)
-open_memory = partial(_in_workers, _move)
 open_decode = partial(_in_workers, _decode)
 open_decompress = partial(_in_workers, _decompress)
-
-
-@contextmanager
-def open_sequential_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    """Counted in samples, a megabyte's worth at a time."""
-    yield _reads(work, samples, max(1, _BLOCK_BYTES // int(np.prod(work.shape))), shuffled=False)
-
-
-@contextmanager
-def open_random_read(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _reads(work, samples, 1, shuffled=True)
-
-
-def _reads(work: Work, samples: int, together: int, shuffled: bool) -> Iterator[Batch]:
-    rows = _rows(work, samples)
-    size = rows.shape[1]
-    buffer = bytearray(together * size)
-    descriptor = os.open(str(rows.filename), os.O_RDONLY)
-    starts = np.arange(0, samples - together + 1, together)
-    while True:
-        for start in (np.random.default_rng(0).permutation(starts) if shuffled else starts).tolist():
-            os.preadv(descriptor, [buffer], rows.offset + start * size)
-            yield None, range(together)

@@ -18,7 +18,7 @@ import numpy as np
 from .datasets import data_folder
 from .entrants import Batch, Entrant, find_entrant
 from .job import Figures, Job, Outcome
-from .page_cache import drop, fill
+from .page_cache import fill
 from .photographs import stamped
 from .processes import MARK, Memory, cpu_seconds, members, memory
 from .reading import Array, Labels
@@ -116,8 +116,6 @@ def measure(job: Job, mark: str) -> Figures:
     if hasattr(module, "prepare"):
         for path in module.prepare(job.samples):
             fill(path)
-    if job.cold:
-        drop(work.data.path(job.samples))
     begin = time.perf_counter()
     with getattr(module, entrant.function)(work, job.samples, **entrant.options) as batches:
         first = next(batches)
@@ -125,16 +123,14 @@ def measure(job: Job, mark: str) -> Figures:
         if entrant.checked:
             check(work, job.samples, first)
         del first  # a reader whose user keeps a batch has less memory to give
-        if not job.cold:
-            _warm_up(batches, entrant, work, job)
+        _warm_up(batches, entrant, work, job)
         return _measured(batches, work, job, mark, first_batch_s)
 
 
 def _measured(batches: Iterator[Batch], work: Work, job: Job, mark: str, first_batch_s: float) -> Figures:
     everyone = cpu_seconds(members(mark))
     trainer = time.process_time()
-    most = job.samples - work.batch_size if job.cold else None
-    window = _read(batches, work, job.seconds, job.batches, most)
+    window = _read(batches, work, job.seconds, job.batches)
     trainer = time.process_time() - trainer
     everyone = cpu_seconds(members(mark)) - everyone
     peak, processes = _peak_memory(batches, mark)

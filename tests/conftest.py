@@ -112,11 +112,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("cuda"):
-        pytest.importorskip("torch", reason="needs a CUDA device, and torch is not installed")
-        from benchmarks.delivery_cuda import why_no_cuda
-
-        if reason := why_no_cuda():
-            pytest.skip(f"needs a CUDA device, and {reason}")
+        torch = pytest.importorskip("torch", reason="needs a CUDA device, and torch is not installed")
+        if not torch.cuda.is_available():
+            built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
+            pytest.skip(f"needs a CUDA device, and torch {torch.__version__}, {built}, finds none")
 
 
 @pytest.fixture(autouse=True)

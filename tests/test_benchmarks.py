@@ -17,16 +17,16 @@ from blobfeed.readers.delivery import make_tops
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import entrants, files_run, harness, own_arrays, report, watching, works
+from benchmarks import entrants, files_run, harness, report, works
 from benchmarks import files as file_costs
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, HDF5_SAMPLES_TEN, NPY_224, DataSet
+from benchmarks.delivery import SLOTS, Shape, StillPipeline, host_rows
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
 from benchmarks.job import Figures, Outcome, Result
 from benchmarks.page_cache import drop, files
 from benchmarks.photographs import crops, stamp, stamped
 from benchmarks.run_one import check
-from benchmarks.still_pipeline import SLOTS, Shape, StillPipeline
 from benchmarks.works import Target, find_work
 
 FIGURES = Figures(
@@ -330,23 +330,11 @@ def test_a_run_that_fails_says_its_last_words() -> None:
         run_program(Program("benchmarks.run_one"), {"no": "job"}, limit_s=30.0)
 
 
-def test_a_run_that_does_not_end_is_ended() -> None:
-    program = Program("benchmarks.scaling")
+def test_a_run_that_does_not_end_is_ended(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", np.zeros((100, 4), np.uint8))
+    without_end = {"run": "rate", "source": {"npy": {"data": str(tmp_path / "rows.npy")}}, "seconds": 600.0}
     with pytest.raises(RunFailed, match="not done after"):
-        run_program(program, {"loaders": 1, "sample_s": 0.001, "seconds": 600.0}, limit_s=1.0)
-
-
-def test_the_cost_of_being_watched_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
-    watching.main(["--rounds", "1", "--seconds", "0.05", "--works", "28", "28-decode", "--watched", "trace", "nothing"])
-    told = capsys.readouterr().out
-    assert (told.count("| trace |"), told.count("| nothing |")) == (2, 2)
-
-
-def test_own_arrays_are_measured_beside_a_layer(capsys: pytest.CaptureFixture[str]) -> None:
-    own_arrays.main(["--quick"])
-    rows = [line for line in capsys.readouterr().out.splitlines() if "loaders" in line]
-    assert len(rows) == 4
-    assert all(line.count("(1.00)") >= 1 for line in rows)  # the layer beside itself
+        run_program(Program("benchmarks.files_run"), without_end, limit_s=1.0)
 
 
 def test_a_cold_read_is_measured_with_what_it_took_from_the_disk(tmp_path: Path) -> None:
@@ -365,11 +353,7 @@ def test_each_way_of_delivery_is_measured() -> None:
     torch = pytest.importorskip("torch")
     from blobfeed.layers.torch_blob import Blob
 
-    from benchmarks import delivery
-
-    rows = delivery.host_rows(
-        Shape(2, (3, 4, 4)), 0.0, {"NumPy": standin.Blob, "torch CPU": lambda: Blob(torch.device("cpu"))}
-    )
+    rows = host_rows(Shape(2, (3, 4, 4)), 0.0, {"NumPy": standin.Blob, "torch CPU": lambda: Blob(torch.device("cpu"))})
     assert len({row[0] for row in rows}) == 13
 
 

@@ -48,7 +48,7 @@ class Entrant:
 
     def takes(self, work: Work) -> bool:
         if self.name.startswith("limit: "):
-            return self.name in [f"limit: {limit}" for limit in (*work.limits, "memory")]
+            return self.name in [f"limit: {limit}" for limit in work.limits]
         return not self.works or work.name in self.works
 
 
@@ -91,17 +91,12 @@ ENTRANTS = (
     Entrant("ffcv", "ffcv_beton", packages=("ffcv",), peer=True, works=frozenset({"jpeg", "npy_224"})),
     Entrant("webdataset", "webdataset_tar", packages=("webdataset", "torch"), peer=True, works=frozenset({"jpeg"})),
     _limit("copy", "open_copy"),
-    _limit("converting copy", "open_converting_copy"),
     _limit("gather", "open_gather"),
     _limit("gather and convert", "open_gather_and_convert"),
-    _limit("read row by row", "open_read_row_by_row"),
     _limit("read and copy", "open_read_and_copy"),
     _limit("read and convert", "open_read_and_copy"),
-    _limit("memory", "open_memory"),
     _limit("decode", "open_decode"),
     _limit("decompress", "open_decompress"),
-    _limit("sequential read", "open_sequential_read"),
-    _limit("random read", "open_random_read"),
 )
 
 

@@ -31,7 +31,7 @@ from blobfeed.workers.plan import Batch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.still_pipeline import SLOTS, Shape, StillPipeline
+from benchmarks.delivery import SLOTS, Shape, StillPipeline
 
 from .played_torch import PlayedTorch
 
