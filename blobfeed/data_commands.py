@@ -108,6 +108,8 @@ def pack(
         f"{target}: {packed.samples:,} samples{again}, {decimal(packed.bytes)}, in {packed.seconds:.1f} s; "
         "read back and found equal"
     )
+    if made.kind == "hdf5" and made.color:
+        typer.echo(f"the channels are {made.color.upper()}: `color` in the source that is packed says which")
     print_lines(made, _console())
 
 

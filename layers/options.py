@@ -11,7 +11,7 @@ import msgspec
 from ..workers.api import Parameters, allowed, check_names, check_parameters, shown
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError
-from ..workers.sources import options_of
+from ..workers.sources import options_of, with_color
 
 
 def read_param_str(
@@ -39,6 +39,11 @@ def read_param_str(
     if kind:
         rest["source"] = {kind: {name: values[name] for name in inner if name in values}}
     parameters = check_parameters(rest, what)
+    parameters = msgspec.structs.replace(  # as Caffe's own layers decode pictures
+        parameters,
+        source=with_color(parameters.source, "bgr"),
+        mix=tuple(with_color(part, "bgr") for part in parameters.mix),
+    )
     if parameters.device:
         raise ParameterError(
             f"{what}: parameter 'device' is {parameters.device!r}: it is for readers; a layer fills its "

@@ -17,11 +17,11 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
-from ..workers.api import AnyArray, Source
-from ..workers.base import BlobfeedError, SourceError, need
+from ..workers.api import AnyArray, ArraySpec, Source
+from ..workers.base import BlobfeedError, SourceError, in_folder, need
 from ..workers.loading import read_one
-from ..workers.sources import KINDS, open_source
-from ..workers.sources.files import FileStamp, natural_key
+from ..workers.sources import color_of, open_source
+from ..workers.sources.files import FileStamp, list_hdf5_files, natural_key
 from ..workers.sources.hdf5.examine import holds_values
 from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images import LONGEST_SIDE_RATIO
@@ -49,13 +49,12 @@ _USUAL_SIDE = 256
 class Found:
     """The data behind paths: the declaration for `source:`, the tops to name beside it (None: by default), and remarks.
 
-    `noted_bgr`: a packed file says so of its colours. `transform`: the crop that brings pictures to one size.
+    `transform`: the crop that brings pictures to one size.
     """
 
     declared: Mapping[str, Any]
     tops: tuple[str, ...] | None = None
     remarks: tuple[str, ...] = ()
-    noted_bgr: bool = False
     transform: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -63,9 +62,9 @@ class Found:
         return next(iter(self.declared))
 
     @property
-    def is_bgr(self) -> bool:
-        """True if colours come in the order of OpenCV and Caffe."""
-        return self.noted_bgr or _gives_bgr(self.declared)
+    def color(self) -> str:
+        """The order of the channels of pictures, "rgb" or "bgr"; "" if nothing says it."""
+        return color_in(self.declared, Path.cwd())
 
     def open(self) -> Source:
         return open_source(self.declared, tops=self.tops, base_dir=Path.cwd())
@@ -92,21 +91,40 @@ def in_yaml(value: object) -> str:
     return text.strip().removesuffix("\n...")
 
 
-def _gives_bgr(declared: Mapping[str, Any]) -> bool:
-    """Return true if pictures come as OpenCV decodes them; `declared` can be opened."""
+def color_in(declared: Mapping[str, Any], base_dir: Path) -> str:
+    """Return the order of the channels that a source, which can be opened, gives; "" if nothing says it."""
     ((kind, options),) = declared.items()
-    if kind == "concat":
-        return all(map(_gives_bgr, options))
-    if isinstance(options, Mapping) and options.get("color", "bgr") != "bgr":
+    if kind == "hdf5":
+        path = options["path"] if isinstance(options, Mapping) else options
+        first = list_hdf5_files(path, base_dir, kind)[0]
+        with open_file(FileStamp.of(first), None) as file, errors_named(first):
+            return str(file.attrs.get(COLOR_ATTRIBUTE, ""))
+    return "bgr" if _is_raw(declared, base_dir) else color_of(declared)
+
+
+def said_of_color(found: Found, specs: Mapping[str, ArraySpec]) -> str:
+    """Return a sentence about the order of the channels, "" where there are no colours."""
+    if not has_colors(specs) or not found.color:
+        return ""
+    options = found.declared[found.kind]
+    if _is_raw(found.declared, Path.cwd()):
+        return "the channels of raw records come as they are stored: BGR if Caffe's convert_imageset wrote them"
+    if found.kind == "hdf5" or (isinstance(options, Mapping) and "color" in options):
+        return f"the channels are {found.color.upper()}"
+    return "the channels are RGB here and in readers, and BGR in layers: `color` in the source says one for both"
+
+
+def has_colors(specs: Mapping[str, ArraySpec]) -> bool:
+    return any(spec.dtype == np.uint8 and len(spec.shape) == 3 and spec.shape[0] == 3 for spec in specs.values())
+
+
+def _is_raw(declared: Mapping[str, Any], base_dir: Path) -> bool:
+    if "lmdb" not in declared:
         return False
-    return kind in KINDS and KINDS[kind].gives_bgr
+    from ..workers.sources.lmdb.source import holds_raw_pictures  # its library may be missing
 
-
-def asks_for_rgb(declared: object) -> bool:
-    """Return true if one of the sources in `declared`, be it of a mix or of a concat, has `color: rgb`."""
-    if isinstance(declared, Mapping):
-        return declared.get("color") == "rgb" or any(map(asks_for_rgb, declared.values()))
-    return isinstance(declared, list) and any(map(asks_for_rgb, declared))
+    options = declared["lmdb"]
+    return holds_raw_pictures(str(in_folder(base_dir, options["path"] if isinstance(options, Mapping) else options)))
 
 
 def _one_or_all(paths: Sequence[Path]) -> str | list[str]:
@@ -136,9 +154,8 @@ def hdf5(paths: Sequence[Path]) -> Found:
             unnumbered = {name: shape for name, shape in shapes.items() if shape and "#" not in patterns[name]}
             if not _have_labels(numbered, unnumbered):
                 return _hdf5_samples(file, {"path": path}, list(numbered))
-        noted_bgr = file.attrs.get(COLOR_ATTRIBUTE) == "bgr"
     tops, remarks = _tops_of(shapes, paths[0])
-    return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks, noted_bgr)
+    return Found({"hdf5": {"path": path}}, None if tops == ("data", "label") else tops, remarks)
 
 
 def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, tuple[int, ...]]) -> bool:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ..workers.api import AnyArray, ArraySpec
 from .examine import Facts, examine
-from .found import Found, in_yaml
+from .found import Found, in_yaml, said_of_color
 
 _MOST_CLASSES = 20
 _WORTH_IT = 1.5
@@ -39,7 +39,8 @@ def inspect(found: Found, console: Console, *, seconds: float, shown: int) -> Fa
         console.print(_first(facts))
     if facts.rates:
         console.print(_rates(facts))
-    for remark in found.remarks:
+    said = said_of_color(found, facts.specs)
+    for remark in (said, *found.remarks) if said else found.remarks:
         console.print(f"· {remark}", highlight=False)
     for sentence in advise(facts):
         console.print(f"→ {sentence}", highlight=False)

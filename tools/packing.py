@@ -32,7 +32,7 @@ from ..workers.plan import usable_cores
 from ..workers.sources.lmdb.datum import datum_class
 from ..workers.sources.stored.hdf5_library import h5py
 from .decoding import decode
-from .found import COLOR_ATTRIBUTE, Found, in_yaml
+from .found import COLOR_ATTRIBUTE, Found, has_colors, in_yaml
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
 Progress = Callable[[str, int, int], None]
@@ -264,8 +264,8 @@ def _sums(batch: Mapping[str, AnyArray], tops: Sequence[str]) -> list[str]:
 def _create(part: Path, reader: BatchReader, layout: Layout, found: Found) -> None:
     with writing(part), h5py.File(part, "w") as file:
         file.attrs["packed_from"] = in_yaml(dict(found.declared))
-        if found.is_bgr:
-            file.attrs[COLOR_ATTRIBUTE] = "bgr"
+        if has_colors(reader.specs) and found.color:
+            file.attrs[COLOR_ATTRIBUTE] = found.color
         for top, spec in reader.specs.items():
             storage = {}
             if layout.chunk:

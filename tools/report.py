@@ -221,7 +221,7 @@ def _look_at(found: Found, sample: int) -> tuple[str, str]:
         return "", where
     from .sheet import thumbnail
 
-    content = base64.b64encode(thumbnail(values, found.is_bgr, _THUMBNAIL)).decode()
+    content = base64.b64encode(thumbnail(values, found.color == "bgr", _THUMBNAIL)).decode()
     return f'<img alt="sample {sample}" src="data:image/png;base64,{content}">', where
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
-from typing import cast
+from typing import Any, cast
 
 import cv2
 import numpy as np
@@ -25,7 +25,8 @@ from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, is_installed, writing
 from ..workers.loading import SampleDecoder
 from ..workers.plan import Plan, made_batch, make_plan
-from .found import asks_for_rgb
+from ..workers.sources import color_of
+from .found import color_in
 from .locating import plan_of_net
 from .recognise import source_of
 
@@ -64,20 +65,20 @@ def draw_sheet(
     """
     if not cv2.haveImageWriter(str(target)):
         raise ParameterError(f"--sheet {target}: expected the name of a picture, such as sheet.png")
-    found = None
     with ExitStack() as stack:
         if len(paths) == 1 and paths[0].endswith(".prototxt"):
             plan, base_dir = stack.enter_context(plan_of_net(Path(paths[0])))
-            # As in Caffe where a source does not know, as for arrays.
-            is_bgr = not asks_for_rgb([plan.parameters.source, *plan.parameters.mix])
+            declared: Mapping[str, Any] | None = plan.parameters.source
+            # As in Caffe where nothing says it, as for arrays.
+            color = color_of(plan.parameters.mix) if declared is None else color_in(declared, base_dir)
+            is_bgr = color != "rgb"
         else:
             found = source_of(paths, tops, image_list)
             source = stack.enter_context(closing(found.open()))
             more = parse_param_str(parameters, "--parameters")
-            given = {"source": {found.kind: {}}, "batch_size": _SAMPLES, **more}
-            base_dir, is_bgr = Path.cwd(), found.is_bgr
+            given = {"source": found.declared, "batch_size": _SAMPLES, **more}
+            declared, base_dir, is_bgr = found.declared, Path.cwd(), found.color == "bgr"
             plan = make_plan(check_parameters(given), Hooks(), base_dir, True, source)
-        declared = found.declared if found is not None else plan.parameters.source
         seen = look(plan, base_dir, is_bgr, class_names(declared, base_dir))
     sheet = drawn(seen)
     with writing(target):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pydoc
 from pathlib import Path
+from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 
 import blobfeed
 from blobfeed import (
+    BatchReader,
     HDF5InputLayer,
     HDF5SamplesInputLayer,
     ImageListInputLayer,
     LayerHarness,
+    MultiProcessInputLayer,
     NpyInputLayer,
     StreamInputLayer,
     layers,
@@ -59,7 +62,7 @@ def test_npy_takes_its_tops_names_with_their_paths(tmp_path: Path) -> None:
 def test_image_list_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:
     cv2 = pytest.importorskip("cv2")
     for index in range(3):
-        cv2.imwrite(str(tmp_path / f"{index}.png"), np.full((8, 6, 3), 40 * index, np.uint8))
+        cv2.imwrite(str(tmp_path / f"{index}.png"), np.full((8, 6, 3), (40 * index, 0, 0), np.uint8))
     (tmp_path / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(3)))
     text = "{path: list.txt, new_height: 4, new_width: 4, batch_size: 3, num_loaders: 0}"
     with LayerHarness(ImageListInputLayer, text, base_dir=tmp_path) as harness:
@@ -67,6 +70,13 @@ def test_image_list_takes_its_path_among_the_other_parameters(tmp_path: Path) ->
         assert tops["data"].shape == (3, 3, 4, 4)
         np.testing.assert_array_equal(tops["data"][:, 0, 0, 0], [0, 40, 80])
         np.testing.assert_array_equal(tops["label"], [0, 1, 2])
+    source = {"image_list": {"path": "list.txt", "new_height": 4, "new_width": 4}}
+    for given in ({"source": source}, {"source": {"concat": [source]}}, {"mix": [source]}):
+        parameters: Any = {**given, "batch_size": 3, "num_loaders": 0}
+        with BatchReader(base_dir=tmp_path, **parameters) as reader:  # RGB, where Caffe has BGR
+            np.testing.assert_array_equal(next(iter(reader))["data"], tops["data"][:, ::-1])
+        with LayerHarness(MultiProcessInputLayer, str(parameters), base_dir=tmp_path) as harness:
+            np.testing.assert_array_equal(harness.forward()["data"], tops["data"])
 
 
 def test_stream_takes_its_function_among_the_other_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,4 +66,4 @@ def test_in_a_test_the_centre_is_resized_and_not_mirrored(pictures: dict[str, An
     assert once == again
     (data,) = np.frombuffer(read(pictures, train=False)[0], np.uint8).reshape(7, 3, 64, 64)[6:]
     expected = picture(120, 90)[20:99, 5:84]
-    np.testing.assert_array_equal(data.transpose(1, 2, 0), cv2.resize(expected, (64, 64)))
+    np.testing.assert_array_equal(data[::-1].transpose(1, 2, 0), cv2.resize(expected, (64, 64)))

@@ -135,7 +135,7 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
     packed(source_of([str(write_lmdb(tmp_path / "db", raw))]), tmp_path / "b.h5", Layout(size=(8, 12)))
     small = cv2.resize(picture(24, 36), (12, 8), interpolation=cv2.INTER_AREA).transpose(2, 0, 1)
     is_equal(tmp_path / "b.h5", np.stack([small] * 4), np.arange(4))
-    assert source_of([str(tmp_path / "b.h5")]).is_bgr
+    assert [source_of([str(tmp_path / name)]).color for name in ("a.h5", "b.h5")] == ["rgb", "bgr"]
 
 
 def test_pictures_of_a_tar_are_resized_from_their_full_size(tmp_path: Path) -> None:

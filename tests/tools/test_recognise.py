@@ -305,7 +305,7 @@ def test_an_lmdb_is_seen_as_a_folder_and_as_a_file() -> None:
     assert (first_batch(source_of(["a"]))["data"] == DATA).all()
     found = source_of(["b.mdb"])
     assert found.declared == {"lmdb": {"path": "b.mdb", "max_height": 16, "max_width": 8}}
-    assert found.is_bgr
+    assert found.color == "rgb"
 
 
 def write_tar(name: str, samples: int, members: Mapping[str, Callable[[int], bytes]]) -> None:
@@ -328,7 +328,7 @@ def test_shards_of_pictures_have_data_and_label_and_whatever_else_there_is() -> 
     found = source_of(["a.tar", "b.tar"])
     named = {"data": "jpg", "label": "cls", "txt": "txt"}
     assert found.declared == {"tar": {"path": ["a.tar", "b.tar"], "members": named, "shorter_side": 24}}
-    assert found.is_bgr
+    assert found.color == "rgb"
     assert "20×30 to 40×30" in found.remarks[0]
     with closing(found.open()) as source:
         assert len(source) == 16
@@ -345,7 +345,7 @@ def test_parquet_files_have_data_and_label_and_whatever_else_there_is() -> None:
     paths = ["a/0.parquet", "a/1.parquet"]
     assert source_of(paths).declared == {"parquet": {"path": paths, "columns": named, "shorter_side": 16}}
     found = source_of(["a"])
-    assert found.is_bgr
+    assert found.color == "rgb"
     with closing(found.open()) as source:
         assert len(source) == 8
         assert sample_of(source, 5)["label"] == 1
@@ -446,14 +446,16 @@ def test_a_name_that_begins_with_a_tilde_and_no_user_is_a_file() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declared", "is_bgr"),
+    ("declared", "color"),
     [
-        ("{image_list: a.txt}", True),
-        ("{image_list: {path: a.txt, color: rgb}}", False),
-        ("{concat: [{lmdb: a}, {tar: {path: a.tar}}]}", True),
-        ("{concat: [{lmdb: a}, {npy: {data: a.npy}}]}", False),
-        ("{npy: {data: a.npy}}", False),
+        ("{image_list: a.txt}", "rgb"),
+        ("{image_list: {path: a.txt, color: bgr}}", "bgr"),
+        ("{concat: [{parquet: a}, {tar: {path: a.tar}}]}", "rgb"),
+        ("{concat: [{parquet: a}, {npy: {data: a.npy}}]}", ""),
+        ("{npy: {data: a.npy}}", ""),
+        ("{lmdb: raw}", "bgr"),
     ],
 )
-def test_pictures_come_as_opencv_decodes_them_unless_rgb_is_asked_for(declared: str, is_bgr: bool) -> None:
-    assert source_of([declared]).is_bgr is is_bgr
+def test_the_order_of_channels_is_known_where_pictures_are_decoded(declared: str, color: str) -> None:
+    write_lmdb(Path("raw"), [raw_datum(np.zeros((3, 4, 4), np.uint8), 0)])
+    assert source_of([declared]).color == color

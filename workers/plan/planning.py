@@ -28,7 +28,7 @@ from ..loading import (
     shard_items,
 )
 from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
-from ..sources import is_our_own, open_source
+from ..sources import color_of, is_our_own, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.stream import StreamSource
 from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
@@ -77,6 +77,11 @@ def make_plan(
 def _made_plan(
     parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource
 ) -> Plan:
+    if parameters.transform.force_gray and color_of(parameters.source or parameters.mix) == "rgb":
+        raise ParameterError(
+            "'transform.force_gray' takes the channels as blue, green, red, and the source's pictures are RGB: say "
+            "is_color: false in the source, which is faster, too, or color: bgr"
+        )
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
+from typing import Any
 
 import msgspec
 
@@ -58,6 +59,38 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
         need(entry.library, f"source {kind}")
     open_it: Callable[..., Source] = imported(entry.opener)
     return open_it(options, tops=tops, base_dir=base_dir)
+
+
+def with_color(declared: Any, color: str) -> Any:
+    """Return `declared`, which may be wrong, with `color` for its pictures wherever it does not say another."""
+    if not isinstance(declared, Mapping):
+        return declared
+    return {kind: _colored(kind, options, color) for kind, options in declared.items()}
+
+
+def _colored(kind: str, options: Any, color: str) -> Any:
+    if kind == "concat" and isinstance(options, list | tuple):
+        return [with_color(part, color) for part in options]
+    if kind not in KINDS or not KINDS[kind].has_pictures:
+        return options
+    if isinstance(options, str | PurePath):
+        options = {"path": options}
+    return {"color": color, **options} if isinstance(options, Mapping) else options
+
+
+def color_of(declared: Any) -> str:
+    """Return the order of the channels of all pictures in `declared`, a source or a list of them; "" without one."""
+    if isinstance(declared, list | tuple):
+        colors = {color_of(part) for part in declared}
+        return colors.pop() if len(colors) == 1 else ""
+    if not isinstance(declared, Mapping):
+        return ""
+    for kind, options in declared.items():  # a part of a mix has its weight beside it
+        if kind == "concat":
+            return color_of(options)
+        if kind in KINDS and KINDS[kind].has_pictures and not isinstance(options, Source):
+            return str(options.get("color", "rgb")) if isinstance(options, Mapping) else "rgb"
+    return ""
 
 
 def options_of(kind: str) -> type[msgspec.Struct]:

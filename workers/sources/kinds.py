@@ -22,7 +22,7 @@ class Kind:
     `opener`, `options`: `module:name` in this package, of the class or function that opens a source, and of the class
     of its options, "" if it has none. `library`: a library that it needs and blobfeed does not require.
     `example`: of options whose keys are the tops; such a kind takes no bare path. `about`: what `blobfeed params` says
-    of such keys. `in_memory`: all samples lie in memory. `gives_bgr`: pictures come as OpenCV decodes them.
+    of such keys. `in_memory`: all samples lie in memory. `has_pictures`: it decodes pictures, in the order `color`.
 
     The rest tells files by their looks. `names`: a pattern for the end of a file's name. `signatures`: bytes, each with
     the offset where a file has them. `markers`: files of which a folder has one.
@@ -34,7 +34,7 @@ class Kind:
     example: str = ""
     about: str = ""
     in_memory: bool = False
-    gives_bgr: bool = False
+    has_pictures: bool = False
     names: str = ""
     signatures: tuple[tuple[int, bytes], ...] = ()
     markers: tuple[str, ...] = ()
@@ -58,20 +58,20 @@ KINDS: Mapping[str, Kind] = {
     ),
     "npz": Kind("arrays:open_npz", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
     "image_list": Kind(
-        "images.source:open_image_list", "images.options:ImageListOptions", library="cv2", gives_bgr=True
+        "images.source:open_image_list", "images.options:ImageListOptions", library="cv2", has_pictures=True
     ),
     "lmdb": Kind(
         "lmdb.source:open_lmdb",
         "lmdb.source:LmdbOptions",
         library="lmdb",
-        gives_bgr=True,
+        has_pictures=True,
         signatures=((16, b"\xde\xc0\xef\xbe"),),
         markers=("data.mdb", "CURRENT"),  # the latter of a LevelDB: the source says how to make an LMDB of it
     ),
     "tar": Kind(
         "tar.source:open_tar",
         "tar.source:TarOptions",
-        gives_bgr=True,
+        has_pictures=True,
         names=r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))",  # the source says how to unpack compressed ones
         signatures=((257, b"ustar"),),
     ),
@@ -79,7 +79,7 @@ KINDS: Mapping[str, Kind] = {
         "parquet.source:open_parquet",
         "parquet.source:ParquetOptions",
         library="pyarrow",
-        gives_bgr=True,
+        has_pictures=True,
         names=r"\.(parquet|arrow|feather)",
         signatures=((0, b"PAR1"), (0, b"ARROW1\0\0")),
         markers=("dataset_dict.json", "state.json"),

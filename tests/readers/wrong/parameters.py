@@ -157,6 +157,7 @@ READERS = {
     "a crop larger than the first file": read(
         {"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"crop_size": 7}
     ),
+    "gray of RGB": read({"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"force_gray": True}),
     "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
     "a misspelt balance of a file": read(sampler={"balance": "lable"}),
     "concatenate, a misspelt top": read(ARRAYS, concatenate="dat", max_rows=3),

@@ -25,7 +25,8 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_width: the largest width, if sizes vary; stands for both if max_height is not given.
     equal_sizes: whether all images have the size of the first one; any other size is an error then.
     is_color: false for one gray channel.
-    color: the order of the channels: BGR, as in Caffe and OpenCV, or RGB.
+    color: the order of the channels; without it rgb in readers and commands, as torch and Keras have it, and bgr in
+        layers, as in Caffe.
     exif: whether images are turned upright by the orientation that the camera noted.
     interpolation: how images are resized.
     dct_scaling: decode large JPEGs at 1/2, 1/4 or 1/8 of their size if that still covers the wanted size (not those
@@ -40,7 +41,7 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     max_width: NotNegative = 0
     equal_sizes: bool = False
     is_color: bool = True
-    color: Literal["bgr", "rgb"] = "bgr"
+    color: Literal["rgb", "bgr"] = "rgb"
     exif: bool = False
     interpolation: Literal["nearest", "linear", "cubic", "area", "lanczos"] = "linear"
     dct_scaling: bool = True

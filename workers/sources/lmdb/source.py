@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +12,7 @@ import msgspec
 import numpy as np
 
 from ...api import ArraySpec, NotNegative, RaggedRows, Rows, Tops, check_options
-from ...base import SourceError, in_folder, need
+from ...base import ParameterError, SourceError, in_folder, need
 from ..files import PackedNames, without_paths
 from ..images import PictureOptions, picture_field, require_like_first
 from ..table import Field, Records, Table, naming_first
@@ -24,14 +25,15 @@ class LmdbOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     path: the database, a folder with data.mdb, or a file.
     is_color: decode encoded records to three channels, or to one; without it, to as many as the first record has.
-    color: the order of the channels of encoded records: BGR, as in Caffe, or RGB.
+    color: the order of the channels of encoded records; without it rgb in readers and commands, bgr in layers. Raw
+        records come as they are stored, which is BGR if Caffe's convert_imageset wrote them.
     max_height, max_width: the largest size, if sizes vary; without them all must have the size of the first record.
     strict: whether a damaged JPEG is an error.
     """
 
     path: str
     is_color: bool | None = None
-    color: Literal["bgr", "rgb"] = "bgr"
+    color: Literal["rgb", "bgr"] | None = None
     max_height: NotNegative = 0
     max_width: NotNegative = 0
     strict: bool = True
@@ -75,6 +77,14 @@ def open_lmdb(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     )
 
 
+def holds_raw_pictures(path: str) -> bool:
+    """Return true if the first record of the database at `path` has three channels of raw pixels."""
+    stamp, keys = list_keys(path)
+    with closing(Database(stamp)) as database:
+        database.begin()
+        return _is_raw_picture(parsed(database.read(keys[0])))
+
+
 class _Place(msgspec.Struct, frozen=True):
     """The place of a sample: its key."""
 
@@ -97,9 +107,16 @@ class _Data:
 
     def __init__(self, first: Any, options: LmdbOptions) -> None:
         self._is_float = not first.encoded and not first.data
+        self._is_rgb = options.color != "bgr"
+        if options.color == "rgb" and _is_raw_picture(first):
+            raise ParameterError(
+                "source lmdb: parameter 'color' is 'rgb', and the records hold raw pixels, which come as they are "
+                "stored: BGR if Caffe's convert_imageset wrote them; leave it out, and reverse the channels in decode, "
+                "sample['data'][::-1]"
+            )
         pictures = PictureOptions(
             is_color=_channels_wanted(first, options) == 3,
-            color=options.color,
+            color="rgb" if self._is_rgb else "bgr",
             strict=options.strict,
             max_height=options.max_height,
             max_width=options.max_width,
@@ -129,8 +146,17 @@ class _Data:
                 f"one number for each in {expected}, like the first record"
             )
         require_like_first(shape, self.spec)
+        if self._encoded and self._is_rgb and _is_raw_picture(datum):
+            raise ValueError(
+                "it holds raw pixels, which come as they are stored, beside encoded pictures that are decoded to RGB: "
+                "give color: bgr, the order of raw pixels that Caffe's convert_imageset wrote"
+            )
         target = rows.reserve(row, shape) if isinstance(rows, RaggedRows) else rows[row]
         target[...] = values.reshape(shape)
+
+
+def _is_raw_picture(datum: Any) -> bool:
+    return datum.channels == 3 and not datum.encoded
 
 
 def _channels_wanted(first: Any, options: LmdbOptions) -> int:
@@ -148,5 +174,5 @@ def _channels_wanted(first: Any, options: LmdbOptions) -> int:
         )
     stored: int = 1 if image.ndim == 2 else image.shape[2]
     if stored not in (1, 3):
-        raise ValueError(f"it has {stored} channels; is_color: true reads it as BGR without the rest")
+        raise ValueError(f"it has {stored} channels; is_color: true reads its three colours without the rest")
     return stored

@@ -348,7 +348,7 @@ def _in_windows(write: Callable[[Path, Content], Written], folder: Path, content
 def _pictures(folder: Path, content: Content) -> list[Path]:
     files = [folder / f"{number}.png" for number in range(len(content.data))]
     for file, data in zip(files, content.data, strict=True):
-        file.write_bytes(encoded(np.ascontiguousarray(data.transpose(1, 2, 0)), ".png"))
+        file.write_bytes(encoded(np.ascontiguousarray(data[::-1].transpose(1, 2, 0)), ".png"))  # OpenCV writes BGR
     return files
 
 
@@ -417,7 +417,7 @@ def _hugging_face(folder: Path, content: Content, **size: Any) -> Written:
     files, places = [], []
     for number, part in enumerate(content.parts, FIRST):
         files.append(folder / f"data-{number:05}-of-{len([*content.parts]):05}.arrow")
-        pictures = [encoded(np.ascontiguousarray(content.data[n].transpose(1, 2, 0)), ".png") for n in part]
+        pictures = [encoded(np.ascontiguousarray(content.data[n][::-1].transpose(1, 2, 0)), ".png") for n in part]
         table = pa.table(
             {
                 "data": [{"bytes": picture, "path": None} for picture in pictures],

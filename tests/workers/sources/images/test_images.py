@@ -17,7 +17,7 @@ from blobfeed import ArraySpec
 from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 from tests.workers.sources.images.reading import SIZE, opened, planes, resized, samples
 
-COLORS: dict[str, dict[str, Any]] = {"bgr": {}, "rgb": {"color": "rgb"}, "gray": {"is_color": False}}
+COLORS: dict[str, dict[str, Any]] = {"bgr": {"color": "bgr"}, "rgb": {}, "gray": {"is_color": False}}
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
     "linear": cv2.INTER_LINEAR,
@@ -85,7 +85,7 @@ def test_a_pfm_file_with_colours_is_gray_if_gray_is_asked_for(tmp_path: Path) ->
 def test_cmyk_jpegs_are_read_as_opencv_reads_them(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (32, 32, 4), np.uint8)
     content = simplejpeg.encode_jpeg(pixels, colorspace="CMYK")
-    source = opened(write_list(tmp_path, {"a.jpg": content}), max_height=32)
+    source = opened(write_list(tmp_path, {"a.jpg": content}), max_height=32, color="bgr")
     np.testing.assert_array_equal(samples(source)["data"][0], planes(decoded(content)))
 
 
@@ -102,5 +102,5 @@ def test_jpegs_of_unusual_subsampling_are_left_to_opencv(tmp_path: Path) -> None
     odd = content[:first] + b"\x31" + content[first + 1 :]
     with pytest.raises((KeyError, ValueError)):
         simplejpeg.decode_jpeg_header(odd, strict=False)
-    source = opened(write_list(tmp_path, {"a.jpg": odd}), max_height=64)
+    source = opened(write_list(tmp_path, {"a.jpg": odd}), max_height=64, color="bgr")
     np.testing.assert_array_equal(samples(source)["data"][0], planes(decoded(odd)))

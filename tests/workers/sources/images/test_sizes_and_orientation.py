@@ -34,19 +34,19 @@ def test_the_reduction_is_the_largest_that_still_covers_the_target(
 def test_large_jpegs_are_decoded_at_a_reduced_size(tmp_path: Path) -> None:
     content = encoded(photograph())
     path = write_list(tmp_path, {"a.jpg": content})
-    reduced = samples(opened(path, new_height=100, new_width=150))["data"][0]
+    reduced = samples(opened(path, color="bgr", new_height=100, new_width=150))["data"][0]
     quarter = decoded(content, cv2.IMREAD_REDUCED_COLOR_4)
     np.testing.assert_array_equal(reduced, planes(resized(quarter, 100, 150)))
-    full = samples(opened(path, new_height=100, new_width=150, dct_scaling=False))["data"][0]
+    full = samples(opened(path, color="bgr", new_height=100, new_width=150, dct_scaling=False))["data"][0]
     np.testing.assert_array_equal(full, planes(resized(decoded(content), 100, 150)))
-    picked = samples(opened(path, new_height=100, new_width=150, interpolation="nearest"))["data"][0]
+    picked = samples(opened(path, color="bgr", new_height=100, new_width=150, interpolation="nearest"))["data"][0]
     np.testing.assert_array_equal(picked, planes(resized(decoded(content), 100, 150, cv2.INTER_NEAREST)))
 
 
 def test_a_turned_image_is_resized_from_its_full_size(tmp_path: Path) -> None:
     content = with_orientation(encoded(photograph()), 6)
     path = write_list(tmp_path, {"a.jpg": content})
-    image = samples(opened(path, exif=True, new_height=300, new_width=200))["data"][0]
+    image = samples(opened(path, exif=True, color="bgr", new_height=300, new_width=200))["data"][0]
     np.testing.assert_array_equal(image, planes(resized(decoded(content, cv2.IMREAD_COLOR), 300, 200)))
 
 

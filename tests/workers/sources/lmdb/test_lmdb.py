@@ -51,10 +51,8 @@ def test_encoded_records_are_decoded_as_opencv_does(tmp_path: Path, suffix: str)
     contents = [encoded(picture(24, 32, name), suffix) for name in ("china", "flower")]
     path = write_lmdb(tmp_path / "encoded", map(encoded_datum, contents, [0, 1]))
     expected = [decoded(content).transpose(2, 0, 1) for content in contents]
-    np.testing.assert_array_equal(samples(opened(path), [0, 1])["data"], expected)
-    np.testing.assert_array_equal(
-        samples(opened(path, color="rgb"), [0, 1])["data"], [planes[::-1] for planes in expected]
-    )
+    np.testing.assert_array_equal(samples(opened(path, color="bgr"), [0, 1])["data"], expected)
+    np.testing.assert_array_equal(samples(opened(path), [0, 1])["data"], [planes[::-1] for planes in expected])
     gray = opened(path, is_color=False)
     assert str(gray.specs["data"]) == "(1, 24, 32) uint8"
     np.testing.assert_array_equal(samples(gray, [1])["data"], [decoded(contents[1], 0)[np.newaxis]])

@@ -158,10 +158,10 @@ def test_a_column_of_pictures_is_named_or_known_by_its_type(tmp_path: Path) -> N
     pq.write_table(pa.table({"raw": [stored], "image": [{"path": "a.png", "bytes": stored}]}), tmp_path / "a.parquet")
     given: dict[str, Any] = {"path": "a.parquet", "equal_sizes": True}
     planes = image.transpose(2, 0, 1)
-    rows = rows_of(opened("parquet", tmp_path, columns={"data": "image", "label": "raw"}, **given), [0])
+    rows = rows_of(opened("parquet", tmp_path, columns={"data": "image", "label": "raw"}, color="bgr", **given), [0])
     np.testing.assert_array_equal(rows["data"][0], planes)
     assert rows["label"].get(0).tobytes() == stored
-    rows = rows_of(opened("parquet", tmp_path, pictures=["raw"], color="rgb", **given), [0])
+    rows = rows_of(opened("parquet", tmp_path, pictures=["raw"], **given), [0])
     np.testing.assert_array_equal(rows["raw"][0], planes[::-1])
     assert rows["image"].get(0).tobytes() == stored
 
@@ -265,7 +265,7 @@ def test_each_column_of_pictures_has_the_size_of_its_own_first_one(tmp_path: Pat
     source = opened("parquet", tmp_path, path="a.parquet", pictures=["left", "right"], equal_sizes=True)
     rows = rows_of(source, [1])
     for name, size in sizes.items():
-        np.testing.assert_array_equal(rows[name][0], noise(*size).transpose(2, 0, 1))
+        np.testing.assert_array_equal(rows[name][0], noise(*size).transpose(2, 0, 1)[::-1])
 
 
 @pytest.mark.parametrize(("top", "any_loader"), [("image", True), ("label", False)])

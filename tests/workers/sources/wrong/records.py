@@ -182,6 +182,10 @@ LMDB = {
     "lmdb, five channels": bad_record(raw_datum(np.ones((5, 2, 2), np.uint8))),
     "lmdb, floats among bytes": bad_record(float_datum(RAW[0])),
     "lmdb, one channel within a declared size": records(raw_datum(np.ones((3, 2, 2), np.uint8)), _GRAY, max_height=4),
+    "lmdb, raw pixels as RGB": records(raw_datum(RAW[0]), color="rgb"),
+    "lmdb, raw pixels beside RGB": records(
+        encoded_datum(encoded(RAW[0].transpose(1, 2, 0).copy(), ".png")), raw_datum(RAW[1])
+    ),
     "lmdb, larger than declared": records(*_LARGE, max_height=7),
     "lmdb, unequal sizes": records(*_LARGE),
     "lmdb, a first JPEG that ends early": records(
