@@ -155,9 +155,7 @@ def which(
             metavar="NET|PARAMETERS",
         ),
     ],
-    state: Annotated[
-        Path | None, file_option("A state_dict as JSON, or a layer's state_file; without it the run's start.")
-    ] = None,
+    state: Annotated[Path | None, file_option("A state_dict as JSON; without it the run's start.")] = None,
     batches: Annotated[
         str, typer.Option(help="By number, such as 10..12; by default the last one before the state.", metavar="A..B")
     ] = "",

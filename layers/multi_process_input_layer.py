@@ -31,7 +31,7 @@ from .caffe_base import CaffeLayer
 from .detached import hooks_of
 from .last_words import says_its_errors
 from .options import read_param_str
-from .state_file import StateFile, of_command, path_of
+from .snapshots import iteration_of, iteration_of_command
 
 _TRAIN = 0
 _LARGEST_BLOB = 2**31 - 1
@@ -119,10 +119,9 @@ class MultiProcessInputLayer(CaffeLayer):
         end.atexit = False
         self._input.end = end
         self._input.reshape_first(top)
-        if parameters.state_file and train:
-            path = path_of(parameters.state_file, base_dir, parameters.own_rank, in_caffe=self._is_caffes)
-            if path is not None:
-                self._input.keep_state(StateFile(path))
+        if train and parameters.resume is not None:  # Caffe's own data layers begin each test run anew, too
+            from_command = parameters.resume == "snapshot"
+            self.restore(iteration_of_command(in_caffe=self._is_caffes) if from_command else parameters.resume)
         if parameters.delivery == "view":
             self._input.delivery_to(top)  # raises now if the blobs cannot be redirected to other memory
 
@@ -151,12 +150,8 @@ class MultiProcessInputLayer(CaffeLayer):
         try:
             feed = self._opened()
             delivery = feed.delivery_to(top)
-            if feed.state_file is not None:
-                feed.state_file.before_batch(feed.progress.state())
             delivery.fill([top[i] for i in range(len(top))])
             delivery.filled = None
-            if feed.state_file is not None:
-                feed.state_file.after_batch(feed.progress.state())
         except Exception as error:
             raise shortened(error)  # noqa: B904 - itself
 
@@ -228,12 +223,18 @@ class MultiProcessInputLayer(CaffeLayer):
         """Continue from a saved `state`; after setup and before the first forward. Raises ParameterError."""
         self._opened().pipeline.load_state_dict(state)
 
-    def restore(self, snapshot: Path | str) -> None:
-        """Continue from the data's position at `snapshot`, a `.solverstate` of Caffe; before the first forward.
+    def restore(self, snapshot: Path | str | int) -> None:
+        """Continue where the data stood at `snapshot`, a `.solverstate` of Caffe or its iteration; before any forward.
 
-        Needs the parameter `state_file`. Raises ParameterError.
+        That is so many iterations of `batches_per_iteration` batches from the run's start. Raises ParameterError.
         """
-        self._opened().restore(Path(snapshot))
+        pipeline = self._opened().pipeline
+        iteration = snapshot if isinstance(snapshot, int) else iteration_of(snapshot)
+        each = pipeline.parameters.batches_per_iteration
+        try:
+            pipeline.begin_at(iteration * each)
+        except ParameterError as error:
+            raise ParameterError(f"iteration {iteration}, with batches_per_iteration {each}: {error}") from None
 
     def set_weights(self, weights: Any) -> None:
         """Draw by new weights from the first epoch that is not planned yet; see `BatchReader.set_weights`.
@@ -271,23 +272,9 @@ class _Input:
         """True until the first reshape after setup."""
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
-        self.state_file: StateFile | None = None
         self.end: Callable[[], object] = self.close
         """Closes the input once, and drops the last reference to it."""
         self.made.append(weakref.ref(self))
-
-    def keep_state(self, state_file: StateFile) -> None:
-        """Store the position beside each snapshot, and continue from the snapshot that the command names."""
-        self.state_file = state_file
-        if (snapshot := of_command("snapshot")) is not None:
-            self.restore(Path(snapshot))
-        if self.pipeline.parameters.rank:
-            self.state_file = None  # all ranks have the same position, which rank 0 stores
-
-    def restore(self, snapshot: Path) -> None:
-        if self.state_file is None:
-            raise ParameterError("restore: the layer has no 'state_file', or is not of rank 0 in phase TRAIN")
-        self.state_file.restore(snapshot, self.pipeline.load_state_dict)
 
     def reshape_first(self, top: Blobs) -> None:
         rows = self.pipeline.parameters.batch_size
@@ -307,7 +294,7 @@ class _Input:
         return self.pipeline.is_ours and bool(self.pipeline.activities())
 
     def close(self) -> None:
-        parts = (self._delivery, self.pipeline, self.state_file) if self.pipeline.is_ours else ()
+        parts = (self._delivery, self.pipeline) if self.pipeline.is_ours else ()
         close_all(*(part.close for part in parts if part is not None))
 
     def delivery_to(self, top: Blobs) -> Delivery:

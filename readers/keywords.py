@@ -10,6 +10,7 @@ from typing import Literal, TypeVar, get_type_hints
 import msgspec
 
 from ..workers.api import (
+    FOR_LAYERS,
     DecodeHook,
     Parameters,
     PostprocessHook,
@@ -94,17 +95,15 @@ def check_reader_parameters(
                 f"{what}: parameter 'delivery' is {values['delivery']!r}, and 'copy' is {copy}, which means "
                 f"{delivery!r}: leave 'delivery' out; KerasDataset, TensorFlowDataset and JaxDataset always copy"
             )
-    parameters = check_parameters(declared, what)
-    if parameters.state_file:
-        raise ParameterError(
-            f"{what}: parameter 'state_file' is {parameters.state_file!r}: it is for layers, since Caffe does not "
-            "announce its snapshots; keep the reader's state_dict() beside your checkpoint"
-        )
-    return parameters
+    return check_parameters(declared, what)
 
 
 def check_keywords(reader: Callable[..., object], parameters: Mapping[str, object]) -> None:
     """Raises ParameterError for a keyword that `reader` has not. One of its own may be meant, such as `decode`."""
+    for name in parameters.keys() & FOR_LAYERS.keys():
+        raise ParameterError(
+            f"{reader.__name__}: parameter {name!r} is {parameters[name]!r}: it is for layers; {FOR_LAYERS[name]}"
+        )
     check_names(parameters, inspect.signature(reader).parameters, reader.__name__)
 
 

@@ -19,8 +19,8 @@ from ..workers.plan import Place, Plan, locate, make_plan
 def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[Place]]:
     """Return the places of the samples of `batches`, such as "10..12", of the run that `given` and `state` describe.
 
-    `given`: a net prototxt, or a reader's parameters as YAML. `state`: a `state_dict` as JSON, or a layer's state_file;
-    None for a run from the beginning. `batches`: "" for the last one before the state. Raises ParameterError.
+    `given`: a net prototxt, or a reader's parameters as YAML. `state`: a `state_dict` as JSON; None for a run
+    from the beginning. `batches`: "" for the last one before the state. Raises ParameterError.
     """
     if given.endswith(".prototxt"):
         with plan_of_net(Path(given)) as (plan, _):
@@ -52,14 +52,11 @@ def _read(path: Path) -> dict[str, object]:
         found = json.loads(path.read_text().splitlines()[0])
     except (OSError, ValueError, IndexError) as error:
         raise ParameterError(
-            f"--state {path}: it cannot be read: {error}; expected state_dict() as JSON, on one line, or a state_file"
+            f"--state {path}: it cannot be read: {error}; expected state_dict() as JSON, on one line"
         ) from error
-    state = found.get("state", found) if isinstance(found, dict) else found
-    if not isinstance(state, dict):
-        raise ParameterError(
-            f"--state {path}: it holds no state; expected state_dict() as JSON, on one line, or a state_file"
-        )
-    return state
+    if not isinstance(found, dict):
+        raise ParameterError(f"--state {path}: it holds no state; expected state_dict() as JSON, on one line")
+    return found
 
 
 @contextmanager

@@ -9,10 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.layers import state_file
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import Blob, BlobVector
-from blobfeed.layers.state_file import path_of
 
 from blobfeed import BatchReader, HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer
 from tests.support.catalogue import Catalogue, Scenario
@@ -93,28 +91,13 @@ def three(shard: int, shards: int) -> list[float]:
 STREAM: dict[str, Any] = {"source": {"stream": {"make": f"{__name__}:three", "shards": 2}}, "tops": "data"}
 
 
-def after_five(snapshot: str, content: str | None = None) -> Scenario:
-    """A layer that goes on from `snapshot`, which its file of positions, or `content` in it, does not know."""
-
-    def use(harness: LayerHarness[Any]) -> None:
-        for _ in range(5):
-            harness.forward()
-        path = Path(harness.layer.base_dir)
-        (path / snapshot).touch()
-        if content is not None:
-            (path / "data.json").write_text(content)
-        harness.layer.restore(path / snapshot)
-
-    return over(use, state_file="data.json")
+def in_pycaffe(**values: Any) -> Scenario:
+    """A layer that Caffe itself has made, in a program that is not its command."""
+    return layer(type("Caffes", (MultiProcessInputLayer,), {"_is_caffes": True}), **values)
 
 
-def auto_state_file(solver: str) -> Scenario:
-    def scenario(folder: Path) -> object:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(state_file, "of_command", {"solver": str(folder / solver)}.get if solver else lambda _: None)
-            return path_of("auto", folder, 0, in_caffe=True)
-
-    return scenario
+def restoring(snapshot: Path | str | int, **values: Any) -> Scenario:
+    return over(lambda harness: harness.layer.restore(snapshot), **values)
 
 
 SCENARIOS: dict[str, Scenario] = {
@@ -157,14 +140,12 @@ SCENARIOS: dict[str, Scenario] = {
     "harness, a batch of nothing": over(lambda harness: harness.postprocess([])),
     "harness, batches of no sampler": over(lambda harness: harness.batch_sampler()),
     "harness, the order of a stream": over(lambda harness: harness.sampler(), **STREAM),
-    "state_file in no folder": layer(state_file="none/data.json"),
-    "state_file that does not know the snapshot": after_five("net_iter_7.solverstate"),
-    "state_file without a position": after_five("net_iter_5.solverstate", "{}"),
-    "state_file without a count": after_five("net_iter_5.solverstate", '{"count": {}, "state": {}}'),
-    "state_file auto without a command": auto_state_file(""),
-    "state_file auto with a solver that is absent": auto_state_file("solver.prototxt"),
-    "state_file of a reader": lambda folder: BatchReader({"arrays": {"x": [1]}}, batch_size=1, state_file="a.json"),
-    "restore without a state_file": over(lambda harness: harness.layer.restore(Path("net_iter_0.solverstate"))),
+    "resume in pycaffe": in_pycaffe(resume="snapshot"),
+    "resume behind the end": layer(resume=9, epochs=1),
+    "resume of a stream": layer(resume=3, **STREAM),
+    "resume of a reader": lambda folder: BatchReader({"arrays": {"x": [1]}}, batch_size=1, resume=3),  # type: ignore[call-arg]
+    "restore, a copy under another name": restoring("best.solverstate"),
+    "restore, below the start": restoring(-1),
 }
 
 

@@ -132,7 +132,7 @@ _OURS = """
     layer {
       name: "data" type: "Python" top: "data" top: "label"
       python_param { module: "blobfeed.layers" layer: "HDF5InputLayer"
-        param_str: "{path: train.h5, batch_size: 4, state_file: auto}" }
+        param_str: "{path: train.h5, batch_size: 4, resume: snapshot}" }
     }
     layer {
       name: "sum" type: "Python" bottom: "label" top: "sum"

@@ -12,7 +12,7 @@ import msgspec
 import mypy.api
 import pytest
 from blobfeed.readers.async_reader import AsyncReaderOptions, AsyncReaderParameters
-from blobfeed.workers.api import Parameters, ReaderParameters, SharedParameters
+from blobfeed.workers.api import FOR_LAYERS, Parameters, ReaderParameters, SharedParameters
 
 from blobfeed import BatchReader, TorchDataset
 
@@ -22,7 +22,7 @@ CHECKOUT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     ("struct", "keywords", "different"),
     [
-        (Parameters, ReaderParameters, {"source"}),
+        (Parameters, ReaderParameters, {"source", *FOR_LAYERS}),
         (AsyncReaderOptions, AsyncReaderParameters, set(SharedParameters.__annotations__)),
     ],
 )

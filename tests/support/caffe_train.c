@@ -1,6 +1,6 @@
 /* A stand-in for the `caffe train` binary: a program that embeds Python, and is no kinder to its layer than Caffe is.
  *
- *   caffe_train MODULE CLASS PARAM_STR TOPS ITERATIONS COMPUTE_MS [PHASE [PREFIX EVERY [--snapshot=FILE] [--…]]]
+ *   caffe_train MODULE CLASS PARAM_STR TOPS ITERATIONS COMPUTE_MS [PHASE [OPTION…]]
  *
  * It makes the layer and calls setup, reshape, and at every iteration reshape and forward, then "computes" for
  * COMPUTE_MS while it holds the GIL. SIGINT and SIGHUP have handlers of its own, installed before Python's: after SIGINT
@@ -8,8 +8,7 @@
  * ends without running any exit handler. Where a hook raises it aborts, and prints nothing of the exception; with
  * -DPRINTS_ERRORS it prints the exception and exits with 1, as newer builds of Caffe do.
  *
- * With PREFIX it writes PREFIX_iter_N.solverstate EVERY so many iterations and at the end, and counts on from the number
- * in FILE; like Caffe's own, these files know nothing of the data.
+ * It looks at no OPTION; the layer may.
  *
  * With -DUSES_HDF5 it is linked to an HDF5 library and calls it once, as Caffe does. With -DHAS_HDF5 it has a library of
  * its own under the same names, which is good for nothing: whoever calls it by mistake gets an error.
@@ -102,24 +101,6 @@ static void say(const char *format, int number) {
     }
 }
 
-static void write_snapshot(const char *prefix, int iteration) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s_iter_%d.solverstate", prefix, iteration);
-    FILE *file = fopen(path, "w");
-    if (file == NULL || fprintf(file, "%d\n", iteration) < 0 || fclose(file) != 0) {
-        abort();
-    }
-}
-
-static int read_snapshot(const char *option) {
-    int iteration;
-    FILE *file = fopen(strchr(option, '=') + 1, "r");
-    if (file == NULL || fscanf(file, "%d", &iteration) != 1 || fclose(file) != 0) {
-        abort();
-    }
-    return iteration;
-}
-
 int main(int argc, char **argv) {
     if (argc < 7) {
         fprintf(stderr, "usage: caffe_train MODULE CLASS PARAM_STR TOPS ITERATIONS COMPUTE_MS [PHASE]\n");
@@ -127,9 +108,6 @@ int main(int argc, char **argv) {
     }
     int iterations = atoi(argv[5]);
     double duration = atof(argv[6]) / 1000;
-    const char *prefix = argc > 9 ? argv[8] : NULL;
-    int every = argc > 9 ? atoi(argv[9]) : 0;
-    int done = argc > 10 && strncmp(argv[10], "--snapshot=", 11) == 0 ? read_snapshot(argv[10]) : 0;
     install_handlers();
 #ifdef USES_HDF5
     if (H5open() < 0) {
@@ -148,22 +126,15 @@ int main(int argc, char **argv) {
 
     call(layer, "setup", bottom, top);
     call(layer, "reshape", bottom, top);
-    for (int i = done; i < iterations && !interrupted; i++) {
+    for (int i = 0; i < iterations && !interrupted; i++) {
         call(layer, "reshape", bottom, top);
         call(layer, "forward", bottom, top);
         compute(duration);
         say("iteration %d\n", i);
-        done = i + 1;
-        if (prefix != NULL && done % every == 0) {
-            write_snapshot(prefix, done);
-        }
         if (hung_up) {
             hung_up = 0;
             say("snapshot %d\n", i);
         }
-    }
-    if (prefix != NULL) {
-        write_snapshot(prefix, done);
     }
     say(interrupted ? "stopped early\n" : "done\n", 0);
     _exit(0);

@@ -224,7 +224,6 @@ SCENARIOS: dict[str, Scenario] = {
     "params, a misspelt name": lambda _: as_text("transfrom"),
     "which, an empty state": stated("{}"),
     "which, a list for a state": stated("[1]"),
-    "which, a state_file with a number for a state": stated('{"state": 5}'),
     "which, batches backwards": numbered("12..10"),
     "report, no batch": lambda _: run_facts({"traceEvents": []}),
     "report, words for losses": logged("iteration,loss\n1,high\n"),

@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from ...layers.state_file import snapshot_prefix
+from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...workers.base import Closing, EndOfData, close_all
 from ..layer_types import DataParameters, Generators, no_data_parameters
 from ..net import Net, go_back, read_weights, write_weights
@@ -21,7 +21,7 @@ from . import snapshot as snapshots
 from .caffe_files import is_caffe_state, read_state, write_state
 from .lr_policy import current_step, learning_rate
 from .snapshot import Snapshot
-from .solver_file import choose_device, read_solver, read_test_nets, read_train_net
+from .solver_file import choose_device, read_solver, read_test_nets, read_train_net, snapshot_prefix
 from .updates import SOLVER_TYPES
 
 _log = logging.getLogger("blobfeed")
@@ -199,7 +199,8 @@ class Solver(Closing):
     def restore(self, path: str | Path) -> None:
         """Resume from a snapshot or a .solverstate, before the first step; raises SnapshotError.
 
-        A .solverstate does not hold the position in the data: data layers begin at the start.
+        A .solverstate does not hold the position in the data: data layers begin at the start, or, with
+        `resume: snapshot`, behind the batches of its iterations.
         """
         path = Path(path)
         is_caffes = is_caffe_state(path)
@@ -231,8 +232,18 @@ class Solver(Closing):
             self._generators.dropout.set_state(state.dropout[self.device.type])
         self._losses.extend(torch.tensor(loss, device=self.device) for loss in state.losses)
         self.iteration = state.iteration
+        if is_caffes:
+            self._begin_data(path)
+
+    def _begin_data(self, path: Path) -> None:
+        """Have the layers with `resume: snapshot` go on at the iteration of `path`; warn if others could elsewhere."""
+        begun_anew = set(self.train_net.data_states())
+        for name, layer in self.train_net.user_layers().items():
+            if isinstance(layer, MultiProcessInputLayer) and layer.plan.parameters.resume == "snapshot":
+                layer.restore(self.iteration)
+                begun_anew.discard(name)
         ours = path.with_name(path.name.partition(".solverstate")[0] + ".pt")
-        if is_caffes and ours.exists() and self.train_net.data_states():
+        if begun_anew and ours.exists():
             _log.warning(
                 "%s does not hold the position in the data, which begin at their start; to go on where they stood, "
                 "resume from %s",

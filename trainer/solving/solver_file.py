@@ -148,3 +148,13 @@ def fix_threads(asked: int | None) -> None:
     """
     if asked is not None or not os.environ.get("OMP_NUM_THREADS"):
         torch.set_num_threads(asked or max(1, usable_cores() - 1))
+
+
+def snapshot_prefix(given: str, solver: Path) -> Path:
+    """Return the prefix of the names of `solver`'s snapshots, by the rule of Caffe's UpgradeSnapshotPrefixProperty.
+
+    `given`: its snapshot_prefix. One that ends in a slash names a folder, which need not exist yet.
+    """
+    if not given:
+        return solver.with_suffix("")
+    return Path(given, solver.stem) if given.endswith("/") or Path(given).is_dir() else Path(given)

@@ -30,6 +30,7 @@ from .hooks import (
     takes_rng,
 )
 from .parameters import (
+    FOR_LAYERS,
     GIVEN_PICTURES,
     Cache,
     LastBatch,

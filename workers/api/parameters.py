@@ -158,7 +158,9 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     task_timeout_s: seconds at one task, or at one sample of a stream, after which a loader counts as hung and is
         replaced.
     timeout_s: seconds without a batch after which the trainer gives up.
-    state_file: the file in which a layer stores its position at each of Caffe's snapshots; see caffe.md.
+    resume: the iteration at which a layer's data go on, or "snapshot": that of the snapshot in the command
+        `caffe train`; see caffe.md.
+    batches_per_iteration: the solver's iter_size, for `resume`.
     changed_data: "refuse" a state that was saved with other data, or "accept" it and continue with these; see
         readers.md.
     device: the device of a reader's tensors: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
@@ -201,7 +203,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     max_bad_samples: NotNegative = 100
     task_timeout_s: Seconds = 120.0
     timeout_s: Seconds = 600.0
-    state_file: str = ""
+    resume: NotNegative | Literal["snapshot"] | None = None
+    batches_per_iteration: Positive = 1
     changed_data: Literal["refuse", "accept"] = "refuse"
     device: str = ""
     device_prefetch: Positive = 2
@@ -226,7 +229,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.num_loaders != 0 or self.remote_loaders is not None
 
 
-# The same as a reader's keyword arguments: type checkers and editors know no msgspec. A test compares the two.
+# The same, without FOR_LAYERS, as a reader's keyword arguments: type checkers know no msgspec. A test compares the two.
 
 
 class SharedParameters(TypedDict, total=False):
@@ -267,13 +270,19 @@ class ReaderParameters(SharedParameters, total=False):
     on_error: Literal["raise", "replace"]
     max_bad_samples: int
     task_timeout_s: float
-    state_file: str
     device: str
     device_prefetch: int
     page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
     trace: str | PurePath
     metrics: str | PurePath
+
+
+FOR_LAYERS = {
+    "resume": "give the state_dict() that you keep beside each checkpoint to load_state_dict instead",
+    "batches_per_iteration": "a reader counts batches",
+}
+"""The parameters that readers have not, and what to do instead."""
 
 
 def loop_end(epochs: int | None, epoch: int) -> int | None:

@@ -267,11 +267,22 @@ class Pipeline(Closing):
         The number of loaders and the rank may differ. Except for a stream, batch_size and world_size may differ, too:
         the ranks share out the rest of the epoch anew. Raises ParameterError.
         """
+        self._check_before_first("load_state_dict")
+        self._begin_with(self._plan.resumed(state))
+
+    def begin_at(self, batch: int) -> None:
+        """Go on with the batch of this number from the run's start; before the first batch. Raises ParameterError."""
+        self._check_before_first("restore")
+        self._begin_with(self._plan.at_batch(batch))
+
+    def _check_before_first(self, call: str) -> None:
         self.check_usable()
         if self._intake.progress.taken:
-            raise ParameterError("load_state_dict: the pipeline has started; load the state before the first batch")
+            raise ParameterError(f"{call}: the pipeline has started; call it before the first batch")
+
+    def _begin_with(self, plan: Plan) -> None:
         was_started = self._feed is not None
-        self.go_to(self._plan.resumed(state))
+        self.go_to(plan)
         if was_started:  # ahead, for batches from another position on
             self.start()
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api import IndexArray
 from ..base import ParameterError
-from ..order import draws_of, globals_kept, rand_skip_of
+from ..order import draws_of, globals_kept
 from ..transport import Draw, Drawn
 from .batch import Batch
 from .plan import Plan, Position
@@ -50,8 +50,7 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
 def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     past = [number for number in wanted if number < plan.first_number]
     if past:
-        given, samples = plan.parameters, 1 if plan.order is None else plan.order.samples
-        start = plan.moved(*divmod(rand_skip_of(given.seed, given.rand_skip), samples), 0)
+        start = plan.from_start()
         # The state has only those weights that count from its epoch on.
         has_other_weights = plan.sampling is not None and plan.sampling.log.changes
         if has_other_weights or _begin_of(start, plan.first_number) != (plan.epoch, plan.position):

@@ -44,6 +44,7 @@ from ..order import (
     batches_per_slot,
     by_batch,
     check_weights,
+    rand_skip_of,
 )
 from ..sources import is_in_memory
 from ..sources.stream import StreamSource
@@ -202,6 +203,31 @@ class Plan:
     def moved(self, epoch: int, position: int, number: int) -> Plan:
         """Return this plan from another position on, which is batch `number`."""
         return replace(self, epoch=epoch, position=position, first_number=number)
+
+    def from_start(self) -> Plan:
+        """Return this plan from the beginning of the run, behind what `rand_skip` skips."""
+        if self.order is None:
+            return self.moved(0, 0, 0)
+        skipped = rand_skip_of(self.parameters.seed, self.parameters.rand_skip)
+        return self.moved(*divmod(skipped, self.order.samples), 0)
+
+    def at_batch(self, number: int) -> Plan:
+        """Return this plan from batch `number` of the run on; raises ParameterError if arithmetic cannot say where."""
+        start = self.from_start()
+        if start.batches is None:
+            what = "a stream" if self.sampling is None else self.sampling.about.name
+            raise ParameterError(
+                f"where batch {number} begins is not known: {what} says how long an epoch is when it is read; keep "
+                "state_dict() beside each snapshot, and give it to load_state_dict"
+            )
+        if number < 0:
+            raise ParameterError(f"there is no batch {number}: batches are counted from 0")
+        if start.batches.total is not None and number > start.batches.total:
+            raise ParameterError(
+                f"there is no batch {number}: epochs={self.parameters.epochs} have {start.batches.total}; give more "
+                "epochs, or leave 'epochs' out"
+            )
+        return start.from_batch(number)
 
     def from_batch(self, taken: int) -> Plan:
         """Return this plan without its first `taken` batches; the lengths of its epochs are known."""

@@ -199,6 +199,25 @@ def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
         assert not caplog.text
 
 
+def test_the_data_go_on_at_the_iteration_of_a_solverstate_if_the_net_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    net = SMALL_NET.replace('module: "batches" layer: "Batches"', 'module: "blobfeed.layers" layer: "HDF5InputLayer"')
+    net = net.replace("batch_size: 8", "batch_size: 8, num_loaders: 0, resume: snapshot, batches_per_iteration: 2")
+    path = write_project(tmp_path, net=net, solver=SMALL_SOLVER + "snapshot_format: BINARYPROTO iter_size: 2\n")
+    with Solver.from_file(path) as solver:
+        for _ in range(3):
+            solver.step()
+        solver.save()
+        expected = solver.train_net.data_states()
+        saved = solver.caffe_path("solverstate")
+    with Solver.from_file(path) as solver:
+        assert solver.train_net.data_states() != expected
+        solver.restore(saved)
+        assert solver.train_net.data_states() == expected
+        assert not caplog.text
+
+
 @pytest.mark.parametrize("form", ["pt", "solverstate", "solverstate.h5"])
 def test_weights_may_be_frozen_and_freed_again_when_training_resumes(tmp_path: Path, form: str) -> None:
     written = f"snapshot_format: {'HDF5' if form.endswith('h5') else 'BINARYPROTO'}\n"
