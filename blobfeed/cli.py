@@ -17,7 +17,7 @@ import typer
 from . import __version__, data_commands  # noqa: F401  its commands
 from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
-from .workers.base import ParameterError, fill_standard_streams, need, require_ending, writing
+from .workers.base import fill_standard_streams, need, require_ending
 
 Effect = Literal["stop", "snapshot", "none"]
 Phase = Literal["TRAIN", "TEST"]
@@ -108,16 +108,6 @@ def time_net(
         typer.echo(layer_times(net, iterations))
 
 
-@command("device_query")
-def device_query() -> None:
-    """Print the CUDA devices that nets can be computed on."""
-    need("torch", "this command")
-    from .doctor import cuda_devices
-
-    for line in cuda_devices():
-        typer.echo(line)
-
-
 @command("upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net or solver prototxt, in any format of Caffe's.", metavar="FILE")],
@@ -162,24 +152,6 @@ def monitor(
     watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 
-@command("trace")
-def trace_file(
-    given: Annotated[Path, typer.Argument(help="A trace.", metavar="FILE")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The trace to write.", metavar="FILE")],
-    merge: Annotated[Path, file_option("Add the events of this trace, such as torch.profiler's.")],
-) -> None:
-    """Merge two traces."""
-    from .workers.watching import load, merged, write_trace
-
-    for path in (given, merge):
-        if not path.exists():
-            raise ParameterError(f"there is no file {str(path)!r}; name a trace")
-    made = merged(load(given), load(merge))
-    with writing(output):
-        write_trace(made, output)
-    typer.echo(output)
-
-
 @command("doctor")
 def doctor() -> None:
     """Print what this machine and this Python have that matters here, for a bug report."""
@@ -188,15 +160,9 @@ def doctor() -> None:
     typer.echo(report())
 
 
-@app.command()
-def version() -> None:
-    """Print the version."""
-    typer.echo(f"blobfeed {__version__}")
-
-
 def _print_version(asked: bool) -> None:
     if asked:
-        version()
+        typer.echo(f"blobfeed {__version__}")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""The commands for data and for files of a run: inspect, pack, bench, which, params, report."""
+"""The commands for data and for files of a run: inspect, pack, which, params, report."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from .workers.base import ParameterError, need
 if TYPE_CHECKING:
     from rich.console import Console
 
+_BATCH = 64
+"""The batches of `inspect --bench`, without --batch-size."""
 _WIDE = 10_000
 """More characters than a line of any table has."""
 
@@ -36,7 +38,12 @@ _Loaders = Annotated[int | None, typer.Option(min=1, help="Processes that read; 
 def inspect(
     source: _Paths,
     tops: _Tops = None,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to read in each order; 0: not at all.")] = 2.0,
+    seconds: Annotated[
+        float,
+        typer.Option(
+            min=0, help="How long to read in each order; 0: not at all. For --bench: in each of three rounds."
+        ),
+    ] = 2.0,
     samples: Annotated[int, typer.Option(min=0, help="How many of the first samples to show.")] = 3,
     image_list: _List = None,
     sheet: Annotated[
@@ -46,6 +53,11 @@ def inspect(
         str,
         typer.Option(help="For the sheet: more parameters, such as '{transform: {mirror: true}}'.", metavar="YAML"),
     ] = "{}",
+    bench: Annotated[
+        bool, typer.Option("--bench", help="Time training's reading, with torch's DataLoader beside it.")
+    ] = False,
+    batch_size: Annotated[int, typer.Option(min=1, help="For --bench: samples in a batch.")] = _BATCH,
+    loaders: _Loaders = None,
 ) -> None:
     """Print what data files hold, how fast they are read here, advice, and the `source:` line to paste."""
     from .tools.inspecting import inspect as look
@@ -54,6 +66,8 @@ def inspect(
     console = _console()
     if sheet is None and parameters != "{}":
         raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
+    if not bench and (batch_size != _BATCH or loaders is not None):
+        raise typer.BadParameter("--batch-size and --loaders are for timing: give --bench, too")
     if sheet is not None:
         need("cv2", "a contact sheet")
         from .tools.sheet import draw_sheet
@@ -63,7 +77,14 @@ def inspect(
             from . import caffe  # noqa: F401  Python layers may import it
         draw_sheet(source, _names(tops), parameters, sheet, image_list, console)
         return
-    look(source_of(source, _names(tops), image_list), console, seconds=seconds, shown=samples)
+    found = source_of(source, _names(tops), image_list)
+    if bench:
+        from .tools.benching import print_rates
+        from .workers.plan import usable_cores
+
+        print_rates(found, console, batch_size=batch_size, loaders=loaders or usable_cores(), seconds=seconds)
+    else:
+        look(found, console, seconds=seconds, shown=samples)
 
 
 @command()
@@ -111,39 +132,6 @@ def pack(
     if made.kind == "hdf5" and made.color:
         typer.echo(f"the channels are {made.color.upper()}: `color` in the source that is packed says which")
     print_lines(made, _console())
-
-
-@command()
-def bench(
-    source: _Paths,
-    tops: _Tops = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="Samples in a batch.")] = 64,
-    loaders: _Loaders = None,
-    seconds: Annotated[
-        float, typer.Option(min=0.1, help="How long each way of reading is timed, in three rounds.")
-    ] = 6.0,
-) -> None:
-    """Time shuffled reading of these data on this machine, with torch's DataLoader beside it if there is one."""
-    from rich.table import Table
-
-    from .tools.benching import IN_PROCESS, TORCH
-    from .tools.benching import bench as time_ways
-    from .tools.recognise import source_of
-    from .workers.plan import usable_cores
-
-    number = loaders or usable_cores()
-    console = _console()
-    with console.status("") as status:
-        found = source_of(source, _names(tops))
-        rates, why = time_ways(found, batch_size=batch_size, loaders=number, seconds=seconds, progress=status.update)
-    base = TORCH if TORCH in rates else IN_PROCESS
-    rates[base] = rates.pop(base)  # moves it to the end
-    table = Table(f"{number} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
-    for name, rate in rates.items():
-        table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
-    console.print(table)
-    if why:
-        console.print(f"torch's DataLoader is not timed: {why}", markup=False, soft_wrap=True)
 
 
 @command()

@@ -87,14 +87,6 @@ def _gpu() -> Iterator[str]:
     import torch
 
     yield f"torch {torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}"
-    yield from cuda_devices()
-    yield f"driver: {_text('/proc/driver/nvidia/version')}"
-
-
-def cuda_devices() -> Iterator[str]:
-    """Yield a line for each CUDA device."""
-    import torch
-
     count = torch.cuda.device_count()
     for number in range(count):
         found = torch.cuda.get_device_properties(number)
@@ -104,6 +96,7 @@ def cuda_devices() -> Iterator[str]:
         )
     if not count:
         yield "torch finds no CUDA device"
+    yield f"driver: {_text('/proc/driver/nvidia/version')}"
 
 
 def _missing() -> Iterator[str]:

@@ -46,13 +46,13 @@ def message_of(result: Result) -> str:
 
 
 def test_version() -> None:
-    result = run("version")
+    result = run("--version")
     assert (result.exit_code, result.stdout) == (0, f"blobfeed {blobfeed.__version__}\n")
 
 
 def test_without_a_command_the_commands_are_told() -> None:
     result = run()
-    assert all(command in result.output for command in ("train", "test", "version"))
+    assert all(command in result.output for command in ("train", "test", "inspect"))
 
 
 def test_training_prints_lines_leaves_a_snapshot_and_goes_on_from_it(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
 def test_the_version_needs_no_torch() -> None:
     program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
     finished = subprocess.run(
-        [sys.executable, "-P", "-c", program, "version"], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", program, "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert finished.stdout == f"blobfeed {blobfeed.__version__}\n"
 

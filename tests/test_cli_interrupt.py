@@ -151,7 +151,7 @@ def test_ctrl_c_at_the_end_of_python_says_nothing() -> None:
 import atexit, os, signal, sys
 atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
 from blobfeed.cli import main
-sys.argv = ["blobfeed", "version"]
+sys.argv = ["blobfeed", "--version"]
 main()
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=False)

@@ -112,7 +112,7 @@ def test_the_sdist_holds_the_whole_project_the_examples_and_their_data_included(
 def test_the_installed_command_runs_and_is_the_one_of_the_wheel(environment: Path, tmp_path: Path) -> None:
     where = run(environment / "bin" / "python", "-c", "import blobfeed; print(blobfeed.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(environment)
-    assert blobfeed.__version__ in run(environment / "bin" / "blobfeed", "version", cwd=tmp_path)
+    assert blobfeed.__version__ in run(environment / "bin" / "blobfeed", "--version", cwd=tmp_path)
 
 
 def test_the_installed_layer_delivers_a_batch(environment: Path, tmp_path: Path) -> None:

@@ -191,7 +191,6 @@ def test_the_doctor_tells_what_a_bug_report_needs() -> None:
         "torch ",
     ):
         assert part in result.stdout
-    assert run("--version").stdout == run("version").stdout == f"blobfeed {blobfeed.__version__}\n"
 
 
 def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`blobfeed bench SOURCE`: these data on this machine, through blobfeed and through torch's DataLoader."""
+"""`blobfeed inspect --bench SOURCE`: these data on this machine, through blobfeed and through torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from typing import Any
+
+from rich.console import Console
+from rich.table import Table
 
 from ..readers.batch_reader import BatchReader
 from ..workers.api import AnyArray, Source
@@ -29,7 +32,7 @@ def bench(
 ) -> tuple[dict[str, float], str]:
     """The samples/s of each way of reading `found` shuffled: medians of interleaved rounds, as the machine may be busy.
 
-    `seconds`: for all rounds of one way. Also, why torch's way is not among them, if it is not.
+    `seconds`: for each round of one way. Also, why torch's way is not among them, if it is not.
     """
     why = ""
     with closing(found.open()) as source:
@@ -52,7 +55,7 @@ def bench(
                 try:
                     with way() as batches:
                         next(batches)
-                        rates[name].append(_rate(batches, seconds / _ROUNDS))
+                        rates[name].append(_rate(batches, seconds))
                 except (OSError, RuntimeError) as error:
                     if name != TORCH:
                         raise
@@ -61,6 +64,20 @@ def bench(
                     rates.pop(TORCH, None)
                     why = f"it failed: {' '.join(str(error).splitlines()[-1:])}"
     return {name: statistics.median(each) for name, each in rates.items()}, why
+
+
+def print_rates(found: Found, console: Console, *, batch_size: int, loaders: int, seconds: float) -> None:
+    """Time each way of reading, and print a table of their rates beside that of torch's DataLoader, if there is one."""
+    with console.status("") as status:
+        rates, why = bench(found, batch_size=batch_size, loaders=loaders, seconds=seconds, progress=status.update)
+    base = TORCH if TORCH in rates else IN_PROCESS
+    rates[base] = rates.pop(base)  # moves it to the end
+    table = Table(f"{loaders} loaders, batches of {batch_size}", "samples/s", "against the last", box=None)
+    for name, rate in rates.items():
+        table.add_row(name, f"{rate:,.0f}", f"{rate / rates[base]:.2f}×")
+    console.print(table)
+    if why:
+        console.print(f"torch's DataLoader is not timed: {why}", markup=False, soft_wrap=True)
 
 
 def _rate(batches: Batches, seconds: float) -> float:

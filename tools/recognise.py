@@ -1,4 +1,4 @@
-"""From paths to a source that reads them: what `blobfeed inspect`, `pack` and `bench` are given."""
+"""From paths to a source that reads them: what `blobfeed inspect` and `pack` are given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`blobfeed pack` and `blobfeed bench`: what is packed is read back equal, whatever happens meanwhile."""
+"""`blobfeed pack` and `blobfeed inspect --bench`: what is packed is read back equal, whatever happens meanwhile."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ def test_a_job_of_several_ranks_packs_and_times_all_samples(
     packed(found, tmp_path / "a.h5")
     is_equal(tmp_path / "a.h5", DATA, LABEL)
     monkeypatch.delenv("RANK")  # half of a shard is refused if it is looked at
-    assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+    assert "blobfeed, shuffle: true" in command(
+        "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
+    )
 
 
 @pytest.mark.parametrize("options", [("--uint8", "data", "--uint8", "mask"), ("--uint8", "data,mask")])
@@ -351,7 +353,9 @@ def test_fashion_mnist_is_packed_and_timed(tmp_path: Path) -> None:
     assert "read back and found equal" in said
     whole = everything({"idx": {"data": files[0], "label": files[1]}})
     is_equal(tmp_path / "a.h5", whole["data"], whole["label"])
-    assert "blobfeed, shuffle: true" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+    assert "blobfeed, shuffle: true" in command(
+        "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
+    )
 
 
 def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
@@ -368,7 +372,9 @@ def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
     expected = everything({"image_list": {"path": str(listed), "new_height": 64, "new_width": 64}})["data"]
     with h5py.File(tmp_path / "a.h5") as file:
         assert (file["data"][()] == expected).all()
-    assert "blobfeed, shuffle: chunk" in command("bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1)
+    assert "blobfeed, shuffle: chunk" in command(
+        "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
+    )
 
 
 def test_an_lmdb_is_packed_equal(tmp_path: Path) -> None:
@@ -380,7 +386,7 @@ def test_an_lmdb_is_packed_equal(tmp_path: Path) -> None:
 def test_the_bench_has_torch_beside_it(found: Found) -> None:
     pytest.importorskip("torch", reason="the comparison needs torch")
     files = [found.declared["npy"]["data"], found.declared["npy"]["label"]]
-    lines = command("bench", *files, "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = command("inspect", "--bench", *files, "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
     assert " 1.00× " in lines[-1]
 
@@ -389,7 +395,7 @@ def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threa
     pytest.importorskip("torch", reason="the comparison needs torch")
     listed = write_list(tmp_path, {f"{number}.jpg": encoded(picture(300, 300)) for number in range(8)})
     cv2.GaussianBlur(picture(300, 300), (5, 5), 0)  # begins OpenCV's threads, which forked workers do not have
-    lines = command("bench", listed, "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = command("inspect", "--bench", listed, "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
 
 
@@ -400,7 +406,7 @@ def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypat
     pytest.importorskip("torch", reason="else it is not tried")
     monkeypatch.setattr(benching, "_torch", fails)
     np.save(tmp_path / "x.npy", np.zeros((64, 3), np.float32))
-    lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = command("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
     assert any("one process, no loader" in line and "1.00×" in line for line in lines)
     assert lines[-1] == "torch's DataLoader is not timed: it failed: unable to allocate shared memory(shm)"
 
@@ -408,7 +414,7 @@ def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypat
 def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="else it says that torch is not installed")
     np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))
-    lines = command("bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = command("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1] == "torch's DataLoader is not timed: samples differ in size, or are no real numbers"
 
 

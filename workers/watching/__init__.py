@@ -8,4 +8,4 @@ from __future__ import annotations
 from .diagnosis import STALL_SHARE, Blame, diagnose, sentence_in_process
 from .intervals import Interval, SlowSample, interval, median_s
 from .metrics import MetricsFile, openmetrics
-from .trace import TraceFile, TrainerTrace, is_written, load, merged, write_trace
+from .trace import TraceFile, TrainerTrace, is_written, load

@@ -18,20 +18,18 @@ import json
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
 import msgspec
 
 from ..api import CacheCounts
-from ..base import BlobfeedError, ParameterError, check_replaceable, write_whole
+from ..base import BlobfeedError, ParameterError, check_replaceable
 from ..transport import About
 
 NO_WAIT_NS: Final = 20_000
 """Looking at a batch that is there takes at most this long: a shorter wait is none."""
-
-_BASE: Final = "baseTimeNanoseconds"
 
 _log = logging.getLogger("blobfeed")
 
@@ -209,18 +207,3 @@ def _whole_lines(data: bytes) -> list[Event]:
         except ValueError:  # its process was killed, or its disk was full
             _log.debug("a line of the trace was cut: %r", line[:80])
     return events
-
-
-def merged(trace: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """`trace`'s events and `other`'s, in the time base of `other`."""
-    shift_ns = trace.get(_BASE, 0) - other.get(_BASE, 0)
-    moved = [
-        {**event, "ts": (event["ts"] * 1000 + shift_ns) / 1000} if "ts" in event else event
-        for event in trace["traceEvents"]
-    ]
-    return {**other, "traceEvents": [*moved, *other["traceEvents"]]}
-
-
-def write_trace(trace: Mapping[str, Any], path: Path) -> None:
-    """Write the object form, whole or not at all; raises OSError."""
-    write_whole(path, json.dumps(trace, separators=(",", ":")).encode())

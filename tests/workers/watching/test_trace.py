@@ -18,13 +18,11 @@ import pytest
 from blobfeed.workers.api import CacheCounts, Hooks
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import About
-from blobfeed.workers.watching import TraceFile, TrainerTrace, load, merged
+from blobfeed.workers.watching import TraceFile, TrainerTrace, load
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from blobfeed import ParameterError, RingAllocationError, Sample
-from blobfeed.cli import app
+from blobfeed import BlobfeedError, ParameterError, RingAllocationError, Sample
 from tests.support.pipelines import Fault, Numbered, Place, Trap, deliver, parameters, trapped_pipeline
 from tests.test_monitor import trainer
 
@@ -140,39 +138,11 @@ def test_a_pipeline_that_cannot_start_leaves_nothing_of_a_trace(tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_what_is_no_trace_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text("{}")
-    (tmp_path / "b.json").write_text('{"traceEvents": []}')
-    (tmp_path / "c.json").write_text('{"traceEvents": [')
-    for first, merge, words in (
-        ("a.json", "b.json", "a.json is no trace, or one that was cut: expected Trace Event JSON"),
-        ("b.json", "c.json", "c.json is no trace, or one that was cut: expected Trace Event JSON"),
-        ("none.json", "b.json", "none.json'; name a trace"),
-        ("b.json", "none.json", "none.json'; name a trace"),
-    ):
-        arguments = ["trace", str(tmp_path / first), "--merge", str(tmp_path / merge), "-o", str(tmp_path / "d")]
-        result = CliRunner().invoke(app, arguments)
-        assert result.exit_code == 1
-        assert words in result.stderr
-
-
-def test_torchs_own_events_fall_into_the_step_in_which_they_ran(tmp_path: Path) -> None:
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    trace, theirs, both = (tmp_path / name for name in ("run.json", "torch.json", "both.json"))
-    with Pipeline(parameters(trace=str(trace), epochs=1), source=Numbered()) as pipeline:
-        pipeline.release(pipeline.take())
-        with profile(activities=[ProfilerActivity.CPU]) as profiled:
-            torch.ones(7).cumsum(0)
-        for _ in range(9):
-            pipeline.release(pipeline.take())
-    profiled.export_chrome_trace(str(theirs))
-    result = CliRunner().invoke(app, ["trace", str(trace), "--merge", str(theirs), "-o", str(both)])
-    assert result.exit_code == 0, result.output
-    (operation,) = spans_of(both, "aten::cumsum")
-    (step,) = [event for event in spans_of(both, "step") if event["args"]["batch"] == 0]
-    assert step["ts"] - 1000 < operation["ts"] < step["ts"] + step["dur"] + 1000  # clocks are read apart
+@pytest.mark.parametrize("content", ["{}", '{"traceEvents": ['])
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "a.json").write_text(content)
+    with pytest.raises(BlobfeedError, match=r"a\.json is no trace, or one that was cut: expected Trace Event JSON"):
+        load(tmp_path / "a.json")
 
 
 # ---- the file
@@ -280,11 +250,3 @@ def test_the_trainer_writes_a_line_for_each_slot(
         ("wait", 0, 2, 50), ("copy", 0, 2, 10), ("step", 0, 2, 1010),
         ("wait", 2, 2, 50), ("copy", 2, 2, 10), ("step", 2, 2, 1010),
     ]  # fmt: skip
-
-
-def test_events_are_moved_to_the_other_traces_time_base() -> None:
-    ours = {"traceEvents": [{"ph": "X", "ts": 1_764_000_000_000_123}, {"ph": "M"}]}
-    theirs = {"baseTimeNanoseconds": 1_764_000_000_000_000_000, "traceEvents": [{"ph": "X", "ts": 1.5}]}
-    both = merged(ours, theirs)
-    assert both["traceEvents"] == [{"ph": "X", "ts": 123.0}, {"ph": "M"}, {"ph": "X", "ts": 1.5}]
-    assert both["baseTimeNanoseconds"] == theirs["baseTimeNanoseconds"]
