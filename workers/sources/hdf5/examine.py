@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ...base import SourceError, is_installed, moving
 from ..files import FileStamp, Locking, RemoteStamp, Stamp
-from ..stored import Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
+from ..stored import CF_ATTRIBUTES, Attributes, Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters
 from ..stored.library_rows import longest_element
@@ -126,7 +126,13 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
         element = h5py.check_vlen_dtype(dataset.dtype)
         return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
-    return StoredArray(stamp, name, dataset.shape + inner, np.dtype(base.str), find_layout(dataset, stamp, name))
+    shape, dtype = dataset.shape + inner, np.dtype(base.str)
+    return StoredArray(stamp, name, shape, dtype, find_layout(dataset, stamp, name), attributes=_attributes(dataset))
+
+
+def _attributes(dataset: h5py.Dataset) -> Attributes:
+    found = {name: np.ravel(dataset.attrs[name]).tolist() for name in CF_ATTRIBUTES if name in dataset.attrs}
+    return {name: [each.decode() if isinstance(each, bytes) else each for each in found[name]] for name in found}
 
 
 def holds_values(dataset: h5py.Dataset) -> bool:

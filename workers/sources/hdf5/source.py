@@ -11,7 +11,17 @@ import numpy as np
 
 from ...api import NotNegative, Paths, Positive, Tops, check_options
 from ..files import Locking, RemoteStamp, Stamp, kept, list_hdf5_files, stamp_of
-from ..stored import Arrangement, ArrayOptions, Chunked, Parts, StoredArray, dims_by_top, stored_table
+from ..stored import (
+    Arrangement,
+    ArrayOptions,
+    Attributes,
+    Chunked,
+    Parts,
+    StoredArray,
+    by_conventions,
+    dims_by_top,
+    stored_table,
+)
 from ..table import Table
 
 
@@ -21,6 +31,9 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
         HDF5 files are known by their signature, not by their name.
     max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
+    decode_cf: true applies the attributes by which netCDF says what numbers mean (scale_factor, add_offset, _FillValue,
+        missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
+        log names the tops that have such attributes.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
         more), or none if it is 0.
@@ -31,6 +44,7 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: Paths
     max_length: Positive | None = None
+    decode_cf: bool | None = None
     locking: Locking = None
     chunk_cache_bytes: NotNegative = 32 << 20
     allow_external: bool = False
@@ -65,7 +79,7 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
 
     return stored_table(
         "hdf5",
-        examined(wanted),
+        by_conventions(examined(wanted), "source hdf5", decode_cf=checked.decode_cf),
         checked.window,
         lambda name: examined([name])[name],
         limit=checked.limit,
@@ -75,7 +89,7 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     )
 
 
-_Layouts = dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked]]
+_Layouts = dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked, Attributes]]
 """The arrays of one object by top: StoredArray without its file."""
 
 
@@ -97,7 +111,7 @@ def _examined(
     def make() -> _Layouts | None:
         found.update(examine(stamp))
         plain = {
-            top: (array.name, array.shape, array.dtype, array.arrangement, array.layout)
+            top: (array.name, array.shape, array.dtype, array.arrangement, array.layout, array.attributes)
             for top, array in found.items()
             if isinstance(array.layout, Chunked)
         }
@@ -107,6 +121,6 @@ def _examined(
     if found or index is None:
         return found
     return {
-        top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement)
-        for top, (name, shape, dtype, arrangement, layout) in index.items()
+        top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement, attributes=attributes)
+        for top, (name, shape, dtype, arrangement, layout, attributes) in index.items()
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .grid import LIBRARY_MODULE, ArrayOptions, Parts, stored_table
+from .grid import LIBRARY_MODULE, ArrayOptions, Parts, by_conventions, stored_table
 from .layout import (
     Arrangement,
     Chunked,
@@ -15,4 +15,5 @@ from .layout import (
     from_names,
 )
 from .npy import open_npy, read_header
+from .packing import CF_ATTRIBUTES, Attributes
 from .store import FileStore

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +16,7 @@ from ...base import BlobfeedError, SourceError, text_digest
 from ..files import Locking, RemoteStamp, as_bytes, locate_part, split_by_part
 from ..table import Column, OutRows, Store, Table, WindowOptions
 from .layout import Chunked, ChunkObjects, Dims, StoredArray, ThroughLibrary
+from .packing import packing_of
 from .store import FileStore
 
 LIBRARY_MODULE = f"{__package__}.library_rows"
@@ -79,7 +81,11 @@ def stored_table(
         held_in=str(arrays[0]),
         where=grids[0].where,
         limit=None if window else limit,
-        options=[*((array.name, array.arrangement) for array in arrays), *(column.options for column in columns)],
+        options=[
+            *((array.name, array.arrangement) for array in arrays),
+            *(array.packing for array in arrays if array.packing),
+            *(column.options for column in columns),
+        ],
     )
     if window is None:
         return table
@@ -88,14 +94,50 @@ def stored_table(
     return table.windows(window, bounds, limit)
 
 
+def by_conventions(tops: Mapping[str, Parts], what: str, *, decode_cf: bool | None) -> Mapping[str, Parts]:
+    """Return the arrays as `decode_cf` says: with what their attributes say applied, or as they are stored.
+
+    With None, a warning names the tops that have such attributes. Raises SourceError for attributes that are not as the
+    conventions have them.
+    """
+    if decode_cf:
+        return {top: [_with_packing(array, what) for array in parts] for top, parts in tops.items()}
+    if decode_cf is None:
+        named = {top: next(filter(None, map(_not_applied, parts)), "") for top, parts in tops.items()}
+        if said := [f"{top} ({attributes})" for top, attributes in named.items() if attributes]:
+            _log.warning(
+                "%s: %s: the attributes of %s are not applied, and its numbers come as they are stored: decode_cf: "
+                "true applies them, as xarray and netCDF4 do, and decode_cf: false silences this",
+                *(what, next(iter(tops.values()))[0].file.path, ", ".join(said)),
+            )
+    return tops
+
+
+def _with_packing(array: StoredArray, what: str) -> StoredArray:
+    try:
+        return replace(array, packing=packing_of(array.attributes, array.dtype))
+    except ValueError as error:
+        raise SourceError(f"{what}: {array}: {error}; decode_cf: false reads it as it is stored") from error
+
+
+def _not_applied(array: StoredArray) -> str:
+    """The attributes of an array that would change its values, "" if there are none."""
+    try:
+        if packing_of(array.attributes, array.dtype) is None:
+            return ""
+    except ValueError:  # they are named, too
+        pass
+    return ", ".join(f"{name} {', '.join(map(str, values))}" for name, values in array.attributes.items())
+
+
 def _require_readable(parts: Parts, what: str) -> None:
     first = parts[0]
     for array in parts:
         if array.form != first.form:
             raise SourceError(
-                f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.dtype}, "
-                f"{array} has {array.sample_shape} {array.dtype}; all files need the same shape per sample and the "
-                "same type"
+                f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.delivered_dtype}, "
+                f"{array} has {array.sample_shape} {array.delivered_dtype}; all files need the same shape per sample "
+                "and the same type"
             )
         axis, layout = array.arrangement.sample_axis, array.layout
         is_one_piece = isinstance(layout, Chunked) and layout.chunk == array.shape and not layout.filters
@@ -183,8 +225,13 @@ class Grid(Column):
                 continue
             self._files.watch(map(self._files.number, array.others))
             try:
-                rows = _as_stored(out[top], array.arrangement.order)
-                self._files.reader(array).read(within, positions[members], rows)
+                reader, at = self._files.reader(array), positions[members]
+                if array.packing:
+                    stored = np.empty((len(at), *array.sample_shape), array.dtype)
+                    reader.read(within, np.arange(len(at)), _as_stored(stored, array.arrangement.order))
+                    out[top][at] = array.packing.values(stored)
+                else:
+                    reader.read(within, at, _as_stored(out[top], array.arrangement.order))
             except BlobfeedError:
                 raise
             except Exception as error:
@@ -274,7 +321,7 @@ def _row_bytes(parts: Parts) -> int:
 
 def _spec(parts: Parts, span: int) -> ArraySpec:
     # Strings of varying length are as long as the longest of their file: the longest of all holds each.
-    dtype = max((array.dtype for array in parts), key=lambda dtype: dtype.itemsize).newbyteorder("=")
+    dtype = max((array.delivered_dtype for array in parts), key=lambda dtype: dtype.itemsize)
     if parts[0].longest is not None:
         return ArraySpec((max(array.longest or 0 for array in parts),), dtype, varies=True)
     return ArraySpec((span, *parts[0].sample_shape)[not span :], dtype)
@@ -284,6 +331,7 @@ def _stores_rows(array: StoredArray) -> bool:
     return (
         isinstance(array.layout, Chunked)
         and not array.layout.filters
+        and not array.packing
         and (array.lies_in_rows or not array.file.on_network)  # there others are mapped, or whole chunks are read
     )
 

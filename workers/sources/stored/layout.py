@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ...api import chosen
 from ...base import ParameterError
 from ..files import Stamp, are_small
+from .packing import Attributes, Packing
 
 _DELIVERED = "cdhw"
 
@@ -159,6 +160,8 @@ class StoredArray:
     longest: int | None = None
     arrangement: Arrangement = FIRST_AXIS
     others: tuple[Stamp, ...] = ()
+    attributes: Attributes = field(default_factory=dict)
+    packing: Packing | None = None
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path
@@ -170,6 +173,10 @@ class StoredArray:
     @property
     def sample_shape(self) -> tuple[int, ...]:
         return self.arrangement.delivered(self.shape)
+
+    @property
+    def delivered_dtype(self) -> np.dtype[np.generic]:
+        return self.packing.dtype if self.packing else self.dtype.newbyteorder("=")
 
     @property
     def sample_bytes(self) -> int:
@@ -194,6 +201,7 @@ class StoredArray:
             self.lies_in_rows
             and isinstance(self.layout, Chunked)
             and self.dtype.isnative
+            and not self.packing
             and order in (None, tuple(range(len(self.shape) - 1)))
             and int(self.layout.offsets.min(initial=0)) >= 0
         )
@@ -230,5 +238,5 @@ class StoredArray:
     def form(self) -> tuple[object, ...]:
         """The type and shape that the arrays of one top must have in common."""
         # Strings are delivered in the size of the longest, and either byte order as this machine's own.
-        dtype = self.dtype.kind if self.dtype.kind in "SU" else self.dtype.newbyteorder("=")
+        dtype = self.dtype.kind if self.dtype.kind in "SU" else self.delivered_dtype
         return dtype, self.longest is None, self.sample_shape

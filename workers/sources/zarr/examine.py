@@ -14,7 +14,7 @@ import numpy as np
 
 from ...base import SourceError, is_url
 from ..files import locate, stamp_of
-from ..stored import ChunkFilter, ChunkObjects, StoredArray
+from ..stored import CF_ATTRIBUTES, ChunkFilter, ChunkObjects, StoredArray
 
 _WHAT = "source zarr"
 _BYTES_CODECS = ("gzip", "zstd", "blosc")
@@ -23,16 +23,19 @@ _BYTES_CODECS = ("gzip", "zstd", "blosc")
 def examine_array(folder: str, name: str) -> StoredArray | None:
     """The array in `folder`, None if there is none; raises SourceError for one that cannot be read."""
     for document, examine in (("zarr.json", _examine_v3), (".zarray", _examine_v2)):
-        is_there = is_url(folder) or Path(folder, document).is_file()
-        store, key = locate(f"{folder}/{document}")
-        text = store.get_whole(key) if is_there else None
-        if text is None:
+        if (text := _read(folder, document)) is None:
             continue
         try:
-            found = json.loads(bytes(text))
+            found = json.loads(text)
             if found.get("node_type") == "group":
                 return None
             shape, dtype, layout = examine(folder, found)
+            is_v2 = examine is _examine_v2
+            named = (json.loads(_read(folder, ".zattrs") or "{}") if is_v2 else found.get("attributes")) or {}
+            attributes = {name: np.ravel(named[name]).tolist() for name in CF_ATTRIBUTES if name in named}
+            # Of version 2 xarray takes the value of chunks that were not written for that of what is missing.
+            if is_v2 and "_ARRAY_DIMENSIONS" in named and found["fill_value"] is not None:
+                attributes.setdefault("_FillValue", np.frombuffer(layout.fill, dtype).tolist())
             if any(size < 1 <= extent for extent, size in zip(shape, layout.shard or layout.chunk, strict=True)):
                 raise ValueError(f"its chunks have shape {layout.chunk}")
         except SourceError:
@@ -41,8 +44,15 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
             raise SourceError(f"{_WHAT}: {folder}/{document} cannot be understood: {error}") from error
         if not shape or dtype.kind not in "biufcSU":
             raise SourceError(f"{_WHAT}: {folder} has shape {shape} and type {dtype}: expected an array of numbers")
-        return StoredArray(stamp_of(f"{folder}/{document}"), name, shape, dtype, layout)
+        return StoredArray(stamp_of(f"{folder}/{document}"), name, shape, dtype, layout, attributes=attributes)
     return None
+
+
+def _read(folder: str, document: str) -> bytes | None:
+    is_there = is_url(folder) or Path(folder, document).is_file()
+    store, key = locate(f"{folder}/{document}")
+    text = store.get_whole(key) if is_there else None
+    return None if text is None else bytes(text)
 
 
 _Examined = tuple[tuple[int, ...], "np.dtype[np.generic]", ChunkObjects]
