@@ -93,8 +93,6 @@ class StillPipeline:
 
     def look_ahead(self) -> None: ...
 
-    def use_huge_pages(self) -> None: ...
-
 
 @dataclass(frozen=True)
 class _Count:

@@ -357,15 +357,14 @@ def test_each_way_of_delivery_is_measured() -> None:
     assert len({row[0] for row in rows}) == 13
 
 
-@pytest.mark.parametrize("page_lock", ["staging", "ring"])
-def test_a_ring_that_stands_still_is_delivered_to_a_device(page_lock: str) -> None:
+def test_a_ring_that_stands_still_is_delivered_to_a_device() -> None:
     torch = pytest.importorskip("torch")
     from blobfeed.layers.torch_blob import Blob
     from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
 
     from tests.support.played_device import PlayedDevice
 
-    pipeline: Any = StillPipeline(Shape(2, (3, 4, 4)), "uint8", page_lock=page_lock)
+    pipeline: Any = StillPipeline(Shape(2, (3, 4, 4)), "uint8")
     tops = make_tops(pipeline.specs, pipeline.parameters, Path())
     device: Any = PlayedDevice(patience=10**9)
     delivery, blob = CudaDelivery(pipeline, tops, device), Blob(torch.device("cpu"))

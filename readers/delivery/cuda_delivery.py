@@ -4,9 +4,6 @@
      │                                            │
      └ released when it is copied                 └ filled again when the trainer's stream is past the work that read it
 
-With `page_lock: ring` the slots themselves are page-locked, and are sent without a copy: a slot is then released when
-it has arrived.
-
 The next batch that is ready is sent before `fill` returns, so that it travels while the net computes. Slots travel as
 they are: uint8 images are a quarter of the bytes that the blobs hold.
 """
@@ -88,7 +85,6 @@ class CudaDelivery(Delivery):
         self._sent = self._given = 0
         """Batches that have been sent, and those of them that blobs have got."""
         self._conversions = [DeviceConversion(_conversion_on_device(top), device.constant) for top in self.tops]
-        self._locked: bool | None = None if pipeline.parameters.page_lock == "ring" else False
         self._at_end: Position | None = None
 
     @property
@@ -108,8 +104,7 @@ class CudaDelivery(Delivery):
         # torch gives freed memory to the next one who asks on the stream that it was taken on, the copy stream: kernels
         # on the caller's stream may still be reading there.
         waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers]
-        releases = [partial(self._release_slot, buffer) for buffer in self._buffers]
-        close_all(*waits, self._device.unlock, *releases, self._buffers.clear)
+        close_all(*waits, self._device.wait_for_copies, self._buffers.clear)
 
     def _oldest(self) -> _Sent | None:
         """The batch that was sent first of those that no blob has got."""
@@ -123,7 +118,6 @@ class CudaDelivery(Delivery):
         self._device.refuse_capture()
         if (oldest := self._oldest()) is not None:
             return oldest.upcoming
-        self._release_slots()
         return super()._upcoming()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[torch.Tensor]:
@@ -160,7 +154,6 @@ class CudaDelivery(Delivery):
         """Start the copies of the pipeline's next batch into the next buffer, and take it; `like`: the blobs' data."""
         buffer = self._turn(self._sent)
         self._device.wait_for(buffer.done)  # long done; its host memory is about to be written to
-        self._release_slots()
         self._device.send_after(buffer.used)
         hosts: dict[str, AnyArray] = {}
         for top, shape, tensor in zip(self.tops, upcoming.shapes, like, strict=True):
@@ -173,47 +166,19 @@ class CudaDelivery(Delivery):
         values = {name: buffer.send(name, host) for name, host in hosts.items()}
         self._device.sent(buffer.done)
         with interrupts_deferred():  # the pipeline's position and the buffers' belong together
-            self.pipeline.take()
+            batch = self.pipeline.take()
             buffer.sent = _Sent(upcoming, values)
             self._sent += 1
-            if not self._locked:
-                self._release_slot(buffer)
+            self.pipeline.release(batch)
 
     def _host_array(self, top: Top, shape: Shape, batch: Batch, buffer: _Buffer) -> AnyArray:
-        """The array that is sent: the slot's own memory where that is page-locked, else a staged copy of it."""
-        if isinstance(top, EvenTop) and self._is_locked(top.rows(batch)):
-            return top.rows(batch)
+        """Return the array that is sent: a copy in page-locked memory."""
         out = buffer.stage(top.name, shape, _sent_type(top))
         if isinstance(top, EvenTop):
             np.copyto(out, top.rows(batch))
         else:
             top.put(batch, out)
         return out
-
-    def _is_locked(self, rows: AnyArray) -> bool:
-        if self._locked is None:
-            self.pipeline.use_huge_pages()  # a page that is locked cannot be moved into a huge one any more
-            # The whole ring: NumPy keeps for every view the array that it was first cut from.
-            self._locked = self._device.lock(cast("NDArray[np.uint8]", rows.base))
-        return self._locked
-
-    def _release_slots(self) -> None:
-        """Release the page-locked slots that have arrived.
-
-        One in flight is one that the loaders lack. So if no batch is ready, its copy is waited for: never wait for the
-        loaders with slots that could be released.
-        """
-        wait = self._locked and not self.pipeline.is_ready()
-        for buffer in self._buffers if self._locked else ():
-            if buffer.sent is not None:
-                if wait:
-                    self._device.wait_for(buffer.done)
-                if buffer.done.query():
-                    self._release_slot(buffer)
-
-    def _release_slot(self, buffer: _Buffer) -> None:
-        if buffer.sent is not None and self.pipeline.holds(buffer.sent.upcoming.batch):
-            self.pipeline.release(buffer.sent.upcoming.batch)
 
     # ---- on the device
 

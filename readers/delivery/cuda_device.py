@@ -1,7 +1,7 @@
 """The parts of a CUDA device that a delivery uses: page-locked host memory, device memory, a copy stream, and events.
 
-Streams, events and the current device are those of torch.Stream, torch.Event and torch.accelerator. Page-locking the
-ring and seeing a capture are not in there, and stay torch.cuda's.
+Streams, events and the current device are those of torch.Stream, torch.Event and torch.accelerator. Seeing a capture is
+not in there, and stays torch.cuda's.
 
 Everything names its device, and is done while that is the current one: nothing here makes a context on another one, GPU
 0 least of all.
@@ -12,9 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-import warnings
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +22,10 @@ from ...workers.api import AnyArray
 from ...workers.base import ParameterError
 from ...workers.processes import interrupts_deferred
 
-_PORTABLE = 1
-"""cudaHostRegisterPortable: page-locked for every context of the process, not just the device's own."""
-
 _UNKNOWN = 64
 """Unused bytes at the start of page-locked memory. torch knows it by its first address: it would record an
 event when it is freed, which CUDA refuses once any kernel of the program's has failed, and torch then ends the process
-before the error has been shown. `unlock` waits for the copies, so there is no need of that event."""
+before the error has been shown. The delivery's `close` waits for the copies, so there is no need of that event."""
 
 _LOOK_S = 0.0001
 """Between two looks at an event that is waited for."""
@@ -46,7 +41,6 @@ class CudaDevice:
         self.device = torch.device(device)
         if self.device.index is None:  # the one that is current now, also if another one is made the current one later
             self.device = torch.device("cuda", torch.accelerator.current_device_index())
-        self._locked: NDArray[np.uint8] | None = None
         with self.current():
             self._stream = torch.Stream(self.device)
 
@@ -73,45 +67,6 @@ class CudaDevice:
             )
 
     # ---- memory
-
-    def lock(self, memory: NDArray[np.uint8]) -> bool:
-        """Page-lock `memory`, so that copies from it run by themselves; warns and returns False where it is refused."""
-        if self._locked is memory:  # Ctrl-C fell behind the call
-            return True
-        with interrupts_deferred(), self.current():
-            error = _runtime().cudaHostRegister(memory.ctypes.data, memory.nbytes, _PORTABLE)
-            if int(error) == 0:
-                self._locked = memory
-                return True
-            why = _runtime().cudaGetErrorString(error)
-            self._forget_error()
-        warnings.warn(
-            f"cudaHostRegister refused to page-lock the ring's {memory.nbytes:,} bytes ({why}): batches go "
-            "through a page-locked staging copy, which costs the trainer one more copy of each; "
-            "lower batch_size or prefetch_batches",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-        return False
-
-    def unlock(self) -> None:
-        """Undo `lock`; waits for the copies that still read from there."""
-        try:
-            self.wait_for_copies()
-        finally:
-            locked, self._locked = self._locked, None
-            if locked is not None:
-                with self.current():
-                    if int(_runtime().cudaHostUnregister(locked.ctypes.data)):
-                        self._forget_error()
-
-    def _forget_error(self) -> None:
-        """CUDA remembers a refusal as its last error, and the next kernel, whosever it is, would be blamed for it.
-
-        Newer releases of torch make zeros without a kernel.
-        """
-        with contextlib.suppress(RuntimeError):
-            torch.ones(1, device=self.device)
 
     def memory(self, nbytes: int) -> torch.Tensor:
         """Uninitialised memory on the device, shape (nbytes,) uint8."""
@@ -185,10 +140,6 @@ class CudaDevice:
         while not event.query():
             time.sleep(_LOOK_S)
         event.synchronize()  # torch's race detector listens to this one
-
-
-def _runtime() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 def view_as(memory: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:

@@ -224,13 +224,13 @@ def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledg
     return interrupter.interrupts, ledger
 
 
-def _device(source: Source, interrupts: int, seed: int, buffers: int, page_lock: str) -> tuple[int, Ledger]:
+def _device(source: Source, interrupts: int, seed: int, buffers: int) -> tuple[int, Ledger]:
     """The delivery to a CUDA device, on a played one."""
     from blobfeed.readers.delivery import make_tops
     from blobfeed.workers.api import check_parameters
     from blobfeed.workers.pipeline import Pipeline
 
-    parameters = check_parameters({"source": source, **_GIVEN, "device_prefetch": buffers, "page_lock": page_lock})
+    parameters = check_parameters({"source": source, **_GIVEN, "device_prefetch": buffers})
     played: Any = PlayedDevice(patience=2)
     with Pipeline(parameters) as pipeline:
         delivery = CudaDelivery(pipeline, make_tops(pipeline.specs, parameters, Path()), played)
@@ -264,9 +264,8 @@ _WAYS: dict[str, Callable[[Source, int, int], tuple[int, Ledger]]] = {
     "BatchReader, own arrays": lambda source, count, seed: _reader(source, count, seed, into=True),
     "BatchReader, tensors on loan": lambda source, count, seed: _reader(source, count, seed, device="cpu", copy=False),
     "AsyncReader": _async_reader,
-    "device, one buffer": lambda source, count, seed: _device(source, count, seed, 1, "staging"),
-    "device, three buffers": lambda source, count, seed: _device(source, count, seed, 3, "staging"),
-    "device, ring locked": lambda source, count, seed: _device(source, count, seed, 2, "ring"),
+    "device, one buffer": lambda source, count, seed: _device(source, count, seed, 1),
+    "device, three buffers": lambda source, count, seed: _device(source, count, seed, 3),
 }
 
 

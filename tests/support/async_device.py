@@ -152,9 +152,6 @@ class AsyncDevice(PlayedTorch):
 
     def refuse_capture(self) -> None: ...
 
-    def lock(self, memory: NDArray[np.uint8]) -> bool:
-        return True
-
     def memory(self, nbytes: int) -> torch.Tensor:
         descriptor = os.memfd_create("device")
         os.ftruncate(descriptor, nbytes)
@@ -207,8 +204,8 @@ def _value(number: int) -> int:
 class _Rewritten(StillPipeline):
     """`count` batches: fills a slot anew for each, and spoils it as soon as it is released."""
 
-    def __init__(self, count: int, page_lock: str, buffers: int) -> None:
-        values = {"transform": {"scale": 0.5}, "page_lock": page_lock, "device_prefetch": buffers}
+    def __init__(self, count: int, buffers: int) -> None:
+        values = {"transform": {"scale": 0.5}, "device_prefetch": buffers}
         super().__init__(_SHAPE, "uint8", **values)
         self._held: set[Batch] = set()
         self._count = count
@@ -244,7 +241,6 @@ def deliver_batches(
     work: Sequence[float],
     seed: int,
     buffers: int,
-    page_lock: str,
     mistake: str = "",
 ) -> list[str]:
     """Deliver `count` batches, an even number, to two devices in turn; returns what was wrong.
@@ -252,7 +248,7 @@ def deliver_batches(
     `mistake`: a step that is left out.
     """
     devices = [AsyncDevice(delays, work, seed + number) for number in range(2)]
-    feeds = [_Feed(device, _Rewritten(count // 2, page_lock, buffers), mistake) for device in devices]
+    feeds = [_Feed(device, _Rewritten(count // 2, buffers), mistake) for device in devices]
     for number in range(count):
         feeds[number % 2].deliver()
     for feed in feeds:
@@ -304,7 +300,7 @@ class _NeverWaitedFor(_Event):
 
 
 def main() -> None:
-    mistake, page_lock = sys.argv[1:]
+    (mistake,) = sys.argv[1:]
     # A stream that is used too early has to be the slower one.
     delays, work = ([_LASTING_S], [0.0]) if mistake in ("use_after", "synchronize") else ([0.0], [3 * _LASTING_S])
-    sys.exit("\n".join(deliver_batches(20, delays, work, 0, 1, page_lock, mistake)) or 0)
+    sys.exit("\n".join(deliver_batches(20, delays, work, 0, 1, mistake)) or 0)

@@ -95,12 +95,10 @@ class PlayedDevice(PlayedTorch):
     read. `freed`: of each event that was freed, whether the device was the current one.
     """
 
-    def __init__(self, patience: int, locks: bool = True) -> None:
+    def __init__(self, patience: int) -> None:
         super().__init__()
-        self.patience, self.locks = patience, locks
+        self.patience = patience
         self.captures = False
-        self.locked: NDArray[np.uint8] | None = None
-        self.unlocked = 0
         self.copies: list[_Copy] = []
         self.staging: list[NDArray[np.uint8]] = []
         self.judge = RaceDetector()
@@ -123,16 +121,6 @@ class PlayedDevice(PlayedTorch):
     def refuse_capture(self) -> None:
         if self.captures:
             raise RuntimeError("captures a CUDA graph")
-
-    def lock(self, memory: NDArray[np.uint8]) -> bool:
-        self.at("before lock")
-        self.locked = memory
-        self.at("after lock")
-        return self.locks
-
-    def unlock(self) -> None:
-        super().unlock()
-        self.unlocked += 1
 
     def memory(self, nbytes: int) -> Any:
         self.at("before memory")

@@ -73,7 +73,7 @@ _CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "num_workers": ("num_loaders", "here it is num_loaders"),
     "collate_fn": ("batch_size", "here a postprocess hook gets the whole batch"),
     "worker_init_fn": ("num_loaders", "not needed: loaders are seeded for each sample; make what a hook needs in it"),
-    "pin_memory": ("page_lock", "not needed: a CUDA device gets its batches from page-locked memory; see page_lock"),
+    "pin_memory": ("device", "not needed: with device: cuda batches come from page-locked memory"),
 }
 """Names from Caffe and torch's DataLoader: for each the parameter that replaces it here, and a hint."""
 

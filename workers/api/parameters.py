@@ -165,8 +165,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         readers.md.
     device: the device of a reader's tensors: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
     device_prefetch: batches on a CUDA device or on the way there.
-    page_lock: page-locked memory for the way to a CUDA device: a "staging" copy of each batch, or the "ring" itself;
-        see delivery.md.
     delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
         see delivery.md.
     trace: a file with the steps and times of every process; see trace.md.
@@ -208,7 +206,6 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     changed_data: Literal["refuse", "accept"] = "refuse"
     device: str = ""
     device_prefetch: Positive = 2
-    page_lock: Literal["staging", "ring"] = "staging"
     delivery: Literal["copy", "view"] = "copy"
     trace: str = ""
     metrics: str = ""
@@ -272,7 +269,6 @@ class ReaderParameters(SharedParameters, total=False):
     task_timeout_s: float
     device: str
     device_prefetch: int
-    page_lock: Literal["staging", "ring"]
     delivery: Literal["copy", "view"]
     trace: str | PurePath
     metrics: str | PurePath

@@ -216,11 +216,6 @@ class Pipeline(Closing):
         self._into_host = True
         self._calls_make = calls_make
 
-    def use_huge_pages(self) -> None:
-        """Put the pages of the slots together into huge ones now; the assembler does it too, at its leisure."""
-        if isinstance(self._feed, ProcessFeed):
-            self._feed.use_huge_pages()
-
     def _next_batches(self) -> None:
         self.start()
         if self._feed is None:

@@ -206,10 +206,6 @@ class ProcessFeed:
         """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
         self.shared.ring.populate()
 
-    def use_huge_pages(self) -> None:
-        for _ in self.shared.ring.use_huge_pages():
-            pass
-
     def set_weights(self, new: NewWeights) -> None:
         change, weights, gone = new
         if self.shared.weights is None or self._release_link is None or self._failure is not None:

@@ -36,7 +36,7 @@ class Feeding:
         if not (folder / "train.h5").exists():
             write_images(folder / "train.h5")
         parameters = check_parameters(
-            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, "page_lock": "ring", **values}
+            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
         )
         self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self._tops = make_tops(self.pipeline.specs, parameters, folder)

@@ -29,36 +29,27 @@ from .feeding import Target, assert_the_labels_are_left, feeding, write_mean_and
 __all__ = ["feeding"]
 
 
-_WAYS = [("ring", True), ("ring", False), ("staging", True)]
-"""Parameter page_lock, and whether the device locks the ring if it is asked to."""
-
-
 @pytest.mark.parametrize("buffers", [1, 3])
-@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
-def test_every_batch_arrives_once_and_whole_however_long_copies_take(
-    feeding: Any, buffers: int, page_lock: str, locks: bool
-) -> None:
+def test_every_batch_arrives_once_and_whole_however_long_copies_take(feeding: Any, buffers: int) -> None:
     transform = {"scale": 0.5, "mean_value": [1, 2, 3]}
-    device = PlayedDevice(0, locks)
-    feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, page_lock=page_lock, transform=transform)
+    device = PlayedDevice(0)
+    feed = feeding(device, device_prefetch=buffers, prefetch_batches=1, transform=transform)
     mean = np.array([1, 2, 3], np.float32)[:, None, None]
     for patience in (0, 1000):
         if patience:
             feed.delivery.close()
-            feed.go_to(device := PlayedDevice(patience, locks))
+            feed.go_to(device := PlayedDevice(patience))
         for number in range(feed.first, feed.first + 12):
             wanted = np.arange(4 * number, 4 * number + 4) % 20
             data, label = feed.next()
             np.testing.assert_array_equal(label, wanted)
             np.testing.assert_array_equal(data, (images()[wanted] - mean) * np.float32(0.5))
         assert device.judge.kernels > 12 * 4  # copies of data and labels, and what is computed of them
-        assert (device.locked is None) == (page_lock == "staging")
-        assert device.locked is None or device.locked.nbytes >= 3 * (240 + 32)  # the whole ring
 
 
 def test_a_staged_batch_gives_its_slot_back_before_it_has_arrived(feeding: Any) -> None:
     device = PlayedDevice(patience=10**9)
-    feed = feeding(device, device_prefetch=1, page_lock="staging")
+    feed = feeding(device, device_prefetch=1)
     feed.next()
     feed.wait_until_ready()
     feed.next()
@@ -79,10 +70,9 @@ def test_a_stream_that_captures_a_graph_is_refused_and_no_batch_is_lost(feeding:
     np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
 
 
-@pytest.mark.parametrize("page_lock", ["staging", "ring"])
-def test_a_reader_that_began_in_inference_mode_goes_on_outside_of_it(feeding: Any, page_lock: str) -> None:
+def test_a_reader_that_began_in_inference_mode_goes_on_outside_of_it(feeding: Any) -> None:
     with torch.inference_mode():
-        feed = feeding(PlayedDevice(1), page_lock=page_lock, transform={"scale": [0.5, 1, 2], "mean_value": 1})
+        feed = feeding(PlayedDevice(1), transform={"scale": [0.5, 1, 2], "mean_value": 1})
         feed.next()
     np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
     with torch.inference_mode():
@@ -93,7 +83,7 @@ def test_a_reader_that_began_in_inference_mode_goes_on_outside_of_it(feeding: An
 def test_what_travels_lies_in_page_locked_memory(feeding: Any, tmp_path: Path) -> None:
     """Crops too: a copy from other memory makes the trainer wait for the device."""
     device = PlayedDevice(0)
-    feed = feeding(device, page_lock="staging", transform=write_mean_and_images(tmp_path))
+    feed = feeding(device, transform=write_mean_and_images(tmp_path))
     for _ in range(4):
         feed.next()
     assert len(device.copies) >= 12  # data, crops, labels
@@ -211,24 +201,20 @@ def test_padded_samples_travel_by_a_staged_copy(feeding: Any, patience: int) -> 
             assert (data[row, :, :, width:] == -1).all()
 
 
-@pytest.mark.parametrize(("page_lock", "locks"), _WAYS)
-def test_each_row_loses_the_part_of_the_mean_under_its_crop(
-    feeding: Any, tmp_path: Path, page_lock: str, locks: bool
-) -> None:
+def test_each_row_loses_the_part_of_the_mean_under_its_crop(feeding: Any, tmp_path: Path) -> None:
     transform = write_mean_and_images(tmp_path)
-    feed = feeding(PlayedDevice(0, locks), page_lock=page_lock, transform=transform)
+    feed = feeding(PlayedDevice(0), transform=transform)
     assert_the_labels_are_left(feed)
     feed.delivery.close()
-    feed.go_to(PlayedDevice(1000, locks))
+    feed.go_to(PlayedDevice(1000))
     assert_the_labels_are_left(feed)
 
 
-def test_closing_unlocks_the_ring_after_the_copies(feeding: Any) -> None:
+def test_closing_waits_for_the_copies(feeding: Any) -> None:
     device = PlayedDevice(10**9)
     feed = feeding(device)
     feed.next()
     feed.close()
-    assert device.unlocked == 1
     assert all(copy.done for copy in device.copies)
 
 
@@ -274,20 +260,19 @@ def _frees_what_is_read(feed: Any) -> None:
 
 
 _MISTAKES = [
-    (_sends_at_once, "staging", "the copy to the device on stream 1 does not wait for .* on stream 0"),
-    (_uses_at_once, "staging", "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
-    (_notes_use_before_the_work, "staging", "the copy to the device on stream 1 does not wait for .* on stream 0"),
-    (_notes_sent_before_the_copy, "staging", "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
-    (_never_waits_for_copies, "staging", "staging on stream -1 does not wait for the copy to the device on stream 1"),
-    (_never_waits_for_copies, "ring", "a loader's write on stream -1 does not wait for the copy to the device on str"),
-    (_frees_what_is_read, "staging", "the next owner's write on stream 1 does not wait for .* on stream 0"),
+    (_sends_at_once, "the copy to the device on stream 1 does not wait for .* on stream 0"),
+    (_uses_at_once, "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
+    (_notes_use_before_the_work, "the copy to the device on stream 1 does not wait for .* on stream 0"),
+    (_notes_sent_before_the_copy, "aten.* on stream 0 does not wait for the copy to the device on stream 1"),
+    (_never_waits_for_copies, "staging on stream -1 does not wait for the copy to the device on stream 1"),
+    (_frees_what_is_read, "the next owner's write on stream 1 does not wait for .* on stream 0"),
 ]
-"""What is done wrong, with which page_lock, and what the judge says of it."""
+"""What is done wrong, and what the judge says of it."""
 
 
-@pytest.mark.parametrize(("mistake", "page_lock", "found"), _MISTAKES)
-def test_the_judge_finds_each_mistake(feeding: Any, mistake: Callable[[Any], None], page_lock: str, found: str) -> None:
-    feed = feeding(PlayedDevice(1), device_prefetch=1, epochs=1, page_lock=page_lock)
+@pytest.mark.parametrize(("mistake", "found"), _MISTAKES)
+def test_the_judge_finds_each_mistake(feeding: Any, mistake: Callable[[Any], None], found: str) -> None:
+    feed = feeding(PlayedDevice(1), device_prefetch=1, epochs=1)
     mistake(feed)
     with contextlib.suppress(EndOfData):
         while True:

@@ -32,8 +32,6 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     monkeypatch.setattr(torch.accelerator, "device_index", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch, "Stream", lambda _: None)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: made.captures)
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: made)
-    monkeypatch.setattr(torch, "ones", lambda *_, **__: None)
     return made
 
 
@@ -62,13 +60,6 @@ def test_torch_does_not_know_staging_memory_by_its_address(
     memory = CudaDevice("cuda").host_memory(8)
     assert memory.nbytes == 8
     assert memory.ctypes.data > whole.data_ptr()
-
-
-def test_a_refused_registration_is_told_in_cudas_own_words(runtime: SimpleNamespace) -> None:
-    runtime.cudaHostRegister = lambda *_: 2
-    runtime.cudaGetErrorString = {2: "out of memory"}.__getitem__
-    with pytest.warns(RuntimeWarning, match=r"\b16\b.*out of memory"):
-        assert not CudaDevice("cuda:0").lock(np.zeros(16, np.uint8))
 
 
 def test_a_wait_looks_until_the_event_is_done(runtime: SimpleNamespace) -> None:
@@ -116,34 +107,12 @@ def test_cuda_subtracts_the_part_of_the_mean_under_each_crop(feeding: Any, tmp_p
     assert_the_labels_are_left(feeding(CudaDevice("cuda:0"), transform=write_mean_and_images(tmp_path)))
 
 
-@pytest.mark.cuda
-def test_the_ring_is_page_locked_until_close(feeding: Any) -> None:
-    feed = feeding(CudaDevice("cuda:0"))
-    feed.next()
-    rows = torch.from_numpy(feed.pipeline.peek().tops["data"])
-    assert rows.is_pinned()
-    feed.delivery.close()
-    assert not rows.is_pinned()
-
-
-@pytest.mark.cuda
-def test_memory_that_cannot_be_locked_is_said_and_leaves_no_error_behind() -> None:
-    device = CudaDevice("cuda:0")
-    memory = np.zeros(1 << 20, np.uint8)
-    assert device.lock(memory)
-    with pytest.warns(RuntimeWarning, match="1,048,576"):
-        assert not CudaDevice("cuda:0").lock(memory)
-    assert float(torch.ones(3, device="cuda:0").sum()) == 3
-    device.unlock()
-
-
 _ON_THE_SECOND = """
 import numpy as np, torch
 from blobfeed.readers.delivery.cuda_device import CudaDevice
 
 device = CudaDevice("cuda:1")
 memory = np.zeros(1 << 20, np.uint8)
-assert device.lock(memory)
 device.send(memory, device.memory(memory.nbytes))
 event = device.event()
 device.used(event)
@@ -152,7 +121,7 @@ device.sent(event)
 device.use_after(event)
 device.wait_for(event)
 device.host_memory(8)
-device.unlock()
+device.wait_for_copies()
 with device.current():
     del event
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))

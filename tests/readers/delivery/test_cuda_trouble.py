@@ -24,7 +24,7 @@ from .feeding import feeding, wrong_on  # noqa: E402
 __all__ = ["feeding"]
 
 
-_STEPS = ("lock", "memory", "host_memory", "send", "sent", "send_after", "used", "use_after")
+_STEPS = ("memory", "host_memory", "send", "sent", "send_after", "used", "use_after")
 
 
 class _Trouble:
@@ -65,37 +65,30 @@ def _assert_labels_though_raising(feed: Any, count: int) -> None:
         assert labels == [number % 20 for number in range(end - 4, end)]
 
 
-_PLACES = [("ring", step) for step in _STEPS] + [("staging", step) for step in _STEPS[1:]]
-
-
-@pytest.mark.parametrize("page_lock", ["ring", "staging"])
-def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(feeding: Any, page_lock: str) -> None:
+def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(feeding: Any) -> None:
     ways = list(itertools.product(("before", "after"), (RuntimeError, KeyboardInterrupt)))
     feeds = [
-        (nth, feeding(PlayedDevice(0), device_prefetch=buffers, prefetch_batches=1, page_lock=page_lock))
+        (nth, feeding(PlayedDevice(0), device_prefetch=buffers, prefetch_batches=1))
         for nth, buffers in ((1, 1), (2, 2), (5, 3))
     ]
-    for step in (step for way, step in _PLACES if way == page_lock):
+    for step in _STEPS:
         raised: Counter[object] = Counter()
         for (nth, feed), (when, error) in itertools.product(feeds, ways):
-            feed.go_to(device := PlayedDevice(patience=1, locks=step != "host_memory"))
+            feed.go_to(device := PlayedDevice(patience=1))
             device.at = trouble = _Trouble(f"{when} {step}", nth, error, lasting=False)
             _assert_labels_though_raising(feed, nth + 3)
             feed.delivery.close()
-            assert device.unlocked, (when, step)
+            assert all(copy.done for copy in device.copies), (when, step)
             assert wrong_on(device) == [], (when, step)
             raised[when, error] += trouble.raised
         assert all(raised[way] for way in ways), step
 
 
-@pytest.mark.parametrize("page_lock", ["ring", "staging"])
-def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(
-    feeding: Any, page_lock: str
-) -> None:
-    feed = feeding(PlayedDevice(0), device_prefetch=1, page_lock=page_lock)
-    for step in (step for way, step in _PLACES if way == page_lock):
+def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(feeding: Any) -> None:
+    feed = feeding(PlayedDevice(0), device_prefetch=1)
+    for step in _STEPS:
         feed.delivery.close()
-        feed.go_to(device := PlayedDevice(patience=10**9, locks=step != "host_memory"))
+        feed.go_to(device := PlayedDevice(patience=10**9))
         if step in ("send", "sent", "send_after", "used", "use_after"):
             feed.next()
         device.at = trouble = _Trouble(f"before {step}", 1, RuntimeError, lasting=True)
@@ -107,7 +100,6 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
                 feed.next()
         with contextlib.suppress(RuntimeError) if step == "send_after" else contextlib.nullcontext():
             feed.delivery.close()
-        assert device.unlocked, step
         assert all(copy.done for copy in device.copies), step
         if step in ("send_after", "used"):  # without events nothing can be ordered
             device.judge = RaceDetector()
@@ -117,22 +109,18 @@ def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_b
         feed.delivery.close()
 
 
-@pytest.mark.parametrize("page_lock", ["staging", "ring"])
-def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any, page_lock: str) -> None:
+def test_delivery_and_pipeline_close_in_any_order_and_twice(feeding: Any) -> None:
     for order in (("pipeline", "delivery"), ("delivery", "pipeline")):
-        feed = feeding(PlayedDevice(10**9), page_lock=page_lock)
+        feed = feeding(PlayedDevice(10**9))
         feed.next()
         for what in order * 2:
             getattr(feed, what).close()
         assert feed.delivery.progress.state()["position"] == 4
 
 
-@pytest.mark.parametrize("page_lock", ["staging", "ring"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_after_an_interrupt_at_any_step_close_leaves_nothing_that_is_still_read(
-    feeding: Any, when: str, page_lock: str
-) -> None:
-    feed = feeding(PlayedDevice(0), page_lock=page_lock)
+def test_after_an_interrupt_at_any_step_close_leaves_nothing_that_is_still_read(feeding: Any, when: str) -> None:
+    feed = feeding(PlayedDevice(0))
     for step, nth in itertools.product(_STEPS, (1, 3)):
         feed.go_to(device := PlayedDevice(patience=1))
         device.at = _Interrupt(f"{when} {step}", nth)
@@ -143,13 +131,12 @@ def test_after_an_interrupt_at_any_step_close_leaves_nothing_that_is_still_read(
         assert wrong_on(device) == [], (step, nth)
 
 
-@pytest.mark.parametrize("page_lock", ["staging", "ring"])
 @pytest.mark.parametrize("trouble", [KeyboardInterrupt, RuntimeError])
 def test_a_batch_that_is_passed_over_after_a_half_sending_keeps_its_memory_until_it_has_arrived(
-    feeding: Any, trouble: type[BaseException], page_lock: str
+    feeding: Any, trouble: type[BaseException]
 ) -> None:
     """The copy of the data had begun, and no event was recorded behind it."""
-    feed = feeding(PlayedDevice(patience=10**9), device_prefetch=1, prefetch_batches=1, page_lock=page_lock)
+    feed = feeding(PlayedDevice(patience=10**9), device_prefetch=1, prefetch_batches=1)
     feed.device.at = _Trouble("before send", 2, trouble, lasting=False)
     with pytest.raises(trouble):
         feed.next()
