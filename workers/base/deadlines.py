@@ -3,7 +3,7 @@
 A named pipe, a lock that is never released or a decode hook that loops would hang the trainer in silence. The trainer
 may start no Python thread, and SIGALRM belongs to the user's program. So a POSIX timer of our own sends this thread a
 real-time signal that had no handler before. It interrupts waits and Python code, but neither a loop in C nor a wait for
-a network file system (see sources/mounts.py).
+a network file system.
 """
 
 from __future__ import annotations
