@@ -203,11 +203,11 @@ def _numbered(classes: list[str], file: Path) -> list[str]:
 
 
 def _listed(image: Path) -> str:
-    """Return the path for a line of a list, where `#` begins a comment and white space in front does not count."""
+    """Return the path for a line of a list."""
     name = str(image)
     if len(name.splitlines()) > 1:
         raise SourceError(f"{name!r} has a line break in its name, and a list has a line for each image: rename it")
-    return f"./{name}" if name[0] == "#" or name[0].isspace() else name
+    return name
 
 
 def _is_image(file: Path) -> bool:

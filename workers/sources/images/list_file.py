@@ -22,7 +22,6 @@ from ..files import PackedNames
 
 _LINES_TO_COUNT_LABELS = 1000
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-_COMMENT = b"#"
 
 Labels = NDArray[np.int64] | NDArray[np.float64]
 
@@ -56,7 +55,9 @@ class ListedImages(msgspec.Struct, frozen=True):
 
 
 def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple[ListedImages, Labels]:
-    """The images that `text` lists, one on a line, and their labels; neither blank lines nor `# …` count.
+    """The images that `text` lists, one on a line, and their labels; blank lines do not count.
+
+    As in Caffe, a line has no comments, and white space in front belongs to the path: both are names that files have.
 
     Labels have the shape (images, labels), int64 if all of them are written as integers, else float64.
 
@@ -75,14 +76,14 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
     lines: list[int] = []
     for number, line in enumerate(io.BytesIO(text), 1):
         parts = line.rsplit(None, labels)
-        if not parts or (path := parts[0].lstrip()).startswith(_COMMENT):
+        if not parts:
             continue
         if len(parts) <= labels:
             raise SourceError(
                 f"image list {name} line {number}: expected a path and {labels} label{'s' * (labels > 1)}, "
                 f"got {os.fsdecode(line.strip())!r}; complete the line, or say labels: N for the number on each"
             )
-        paths.append(path)
+        paths.append(parts[0])
         words += parts[1:]
         lines.append(number)
     if not paths:
@@ -104,7 +105,7 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
 
 def _usual_label_count(text: bytes) -> int:
     """Return how many numbers stand at the end of most lines, after a first word that may be a number, too."""
-    lines = (words for words in map(bytes.split, io.BytesIO(text)) if words and not words[0].startswith(_COMMENT))
+    lines = (words for words in map(bytes.split, io.BytesIO(text)) if words)
     first = itertools.islice(lines, _LINES_TO_COUNT_LABELS)
     counts = Counter(len(list(itertools.takewhile(_is_number, reversed(words[1:])))) for words in first)
     return counts.most_common(1)[0][0] if counts else 0
