@@ -179,9 +179,9 @@ class MultiProcessInputLayer(CaffeLayer):
         """Change a whole batch, arrays of shape (rows, …) by name, in place, or return replacements and additions.
 
         Runs in a loader, on the same copy of the layer as `decode`. It may also take the batch's own random generator:
-        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` identify its samples. The results may have
-        other types, shapes and names, which setup learns from a small batch. A value that its top cannot hold raises
-        SampleError.
+        `postprocess(self, batch, rng)`. `batch.indices` and `batch.epoch` identify its samples. The results have as
+        many rows; types, shapes and names may be others, which setup learns from a small batch. A value that its top
+        cannot hold raises SampleError.
         """
         return None
 

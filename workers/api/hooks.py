@@ -82,7 +82,7 @@ class Hooks:
     `decode(sample, rng)` returns a mapping of names to arrays, a tuple of arrays in the tops' order, or one array if
     there is one top: any names, shapes and types, the same ones for every sample. `postprocess(batch)` or
     `postprocess(batch, rng)` gets the whole batch by name, arrays of shape (rows, ...), and changes it in place or
-    returns what replaces it or comes beside it.
+    returns what replaces it or comes beside it, with as many rows.
 
     `sampler(epoch, samples, rng)` returns the indices of an epoch's samples, `batch_sampler` gives arrays of indices,
     one for each batch. A loader runs them, one epoch ahead.

@@ -1,7 +1,7 @@
 """The user's whole-batch hook: setup learns its tops from a small batch, and loaders run it on a slot's rows.
 
-The hook may change values, shapes, types and names. A top with the spec of its decoded rows is changed in place. Any
-other top has its own memory in the slot, besides that of the decoded rows.
+The hook may change values, shapes, types and names, and not the number of rows. A top with the spec of its decoded
+rows is changed in place. Any other top has its own memory in the slot, besides that of the decoded rows.
 """
 
 from __future__ import annotations
@@ -133,7 +133,9 @@ class Postprocessor:
 
 def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
     value = plain_array(made[name], name, "postprocess gave")
-    if value.dtype == object or value.ndim == 0 or len(value) != rows:
+    if value.dtype != object and value.ndim and len(value) != rows:
+        raise ParameterError(_other_rows(name, len(value), rows))
+    if value.dtype == object or value.ndim == 0:
         raise ParameterError(
             f"postprocess gave a {type(made[name]).__name__} of shape {value.shape} and type {value.dtype} for top "
             f"{name!r}: expected an array of numbers whose first axis has the {rows} rows of the batch"
@@ -141,9 +143,18 @@ def _spec_of(name: str, made: Mapping[str, Any], rows: int) -> ArraySpec:
     return ArraySpec(value.shape[1:], value.dtype.newbyteorder("="))
 
 
+def _other_rows(name: str, given: int, rows: int) -> str:
+    return (
+        f"postprocess gave {given} rows for top {name!r} of a batch of {rows}: expected as many; make pairs in decode, "
+        "or join rows in the loop"
+    )
+
+
 def _store(name: str, array: AnyArray, out: Rows, spec: ArraySpec) -> None:
     most = (len(out), *spec.shape)
-    fits = spec.varies and array.ndim == len(most) and len(array) == len(out) and all(map(le, array.shape, most))
+    if array.ndim and len(array) != len(out):
+        raise ValueError(_other_rows(name, len(array), len(out)))
+    fits = spec.varies and array.ndim == len(most) and all(map(le, array.shape, most))
     if not fits and array.shape != most:
         raise ValueError(
             f"postprocess gave shape {array.shape} for top {name!r}, expected {'up to ' * spec.varies}{most}; if "
