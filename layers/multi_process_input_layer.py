@@ -20,7 +20,7 @@ from ..workers.base import (
     RingAllocationError,
     absolute,
     close_all,
-    shortened,
+    shorten,
     shortens_tracebacks,
 )
 from ..workers.pipeline import Pipeline
@@ -141,7 +141,8 @@ class MultiProcessInputLayer(CaffeLayer):
             else:
                 feed.reshape(top)
         except Exception as error:
-            raise shortened(error)  # noqa: B904 - itself
+            shorten(error)
+            raise
 
     @says_its_errors
     def forward(self, bottom: Blobs, top: Blobs) -> None:
@@ -153,7 +154,8 @@ class MultiProcessInputLayer(CaffeLayer):
             delivery.fill([top[i] for i in range(len(top))])
             delivery.filled = None
         except Exception as error:
-            raise shortened(error)  # noqa: B904 - itself
+            shorten(error)
+            raise
 
     @says_its_errors
     def backward(self, top: Blobs, propagate_down: Sequence[bool], bottom: Blobs) -> None:

@@ -25,7 +25,7 @@ from ..workers.base import (
     SourceError,
     absolute,
     close_all,
-    shortened,
+    shorten,
     shortens_tracebacks,
 )
 from ..workers.pipeline import Pipeline
@@ -405,7 +405,8 @@ class _Loop(Iterator[NamedBatch]):
             self._is_over = True
         except Exception as error:
             reader.error = error
-            raise shortened(error)  # noqa: B904 - itself
+            shorten(error)
+            raise
         finally:
             reader._is_asked = False
         raise StopIteration

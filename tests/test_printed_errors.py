@@ -146,5 +146,6 @@ def test_forty_mistakes_print_twelve_lines_at_the_median_and_thirty_at_most(fold
     print(f"{len(made)} mistakes: {median(lines)} lines on standard error at the median, {max(lines)} at most")
     assert len(made) == 40
     assert [text for (*_, word), text in zip(made, texts, strict=True) if word not in text] == []
+    assert [text for text in texts if "shorten(" in text] == [], "a frame that only passes the error on"
     assert median(lines) <= MEDIAN
     assert max(lines) <= MOST, max(texts, key=lambda text: text.count("\n"))

@@ -46,4 +46,4 @@ from .files import (
 )
 from .keys import blake2b, derive_key, text_digest
 from .limits import limits_kept
-from .tracebacks import shortened, shortens_tracebacks
+from .tracebacks import shorten, shortens_tracebacks

@@ -11,13 +11,14 @@ from .errors import BlobfeedError
 
 _Given = ParamSpec("_Given")
 _Result = TypeVar("_Result")
-_Error = TypeVar("_Error", bound=BaseException)
 
 _PACKAGE = __name__.partition(".")[0]
 
 
-def shortened(error: _Error) -> _Error:
-    """Remove this package's frames from `error`, which the public function then raises again.
+def shorten(error: BaseException) -> None:
+    """Remove this package's frames from `error`, which the public function then raises again by a bare `raise`.
+
+    That alone adds no frame of the function itself, in which users would read our `raise` below their own line.
 
     A BlobfeedError keeps no frame, since its text says what happened, and only a cause that was set on purpose. Any
     other exception keeps its frames from the first one outside this package, such as a hook's. If all frames are this
@@ -28,13 +29,12 @@ def shortened(error: _Error) -> _Error:
         error.__suppress_context__ = True
         cause = error.__cause__
         if cause is not None:
-            shortened(cause)
+            shorten(cause)
             if str(cause) and str(cause) in str(error) and _from_outside(cause.__traceback__) is None:
                 cause.with_traceback(None)
     else:
         # No plain assignment: an exception that is a frozen dataclass refuses that.
         error.with_traceback(_from_outside(error.__traceback__) or error.__traceback__)
-    return error
 
 
 def shortens_tracebacks(function: Callable[_Given, _Result]) -> Callable[_Given, _Result]:
@@ -46,7 +46,8 @@ def shortens_tracebacks(function: Callable[_Given, _Result]) -> Callable[_Given,
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            raise shortened(error)  # noqa: B904 - itself
+            shorten(error)
+            raise
 
     return call
 

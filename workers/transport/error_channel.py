@@ -22,7 +22,7 @@ from typing import Any, cast
 
 import cloudpickle
 
-from ..base import BlobfeedError, shortened
+from ..base import BlobfeedError, shorten
 
 FRAME_BYTES = 1 << 22
 _MOST_CHARACTERS = 1 << 15
@@ -36,7 +36,8 @@ _log = logging.getLogger("blobfeed")
 
 def describe(error: BaseException) -> str:
     """The exception with its traceback, as Python would print it, without this package's own frames."""
-    return sendable("".join(traceback.format_exception(shortened(error))))
+    shorten(error)
+    return sendable("".join(traceback.format_exception(error)))
 
 
 def summary_of(error: BaseException) -> str:
