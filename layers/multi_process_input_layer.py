@@ -113,6 +113,8 @@ class MultiProcessInputLayer(CaffeLayer):
         base_dir = absolute(self.base_dir)
         parameters = with_shard(parameters) if train else parameters
         pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
+        if len(top) > 1:
+            pipeline.plan.require_order(f"{what}: the net takes its tops by position")
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)
         # A net that is garbage-collected closes none of its layers. At exit of the trainer the loaders end anyway.
         end = weakref.finalize(self, self._input.close)

@@ -114,6 +114,8 @@ class BatchReader(Closing):
             train=train,
             source=opened,
         )
+        if tuples:
+            self._pipeline.plan.require_order(f"{self._called}: tuples=True gives arrays by position")
         self.tops = make_tops(self._pipeline.specs, self.parameters, where)
         self._batches = NamedBatches(self._pipeline, self.tops, copy=self.copies, loans=self._loans)
         self._warns_of_other_ranks = parameters.get("rank") is None and self.parameters.world_size == 1

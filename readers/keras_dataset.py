@@ -49,6 +49,8 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         super().__init__(workers=1, use_multiprocessing=False)
         arguments.setdefault("epochs", 1)
         self.reader = owning_reader(KerasDataset, source, arguments)
+        if inputs is None and targets is None and weights is None:
+            self.reader._pipeline.plan.require_order("KerasDataset takes inputs, targets and weights by position")
         own = [top.name for top in self.reader.tops if not describes_another(top)]
         self._roles = _roles(list(self.reader.specs), own, inputs, targets, weights)
         self._epochs = EpochIterator(self.reader)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
-from ..workers.api import AnyArray, ArraySpec, Source
+from ..workers.api import AnyArray, ArraySpec, Source, in_order
 from ..workers.base import BlobfeedError, SourceError, in_folder, need
 from ..workers.loading import read_one
 from ..workers.sources import color_of, open_source
@@ -168,7 +168,7 @@ def _have_labels(numbered: Mapping[str, tuple[int, ...]], others: Mapping[str, t
 
 
 def _tops_of(shapes: _Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the arrays of the usual length, the largest first; and remarks on the ignored ones.
+    """Return the arrays of the usual length, in the order that their names decide; and remarks on the ignored ones.
 
     Raises SourceError if none counts samples.
     """
@@ -183,13 +183,13 @@ def _tops_of(shapes: _Shapes, path: Path) -> tuple[tuple[str, ...], tuple[str, .
     has_one = usable.get("data", (0,))[0] == 1
     length = max(lengths, key=lambda length: (length > 1 or has_one, lengths[length], length))
     fitting = [name for name, shape in usable.items() if shape[0] == length]
-    first = sorted(fitting, key=lambda name: (name != "data", -math.prod(usable[name][1:]), name != "label", name))
+    first = in_order(sorted(fitting, key=lambda name: (-math.prod(usable[name][1:]), name)))
     reasons = {
         f"they have another length than {length:,}": set(usable) - set(fitting),
         "they are empty or have no axis": set(shapes) - set(usable) - set(others),
         "they are no arrays of numbers or strings": set(others),
     }
-    return tuple(first), tuple(
+    return first, tuple(
         f"ignored, since {reason}: {', '.join(sorted(names))}" for reason, names in reasons.items() if names
     )
 

@@ -55,6 +55,13 @@ def holding(**datasets: Any) -> Scenario:
     return scenario
 
 
+def sides(folder: Path) -> object:
+    np.savez(folder / "sides.npz", left=np.zeros((4, 2)), right=np.zeros((4, 2)))
+    return LayerHarness(
+        MultiProcessInputLayer, "{source: {npz: sides.npz}, batch_size: 2}", tops=["a", "b"], base_dir=folder
+    )
+
+
 def over(use: Any, **values: Any) -> Scenario:
     """`use` of a layer that is set up."""
 
@@ -104,6 +111,7 @@ SCENARIOS: dict[str, Scenario] = {
     "one top too few": layer(tops=["data"]),
     "two tops too few": layer(tops=["data"], concatenate=["data"]),
     "one top too many": layer(tops=list("abc")),
+    "two tops of unknown order": sides,
     "a misspelt parameter": layer(batchsize=3),
     "no batch": layer(batch_size=0),
     "a batch larger than an epoch": layer(batch_size=50, last_batch="drop"),

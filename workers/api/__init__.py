@@ -49,6 +49,7 @@ from .parameters import (
     loop_end,
     without_source,
 )
+from .roles import decide_order, in_order, is_input
 from .source import CacheCounts, Source, SufficientSize, Tops
 from .specs import (
     AnyArray,

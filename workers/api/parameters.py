@@ -125,8 +125,9 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mix: instead of source: several sources, each with a weight (else 1); see order.md.
     fields: names of the arrays to read, if a hook makes the tops from others; without it the tops.
     tops: names of the arrays to deliver, each once, in the order of the layer's tops; one name needs no list. Without
-        it those of the source; of HDF5 files data and label, or, without data, all arrays. The tops that pad and
-        concatenate make follow by themselves.
+        it those of the source, in the order that their names decide (data, image, x, tokens before label, y, mask; see
+        sources.md); of HDF5 files data and label, or, without data, all arrays. The tops that pad and concatenate make
+        follow by themselves.
     batch_size: rows of a batch.
     num_loaders: loader processes; 0 reads in the trainer's process; "auto" starts as many as keep the trainer from
         waiting; see layer.md.

@@ -53,6 +53,8 @@ class RowMaker:
         wanted = parameters.tops if hooks.postprocess is None else None
         fields = parameters.fields or tuple(raw_specs)
         self._chosen = () if fields == tuple(raw_specs) else fields  # a source of the user's own has all of them
+        self.names_tops = False
+        """True if decode returned its arrays by name."""
         if hooks.decode is None:
             specs = dict(chosen(raw_specs, wanted or fields, "parameter 'tops'"))
             self._names = tuple(specs)
@@ -60,6 +62,7 @@ class RowMaker:
             check_decode(hooks.decode)
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
+            self.names_tops = isinstance(made, Mapping)
             self._are_chosen = bool(wanted)
             self._names = wanted or _names_of(made, fields, parameters.tops or ())
             specs = {

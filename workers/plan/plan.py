@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -67,6 +67,14 @@ _NO_WEIGHTS = (
 )
 
 
+def raise_unordered(use: str, names: Iterable[str]) -> NoReturn:
+    raise ParameterError(
+        f"{use}, and nothing says the order of {', '.join(names)}: names that are known, such as data, image, x or "
+        f"tokens before label, y, target or mask, are put in order; give 'tops' for others: tops={list(names)}, in the "
+        "order that you mean"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The description of a run. It does not change while the pipeline runs.
@@ -77,7 +85,7 @@ class Plan:
 
     `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
     `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
-    `postprocesses`: true with a postprocess hook.
+    `is_ordered`: true if the user or the tops' names say their order. `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
     maximum. `auto_slots`: the slots of `prefetch_batches: auto`.
@@ -95,6 +103,7 @@ class Plan:
     epoch: int = 0
     position: int = 0
     first_number: int = 0
+    is_ordered: bool = True
     seconds_per_row: float = 0.0
     rows_at_once: int = 1
     batches_per_slot: int = 1
@@ -102,6 +111,11 @@ class Plan:
     auto_slots: int = _AHEAD + 1
     starts_small: bool = False
     """The first slot gets one batch, whatever the others get."""
+
+    def require_order(self, use: str) -> None:
+        """Raise ParameterError, begun by `use`, which takes tops by position, if nothing says their order."""
+        if not self.is_ordered:
+            raise_unordered(use, self.specs)
 
     @property
     def end_text(self) -> str:

@@ -13,7 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from ..api import ArraySpec, Hooks, Parameters, Sample, Source, allocate_rows, chosen, shown
+from ..api import (
+    ArraySpec,
+    Hooks,
+    Parameters,
+    Sample,
+    Source,
+    Transform,
+    allocate_rows,
+    chosen,
+    decide_order,
+    is_input,
+    shown,
+)
 from ..base import ParameterError, RingAllocationError, SourceError, deadline, in_folder, limits_kept, moving, need
 from ..loading import (
     BatchSamples,
@@ -28,12 +40,12 @@ from ..loading import (
     shard_items,
 )
 from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
-from ..sources import color_of, is_our_own, open_source
+from ..sources import color_of, is_our_own, lists_tops, open_source
 from ..sources.mixed import ConcatSource, MixedSource, open_mix
 from ..sources.stream import StreamSource
 from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
-from .plan import Plan, max_loaders
+from .plan import Plan, max_loaders, raise_unordered
 from .trial import on_trial
 
 _TRIAL_BATCH = 2
@@ -208,12 +220,29 @@ def _common(
     made = decoded.postprocessor or decoded.rows
     return {
         "parameters": parameters,
+        "is_ordered": _is_ordered(parameters, decoded.rows, made.specs),
         "decoded": Packed(decoded, decoded.source.modules, parts, maps=parameters.remote_loaders is None),
         "specs": made.specs,
         "slot_specs": made.slot_specs,
         "postprocesses": hooks.postprocess is not None,
         "max_loaders": max_loaders(parameters),
     }
+
+
+def _is_ordered(parameters: Parameters, rows: RowMaker, specs: Mapping[str, ArraySpec]) -> bool:
+    """Return true if the user, or the names, say in which order the tops come.
+
+    Raises ParameterError where a part of setup has taken them by position, and nothing says it.
+    """
+    listed = parameters.tops or parameters.fields or rows.names_tops
+    if listed or lists_tops(parameters.source or parameters.mix) or decide_order(tuple(specs)):
+        return True
+    first = next(iter(specs))
+    if parameters.transform != Transform() and not is_input(first):
+        raise_unordered("'transform' changes the first top", specs)
+    if rows.hooks.decode is not None:
+        raise_unordered("decode returned a tuple, whose arrays get the names of what is read", specs)
+    return False
 
 
 # ---- by index

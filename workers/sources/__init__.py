@@ -93,6 +93,18 @@ def color_of(declared: Any) -> str:
     return ""
 
 
+def lists_tops(declared: Any) -> bool:
+    """Return true if `declared`, a source or a list of them, says itself in which order its tops come."""
+    if isinstance(declared, list | tuple):
+        return all(map(lists_tops, declared))
+    for kind, options in declared.items() if isinstance(declared, Mapping) else ():
+        if kind == "concat" and not lists_tops(options):
+            return False
+        if kind in KINDS and KINDS[kind].finds_tops:
+            return isinstance(options, Mapping) and bool(options.get("members") or options.get("columns"))
+    return True
+
+
 def options_of(kind: str) -> type[msgspec.Struct]:
     """The class of the options of a kind of source that has any; raises ExtraMissing."""
     entry = KINDS[kind]

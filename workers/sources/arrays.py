@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..api import AnyArray, Tops, check_options, chosen, plain_array
+from ..api import AnyArray, Tops, check_options, chosen, in_order, plain_array
 from ..base import ParameterError, SourceError, in_folder, read_whole
 from ..transport import available_memory
 from .table import Memory, Resident, Table, WindowOptions
@@ -88,7 +88,7 @@ def open_npz(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
         # np.load leaves a file open that it opened itself and cannot read.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             _require_arrays(stream, len(file.files))
-            wanted = {name: file[name] for name in chosen(dict.fromkeys(file.files), tops, "source npz")}
+            wanted = {name: file[name] for name in chosen(dict.fromkeys(in_order(file.files)), tops, "source npz")}
     except ParameterError:
         raise
     except OSError as error:

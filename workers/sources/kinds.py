@@ -22,7 +22,8 @@ class Kind:
     `opener`, `options`: `module:name` in this package, of the class or function that opens a source, and of the class
     of its options, "" if it has none. `library`: a library that it needs and blobfeed does not require.
     `example`: of options whose keys are the tops; such a kind takes no bare path. `about`: what `blobfeed params` says
-    of such keys. `in_memory`: all samples lie in memory. `has_pictures`: it decodes pictures, in the order `color`.
+    of such keys. `finds_tops`: the files say which tops there are, if no option lists them. `in_memory`: all samples
+    lie in memory. `has_pictures`: it decodes pictures, in the order `color`.
 
     The rest tells files by their looks. `names`: a pattern for the end of a file's name. `signatures`: bytes, each with
     the offset where a file has them. `markers`: files of which a folder has one.
@@ -33,6 +34,7 @@ class Kind:
     library: str = ""
     example: str = ""
     about: str = ""
+    finds_tops: bool = False
     in_memory: bool = False
     has_pictures: bool = False
     names: str = ""
@@ -44,6 +46,7 @@ KINDS: Mapping[str, Kind] = {
     "hdf5": Kind(
         "hdf5.source:open_hdf5",
         "hdf5.source:HDF5Options",
+        finds_tops=True,
         names=r"\.(h5|hdf5)",
         signatures=((0, _HDF5), *((512 << n, _HDF5) for n in range(12))),  # other bytes may precede, as in MATLAB's
     ),
@@ -56,7 +59,7 @@ KINDS: Mapping[str, Kind] = {
         names=r"\.npy",
         signatures=((0, b"\x93NUMPY"),),
     ),
-    "npz": Kind("arrays:open_npz", "arrays:NpzOptions", in_memory=True, signatures=((0, b"PK\3\4"),)),
+    "npz": Kind("arrays:open_npz", "arrays:NpzOptions", finds_tops=True, in_memory=True, signatures=((0, b"PK\3\4"),)),
     "image_list": Kind(
         "images.source:open_image_list", "images.options:ImageListOptions", library="cv2", has_pictures=True
     ),
@@ -71,6 +74,7 @@ KINDS: Mapping[str, Kind] = {
     "tar": Kind(
         "tar.source:open_tar",
         "tar.source:TarOptions",
+        finds_tops=True,
         has_pictures=True,
         names=r"\.(tar|tgz|tar\.(gz|bz2|xz|zst))",  # the source says how to unpack compressed ones
         signatures=((257, b"ustar"),),
@@ -78,6 +82,7 @@ KINDS: Mapping[str, Kind] = {
     "parquet": Kind(
         "parquet.source:open_parquet",
         "parquet.source:ParquetOptions",
+        finds_tops=True,
         library="pyarrow",
         has_pictures=True,
         names=r"\.(parquet|arrow|feather)",

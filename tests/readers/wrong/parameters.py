@@ -28,6 +28,8 @@ def _files(folder: Path) -> None:
         file["data"], file["label"] = np.zeros((8, 3)), np.arange(7)
     with h5py.File(folder / "names.h5", "w") as file:
         file["name"] = np.array([b"one", b"three"])
+    with h5py.File(folder / "sides.h5", "w") as file:
+        file["left"], file["right"] = np.zeros((8, 3)), np.zeros((8, 3))
     (folder / "pictures").mkdir(exist_ok=True)
     (folder / "pictures" / "a.png").write_bytes(encoded(picture(6, 8), ".png"))
     (folder / "pictures.txt").write_text("pictures/a.png 1\n")
@@ -157,6 +159,9 @@ READERS = {
     "a crop larger than the first file": read(
         {"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"crop_size": 7}
     ),
+    "tuples of unknown order": read("sides.h5", tuples=True),
+    "a transform of unknown order": read("sides.h5", transform={"scale": 2.0}),
+    "a decode of unknown order": read("sides.h5", decode=lambda sample, rng: (sample["left"], sample["right"])),
     "gray of RGB": read({"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"force_gray": True}),
     "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
     "a misspelt balance of a file": read(sampler={"balance": "lable"}),

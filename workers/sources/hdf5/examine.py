@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ...api import in_order
 from ...base import SourceError, is_installed, moving
 from ..files import FileStamp, Locking, RemoteStamp, Stamp
 from ..stored import CF_ATTRIBUTES, Attributes, Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
@@ -63,7 +64,7 @@ def examine_file(
 
 
 def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
-    """Return "data" and "label"; for a file without "data" all arrays, the one with the largest samples first.
+    """Return "data" and "label"; for a file without "data" all arrays, in the order that their names decide.
 
     The log names them then.
     Raises SourceError where their lengths differ, or where there are so many that each is rather a sample.
@@ -95,7 +96,7 @@ def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
             f"{where}, and its arrays are not of one length; it holds {held or 'no arrays of numbers or strings'}; "
             "name the ones to read in 'tops'"
         )
-    tops = tuple(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name != "label", name)))
+    tops = in_order(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name)))
     without = f"; without those that have no number or string for each sample: {', '.join(others)}" if others else ""
     _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), without)
     return tops

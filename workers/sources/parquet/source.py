@@ -11,7 +11,19 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, IndexArray, NotNegative, Paths, Positive, Tops, check_options, chosen, listed
+from ...api import (
+    AnyArray,
+    ArraySpec,
+    IndexArray,
+    NotNegative,
+    Paths,
+    Positive,
+    Tops,
+    check_options,
+    chosen,
+    in_order,
+    listed,
+)
 from ...base import ParameterError, SourceError, in_folder, is_url
 from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
 from ..images import PictureOptions, picture_field
@@ -71,7 +83,9 @@ class RowGroups(Column):
         self._starts = np.cumsum([0, *files.rows], dtype=np.int64)
         self.samples = int(self._starts[-1])
         names, held_in = files.schema.names, files.paths[0]
-        self._columns = dict(chosen(options.columns or {name: name for name in names}, tops, f"{_WHAT}: {held_in}"))
+        self._columns = dict(
+            chosen(options.columns or {name: name for name in in_order(names)}, tops, f"{_WHAT}: {held_in}")
+        )
         for name in (*self._columns.values(), *(options.pictures or ())):
             if name not in names:
                 raise ParameterError(f"{_WHAT}: {held_in} has no column {name!r}; {listed(name, names)}")

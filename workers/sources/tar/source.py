@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api import IndexArray, Paths, Positive, Tops, check_options, chosen
+from ...api import IndexArray, Paths, Positive, Tops, check_options, chosen, in_order
 from ...base import SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
 from ..images import PictureOptions, picture_field
@@ -130,7 +130,7 @@ def _wanted(options: TarOptions, indices: Sequence[TarIndex], tops: Tops) -> dic
     """Return for each top the extensions that its members may have, and the key into their JSON."""
     first = next(index for index in indices if len(index.keys))
     present = [ext for number, ext in enumerate(first.extensions) if first.offsets[0, number] >= 0]
-    members = options.members or {extension: extension for extension in present}
+    members = options.members or {extension: extension for extension in in_order(present)}
     wanted = chosen(members, tops, f"{_WHAT}: parameter 'members', such as {{data: jpg, label: cls}}")
     parted = {top: member.partition(":") for top, member in wanted.items()}
     return {
