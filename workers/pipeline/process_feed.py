@@ -105,7 +105,6 @@ class ProcessFeed:
         self._next_look_at_logs = 0.0
         self._failure: Failed | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
-        require_threads()
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
@@ -131,6 +130,8 @@ class ProcessFeed:
             Bridge if self._plan.max_remote_loaders else None,
         )
         self._assembler = AssemblerProcess(config)
+        require_threads()  # from here on while its interpreter starts, which takes longer
+        shared.ring.allocate()
         shared.board.header.assembler = self._assembler.pid
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)

@@ -167,28 +167,34 @@ def loaders_that_fit(most: int, *, least: int, tasks: TasksLeft | None) -> int:
 
 
 def require_threads() -> None:
-    """Raise BlobfeedError if the threads with which trainer and assembler start cannot be started.
+    """Raise BlobfeedError if the threads with which trainer and assembler go on cannot be started.
 
-    It starts threads on trial, since the kernel does not tell how many the user's limit (ulimit -u) leaves.
+    It starts threads on trial, since the kernel does not tell how many the user's limit (ulimit -u) leaves. It is meant
+    for the time while the assembler's interpreter starts, whose first thread has started then.
     """
     if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         return  # the C library reserves 64 MB of addresses for a thread, and the pipeline may need them
     enough = threading.Event()
     started: list[threading.Thread] = []
     try:
-        for _ in range(_START_THREADS):
+        for _ in range(_START_THREADS - 1):
             thread = threading.Thread(target=enough.wait)
             thread.start()
             started.append(thread)
     except RuntimeError as error:
-        raise BlobfeedError(
-            f"a pipeline needs {_START_THREADS} processes and threads to start, and 3 for each loader; the system "
-            f"allows {len(started)}: raise the limit (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
-        ) from error
+        raise too_few_threads(1 + len(started)) from error
     finally:
         enough.set()
         for thread in started:
             thread.join()
+
+
+def too_few_threads(allowed: int) -> BlobfeedError:
+    """Return the error of a system that allows only `allowed` processes and threads for the start."""
+    return BlobfeedError(
+        f"a pipeline needs {_START_THREADS} processes and threads to start, and 3 for each loader; the system "
+        f"allows {allowed}: raise the limit (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
+    )
 
 
 def raise_descriptor_limit() -> None:

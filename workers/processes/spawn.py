@@ -19,7 +19,7 @@ from ..transport import Ring, SharedFile, StatusBoard, links, pidfd_open, pidfd_
 from ..watching import TraceFile
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
-from .process import exit_in_words, send_signal, wait_for_exit
+from .process import exit_in_words, send_signal, too_few_threads, wait_for_exit
 
 _MODULE = "blobfeed.workers.assembler_main"
 
@@ -77,17 +77,18 @@ class Shared:
 
 
 class AssemblerProcess:
-    """The parent's side of the assembler; started by the constructor, which raises InterpreterError."""
+    """The parent's side of the assembler; started by the constructor.
+
+    Raises InterpreterError, BlobfeedError if the system allows no process, and what pickling raises.
+    """
 
     def __init__(self, config: Config) -> None:
         # Its own session keeps away signals for the terminal's foreground job. Its output goes to standard error, also
         # what user code prints: with the trainer's standard output `caffe train | cat` would not end with the trainer.
-        self._process = config.start(
-            find_interpreter(),
-            _MODULE,
-            stdout=2,
-            start_new_session=True,
-        )
+        try:
+            self._process = config.start(find_interpreter(), _MODULE, stdout=2, start_new_session=True)
+        except BlockingIOError as error:
+            raise too_few_threads(0) from error
         try:
             self.handle = pidfd_open(self._process.pid)
         except OSError:

@@ -2,8 +2,9 @@
 
 Who creates, attaches and closes: the trainer creates it at start (`Ring.create`) and hands its descriptor down; each
 loader attaches to the same descriptor (`Ring(…)`); each process closes its own map and descriptor. The file has no
-name, so nothing is left behind however the processes end, and /dev/shm's size does not matter. All pages are allocated
-at creation: a shortage is an error then, and not a SIGBUS at some later batch.
+name, so nothing is left behind however the processes end, and /dev/shm's size does not matter. The trainer allocates
+all pages while the assembler's interpreter starts, which takes longer, and before a loader does: a shortage is an error
+then, and not a SIGBUS at some later batch.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Ring:
 
     @classmethod
     def create(cls, layout: SlotLayout, slots: int) -> Ring:
-        """Allocate every page now; raises RingAllocationError that says what is needed and what is there."""
+        """Make the file, without its pages; raises RingAllocationError that says what is needed and what is there."""
         need = slots * layout.slot_bytes
         have = available_memory()
         if need > have:
@@ -93,8 +94,6 @@ class Ring:
         descriptor = linux.memfd_create("blobfeed-ring", linux.MFD_CLOEXEC | linux.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, need)
-            allocate(descriptor, need)
-            fcntl.fcntl(descriptor, linux.F_ADD_SEALS, _SEALS)
             return cls(descriptor, layout, slots)
         except OSError as error:
             os.close(descriptor)
@@ -104,8 +103,19 @@ class Ring:
                     f"its memory file too, may have {limit:,} (ulimit -f): raise that limit, or lower batch_size or "
                     "prefetch_batches"
                 ) from error
-            if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
+            if error.errno in (errno.ENOMEM, errno.EFBIG):
                 raise _shortage(need, have, slots) from error
+            raise
+
+    def allocate(self) -> None:
+        """Allocate every page, and let nobody change the file's size; raises RingAllocationError as `create` does."""
+        need, have = self.slots * self.layout.slot_bytes, available_memory()
+        try:
+            allocate(self.descriptor, need)
+            fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            if error.errno in (errno.ENOMEM, errno.ENOSPC):
+                raise _shortage(need, have, self.slots) from error
             raise
 
     def populate(self) -> None:

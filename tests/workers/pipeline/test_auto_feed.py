@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 from itertools import islice
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
-from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.transport import ring
 
 from blobfeed import BatchReader, PipelineStalled, RingAllocationError, SampleError, SourceError
 from tests.support.boards import boards_of
@@ -48,11 +49,13 @@ def test_loaders_that_cannot_start_are_an_error_at_the_first_batch(
     monkeypatch: pytest.MonkeyPatch, stored: Path
 ) -> None:
     def refuse(*_: object) -> None:
-        raise RingAllocationError("no memory is left")
+        raise OSError(errno.ENOSPC, "no memory is left")
 
-    monkeypatch.setattr(ProcessFeed, "__init__", refuse)
+    monkeypatch.setattr(ring, "allocate", refuse)  # the assembler has started by then
+    children = psutil.Process().children()
     with BatchReader({"npy": {"data": str(stored)}}, **SETTINGS) as reader, pytest.raises(RingAllocationError):
         next(iter(reader))
+    assert psutil.Process().children() == children
 
 
 def test_a_file_that_is_cut_is_an_error_by_default(stored: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -126,6 +127,7 @@ def test_two_maps_of_a_ring_are_one_memory() -> None:
 def test_all_pages_are_there_before_the_first_use() -> None:
     layout = SlotLayout({"data": ArraySpec((1000, 1000), np.dtype(np.uint8))}, rows=4)
     ring = Ring.create(layout, slots=2)
+    ring.allocate()
     status = os.fstat(ring.descriptor)
     assert status.st_size == 2 * layout.slot_bytes
     assert status.st_blocks * 512 >= status.st_size
@@ -135,6 +137,7 @@ def test_all_pages_are_there_before_the_first_use() -> None:
 def test_nobody_can_take_pages_away_from_under_a_mapped_ring() -> None:
     # A file that shrinks would mean SIGBUS for everybody who has it mapped.
     ring = Ring.create(SMALL, slots=2)
+    ring.allocate()
     with pytest.raises(PermissionError):
         os.ftruncate(ring.descriptor, 0)
     ring.close()
@@ -197,7 +200,8 @@ def test_a_program_with_a_timer_gets_a_ring_on_linux_before_6_10(monkeypatch: py
     handler = signal.signal(signal.SIGALRM, lambda *_: signals.append(1))
     signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
     try:
-        Ring.create(layout, slots=1).close()
+        with closing(Ring.create(layout, slots=1)) as ring:
+            ring.allocate()
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
@@ -227,7 +231,9 @@ except RingAllocationError as error:
     assert open_files() == before, open_files()
     print(error)
 if sys.argv[1] == "address space":
-    ring.Ring.create(ring.SlotLayout(layout.specs, rows=4), slots=4).close()
+    small = ring.Ring.create(ring.SlotLayout(layout.specs, rows=4), slots=4)
+    small.allocate()
+    small.close()
 """
 
 
