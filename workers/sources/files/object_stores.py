@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ...base import SourceError, is_url, need, read_whole
+from ...base import SourceError, is_url, need, read_whole, split_url
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")
@@ -50,6 +50,10 @@ class ObjectStore(ABC):
     def __init__(self, root: str) -> None:
         self._root = root
 
+    def url(self, key: str) -> str:
+        """Return the object's URL, or the file's path."""
+        return f"{self._root}/{key}"
+
     def size_and_version(self, key: str) -> tuple[int, str]:
         """Bytes of the object, and what changes whenever it does; raises SourceError."""
         return self._there(key, self.look(key))
@@ -63,12 +67,12 @@ class ObjectStore(ABC):
         data, found = self._there(key, self._ask(key, lambda: self._get(key, start, stop, version)))
         if found != version:
             raise SourceError(
-                f"{self._root}/{key}: it was changed since it was examined (its version was {version} then and is "
+                f"{self.url(key)}: it was changed since it was examined (its version was {version} then and is "
                 f"{found} now); start the training again, on objects that stay"
             )
         if len(data) != stop - start:
             raise SourceError(
-                f"{self._root}/{key}: of the bytes {start} to {stop} only {len(data)} came; start the training again, "
+                f"{self.url(key)}: of the bytes {start} to {stop} only {len(data)} came; start the training again, "
                 "on objects that stay"
             )
         return data
@@ -93,11 +97,11 @@ class ObjectStore(ABC):
         except self.gone:
             return None
         except Exception as error:
-            raise SourceError(f"{self._root}/{key}: {self._meaning(error)}") from None
+            raise SourceError(f"{self.url(key)}: {self._meaning(error)}") from None
 
     def _there(self, key: str, answer: _Answer | None) -> _Answer:
         if answer is None:
-            raise SourceError(f"{self._root}/{key}: there is no such object")
+            raise SourceError(f"{self.url(key)}: there is no such object")
         return answer
 
     @abstractmethod
@@ -216,15 +220,19 @@ class _Obstore(ObjectStore):
 
 
 class _Fsspec(ObjectStore):
-    """Any other scheme, chained URLs included (zip://…::…). `root` is what stands before the key's slash."""
+    """Any other scheme, chained URLs included (zip://…::…). `root` is the URL without the key."""
 
     gone = (FileNotFoundError, NotADirectoryError, IsADirectoryError, KeyError)
 
     def _opened(self, key: str) -> tuple[Any, str]:
         import fsspec  # type: ignore[import-untyped]
 
-        found: tuple[Any, str] = fsspec.core.url_to_fs(f"{self._root}/{key}")
+        found: tuple[Any, str] = fsspec.core.url_to_fs(self.url(key))
         return found
+
+    def url(self, key: str) -> str:
+        before, _, behind = split_url(self._root)
+        return before + key + behind
 
     def _look(self, key: str) -> tuple[int, str]:
         system, path = self._opened(key)
@@ -310,10 +318,8 @@ def locate(url: str) -> tuple[ObjectStore, str]:
     parts = urlsplit(url)
     if parts.scheme not in _OBSTORE_SCHEMES or "::" in url:
         need("fsspec", f"{parts.scheme}://")
-        # A chain's first scheme alone does not say which store it is.
-        begin, slashes, key = url.partition("://") if "://" in url else url.partition("/")
-        root = begin + slashes[:-1]
-        return _store(_Fsspec, root, os.getpid()), key
+        before, key, behind = split_url(url)
+        return _store(_Fsspec, before + behind, os.getpid()), key
     need("obstore", f"reading {parts.scheme}://{parts.hostname}")
     secret = parts.username or (parts.query and parts.scheme.startswith("http"))
     if secret and not parts.scheme.startswith("ab"):  # abfs and abfss name a container before the @
@@ -337,8 +343,7 @@ def objects_below(url: str, what: str, or_else: str = "") -> list[tuple[str, str
             f"s3://{or_else}"
         )
     store, key = locate(url)
-    root = url.removesuffix(key).rstrip("/")
-    return sorted((f"{root}/{name}", version) for name, version in store.listed(key).items())
+    return sorted((store.url(name), version) for name, version in store.listed(key).items())
 
 
 @functools.cache

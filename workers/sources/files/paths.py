@@ -97,7 +97,7 @@ def _expand_url(url: str, what: str) -> list[str]:
     found = sorted(store.matching(pattern), key=natural_key)
     if not found:
         raise SourceError(f"{what}: no object matches {url!r}")
-    return [url.removesuffix(pattern) + key for key in found]
+    return [store.url(key) for key in found]
 
 
 def _expand(path: Path, what: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ...base import another_host, blake2b, is_url, read_whole
+from ...base import another_host, blake2b, folder_of, is_url, join_path, read_whole, split_url
 from ..files import CONNECTIONS, Store, WholeObjects, in_memory, objects_below, of_looks, spread
 
 _PROBES = 4
@@ -53,8 +53,8 @@ class WholeFiles(Store[int]):
         if is_url_path(path):
             return path
         if is_url_path(self._root):  # no store has the empty parts of a path and the "." that a file system skips
-            scheme, mark, rest = self._root.partition(b"://")
-            return scheme + mark + os.path.normpath(rest + b"/" + path)
+            before, key, behind = split_url(join_path(os.fsdecode(self._root), os.fsdecode(path)))
+            return os.fsencode(before + os.path.normpath(key) + behind)
         return self._root + b"/" + path if self._prefixed else os.path.join(self._root, path)  # noqa: PTH118 - bytes
 
     def path(self, number: int) -> bytes:
@@ -92,7 +92,7 @@ class WholeFiles(Store[int]):
             looks = (look_at(path)[:2] for path in paths)
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(paths)).tobytes())
             urls = {os.fsdecode(path) for path in paths if is_url_path(path)} if self.is_remote else set()
-            for folder in sorted({url.rpartition("/")[0] for url in urls}):
+            for folder in sorted({folder_of(url) for url in urls}):
                 listed = objects_below(folder, "source image_list", ", or set check_files: false if none changes")
                 digest.update(repr([found for found in listed if found[0] in urls]).encode())
         return digest.hexdigest()
@@ -107,7 +107,7 @@ class WholeFiles(Store[int]):
 
 
 def is_url_path(path: bytes) -> bool:
-    return b"://" in path and is_url(os.fsdecode(path))
+    return b":" in path and is_url(os.fsdecode(path))
 
 
 def look_at(path: bytes) -> tuple[int, int, str]:

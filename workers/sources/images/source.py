@@ -48,7 +48,7 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         listed,
         os.fsencode(root if is_url(root) else in_folder(base_dir, root)),
         prefixed=bool(root),
-        any_remote=is_url(root) or b"://" in text,
+        any_remote=is_url(root) or b"://" in text or b"::/" in text,
         are_looked_at=checked.check_files,
     )
     give_back_freed_memory()

@@ -29,8 +29,9 @@ class ObjectRows(ChunkedRows):
     def __init__(self, array: StoredArray, layout: ChunkObjects, cache: ChunkCache) -> None:
         super().__init__(array, layout.chunk, cache)
         self._layout = layout
-        self._store, self._folder = locate(layout.folder)
-        self._shards = _Shards(layout, self._store, self._folder) if layout.shard else None
+        self._store, folder = locate(layout.folder)
+        self._lead = f"{folder}/" if folder else ""
+        self._shards = _Shards(layout, self._store, self._lead) if layout.shard else None
         # Chunks on disk are read one by one, when they are decoded.
         home = array.file.home if isinstance(array.file, RemoteStamp) else None
         self._asked: Pending[int, Bytes | None] = Pending(home)
@@ -60,18 +61,18 @@ class ObjectRows(ChunkedRows):
         at = self._at(number)
         if self._shards is not None:
             return self._shards.chunk(at)
-        stored = self._store.get_whole(f"{self._folder}/{self._layout.key(at)}")
+        stored = self._store.get_whole(self._lead + self._layout.key(at))
         return None if stored is None else np.frombuffer(stored, np.uint8)
 
 
 class _Shards:
     """Chunks in shards; the shards' indices are kept. Several threads may ask."""
 
-    def __init__(self, layout: ChunkObjects, store: ObjectStore, folder: str) -> None:
+    def __init__(self, layout: ChunkObjects, store: ObjectStore, lead: str) -> None:
         assert layout.shard is not None
         self._layout = layout
         self._per_shard = layout.shard
-        self._store, self._folder = store, folder
+        self._store, self._lead = store, lead
         self._size = math.prod(layout.shard) * _ENTRY_BYTES + _CHECKSUM_BYTES * layout.index_checked
         self._lock = Lock()
         self._indices: RecentlyUsed[str, Future[tuple[NDArray[np.uint64], str] | None]] = RecentlyUsed(
@@ -80,7 +81,7 @@ class _Shards:
 
     def chunk(self, at: tuple[int, ...]) -> Bytes | None:
         pairs = list(zip(at, self._per_shard, strict=True))
-        key = f"{self._folder}/{self._layout.key([chunk // number for chunk, number in pairs])}"
+        key = self._lead + self._layout.key([chunk // number for chunk, number in pairs])
         index = self._index(key)
         if index is None:
             return None
@@ -116,6 +117,5 @@ class _Shards:
             data = np.frombuffer(self._store.get(key, start, start + self._size, version), np.uint8)
             payload = without_crc32c(data) if self._layout.index_checked else data
         except ChunkError as error:
-            name = key.removeprefix(f"{self._folder}/")
-            raise SourceError(f"{self._layout.folder}/{name}: the shard's index is damaged: {error}") from error
+            raise SourceError(f"{self._store.url(key)}: the shard's index is damaged: {error}") from error
         return payload.view("<u8").reshape(-1, 2), version

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ...base import SourceError, is_url
+from ...base import SourceError, is_url, join_path
 from ..files import locate, stamp_of
 from ..stored import CF_ATTRIBUTES, ChunkFilter, ChunkObjects, StoredArray
 
@@ -23,7 +23,8 @@ _BYTES_CODECS = ("gzip", "zstd", "blosc")
 def examine_array(folder: str, name: str) -> StoredArray | None:
     """The array in `folder`, None if there is none; raises SourceError for one that cannot be read."""
     for document, examine in (("zarr.json", _examine_v3), (".zarray", _examine_v2)):
-        if (text := _read(folder, document)) is None:
+        place = join_path(folder, document)
+        if (text := _read(place)) is None:
             continue
         try:
             found = json.loads(text)
@@ -31,7 +32,8 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
                 return None
             shape, dtype, layout = examine(folder, found)
             is_v2 = examine is _examine_v2
-            named = (json.loads(_read(folder, ".zattrs") or "{}") if is_v2 else found.get("attributes")) or {}
+            told = json.loads(_read(join_path(folder, ".zattrs")) or "{}") if is_v2 else found.get("attributes")
+            named = told or {}
             attributes = {name: np.ravel(named[name]).tolist() for name in CF_ATTRIBUTES if name in named}
             # Of version 2 xarray takes the value of chunks that were not written for that of what is missing.
             if is_v2 and "_ARRAY_DIMENSIONS" in named and found["fill_value"] is not None:
@@ -41,16 +43,16 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
         except SourceError:
             raise
         except Exception as error:  # the zarr library has errors of many kinds
-            raise SourceError(f"{_WHAT}: {folder}/{document} cannot be understood: {error}") from error
+            raise SourceError(f"{_WHAT}: {place} cannot be understood: {error}") from error
         if not shape or dtype.kind not in "biufcSU":
             raise SourceError(f"{_WHAT}: {folder} has shape {shape} and type {dtype}: expected an array of numbers")
-        return StoredArray(stamp_of(f"{folder}/{document}"), name, shape, dtype, layout, attributes=attributes)
+        return StoredArray(stamp_of(place), name, shape, dtype, layout, attributes=attributes)
     return None
 
 
-def _read(folder: str, document: str) -> bytes | None:
-    is_there = is_url(folder) or Path(folder, document).is_file()
-    store, key = locate(f"{folder}/{document}")
+def _read(document: str) -> bytes | None:
+    is_there = is_url(document) or Path(document).is_file()
+    store, key = locate(document)
     text = store.get_whole(key) if is_there else None
     return None if text is None else bytes(text)
 

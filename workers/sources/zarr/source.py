@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...api import NotNegative, Paths, Tops, check_options
-from ...base import SourceError, blake2b, is_url
+from ...base import SourceError, blake2b, folder_of, is_url, join_path
 from ..files import digest, expand_paths, natural_key, objects_below, spread
 from ..stored import ArrayOptions, ChunkObjects, StoredArray, by_conventions, dims_by_top, from_names, stored_table
 from ..table import Store, Table
@@ -99,8 +99,8 @@ def _expanded(path: str, base_dir: Path) -> list[str]:
     if not (is_url(path) and "*" in path):
         return [found.rstrip("/") for found in expand_paths(path, base_dir, _WHAT)]
     # A store lists objects, and a group is none: it is what has an object zarr.json, .zgroup or .zarray.
-    found = expand_paths(f"{path}/[z.]*", base_dir, _WHAT)
-    return sorted({document.rpartition("/")[0] for document in found}, key=natural_key)
+    found = expand_paths(join_path(path, "[z.]*"), base_dir, _WHAT)
+    return sorted({folder_of(document) for document in found}, key=natural_key)
 
 
 def _some_chunks(array: StoredArray) -> Iterator[Path]:
@@ -116,10 +116,11 @@ def _some_chunks(array: StoredArray) -> Iterator[Path]:
 
 def _arrays(path: str, tops: Sequence[str]) -> dict[str, StoredArray]:
     whole = examine_array(path, tops[0])
-    arrays = {tops[0]: whole} if whole else {top: examine_array(f"{path}/{top}", top) for top in tops}
+    arrays = {tops[0]: whole} if whole else {top: examine_array(join_path(path, top), top) for top in tops}
     for top, array in arrays.items():
         if array is None:
+            place = join_path(path, top)
             raise SourceError(
-                f"{_WHAT}: there is no array {path}/{top} (no zarr.json and no .zarray); check 'path' and 'tops'"
+                f"{_WHAT}: there is no array {place} (no zarr.json and no .zarray); check 'path' and 'tops'"
             )
     return {top: array for top, array in arrays.items() if array is not None}

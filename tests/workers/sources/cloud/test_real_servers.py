@@ -15,6 +15,7 @@ import fsspec  # type: ignore[import-untyped]
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+import zarr
 from blobfeed.workers.sources.files import expand_paths
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,6 +25,9 @@ from tests.support.object_servers import SECRET, RangeServer, google_bucket, ngi
 from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 from tests.support.vendor_servers import azurite, program, s3rver
+
+# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
+zarr.create_array({}, shape=(1,), dtype="u1")
 
 WRONG_KEY = "d3Jvbmcgd3Jvbmcgd3Jvbmc="
 SAMPLES = 40
@@ -150,6 +154,30 @@ def test_other_schemes_go_through_fsspec(tmp_path: Path, monkeypatch: pytest.Mon
         rows_of(loader, [3])
 
 
+def test_what_lies_in_an_archive_is_found_by_groups_globs_and_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for number in range(2):
+        write_h5(tmp_path / f"{number}.h5", 20 * number, 20 * number + 20)
+    (tmp_path / "a.png").write_bytes(encoded(noise(8, 9, 0), ".png"))
+    (tmp_path / "list.txt").write_text("a.png 3\n./a.png 4\n/a.png 5\n")
+    with zarr.storage.ZipStore(tmp_path / "a.zip", mode="w") as store:
+        zarr.create_group(store, path="inside").create_array("label", data=STORED["label"], shards=(20,), chunks=(5,))
+    with zipfile.ZipFile(tmp_path / "a.zip", "a") as archive:
+        for name in ("0.h5", "1.h5", "a.png"):
+            archive.write(tmp_path / name, f"inside/{name}")
+    for chain in (f"::{tmp_path}/a.zip", f"::simplecache::local://{tmp_path}/a.zip"):
+        zarrs = [("zarr", path) for path in ("inside", "inside/", "in*", "inside/label")]
+        for kind, path in (("hdf5", "inside/*.h5"), *zarrs):
+            rows = rows_of(opened(kind, tmp_path, ["label"], path=f"zip://{path}{chain}"), [7, 39])
+            assert rows["label"].tolist() == [7, 39]
+        pictures = opened("image_list", tmp_path, path="list.txt", root_folder=f"zip://inside{chain}", equal_sizes=True)
+        rows = rows_of(pictures, [0, 1, 2])
+        assert rows["label"].tolist() == [3, 4, 5]
+        assert (rows["data"] == rows["data"][0]).all()
+
+
 def test_a_file_system_that_names_its_versions_in_another_way_is_watched_too(tmp_path: Path) -> None:
     memory = fsspec.filesystem("memory")
     np.save(tmp_path / "a.npy", STORED["label"])
@@ -216,7 +244,7 @@ def test_pictures_by_a_list_of_urls_or_below_one(server: RangeServer, tmp_path: 
         "".join(f"{server.url(f'folder/{number}.png')} {number}\n" for number in range(20))
     )
     for path, root in ((server.url("list.txt"), server.url("folder/")), (str(tmp_path / "list.txt"), "")):
-        source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True}}
+        source = {"image_list": {"path": path, "root_folder": root, "equal_sizes": True, "color": "bgr"}}
         with BatchReader(source=source, batch_size=5, shuffle=True, epochs=1, num_loaders=2) as reader:
             batches = [(batch["data"], batch["label"]) for batch in reader]
         assert sorted(int(label) for _, labels in batches for label in labels) == list(range(20))
