@@ -156,7 +156,7 @@ def which(
 
     for number, places in batches_of(given, state, batches).items():
         for row, place in enumerate(places):
-            typer.echo(f"batch {number} row {row}: epoch {place.epoch} sample {place.index} {place.where}")
+            typer.echo(place.line(number, row))
 
 
 @command()

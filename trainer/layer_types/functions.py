@@ -271,5 +271,5 @@ class BatchReindex(Layer):
         return [(*bottom[1], *bottom[0][1:])]
 
     def forward(self, rows: Tensor, numbers: Tensor) -> Tensors:
-        chosen = self.indices(numbers, len(rows), "row {} is not one of the bottom")
+        chosen = self.indices(numbers, len(rows), "row {} is not one of the bottom", 1)
         return (rows.index_select(0, chosen),)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.torch_blob import Blob
+from ...workers.base import ParameterError
+from ...workers.plan import locate
 from ..prototxt import (
     Document,
     FillerParameter,
@@ -137,8 +142,12 @@ class Layer(nn.Module):
         """A warning about this layer's data has been logged; it is not repeated for each batch."""
         self.views: dict[str, tuple[Layer, int, Shape]] = {}
         """Weights of another layer that this one shows in another shape: that layer, their number there, the shape."""
+        self.feeders: Mapping[str, MultiProcessInputLayer] = {}
+        """By the name of a blob: the layer whose loaders fill it."""
         self._first_wrong = torch.empty(0)
-        """Shape (2, 1): 1 if `refuse` has found a wrong number, and the first one."""
+        """Shape (3, 1): 1 if `refuse` has found a wrong number, the first one, and its position in the bottom."""
+        self._wrong_in: Callable[[int], str] = str
+        """Says of a position in the bottom where its number comes from."""
         self._why = ""
         """The message about it; empty if there is nothing to check."""
         self._check_options()
@@ -242,23 +251,29 @@ class Layer(nn.Module):
         if self.options.bias_term:
             self.add_weights((self.options.num_output,), "bias_filler")
 
-    def indices(self, numbers: Tensor, count: int, why: str) -> Tensor:
-        """`numbers` as integers from 0 to `count` - 1; `refuse` takes the others, in whose place 0 stands."""
+    def indices(self, numbers: Tensor, count: int, why: str, bottom: int = 0) -> Tensor:
+        """Return `numbers`, a bottom, as integers from 0 to `count` - 1; `refuse` takes the others, and 0 is there."""
         whole = numbers.long()
-        wrong = (whole < 0) | (whole >= count)
-        self.refuse(whole, wrong, f"{why}: 0 to {count - 1}")
+        wrong = (whole < 0) | (whole >= count) | numbers.isnan()
+        self.refuse(numbers, wrong, f"{why}: 0 to {count - 1}", bottom)
         return whole.masked_fill(wrong, 0)
 
-    def refuse(self, numbers: Tensor, wrong: Tensor, why: str) -> None:
-        """Raises NetError if any of `numbers` is `wrong`; "{}" in `why` stands for the first of them.
+    def refuse(self, numbers: Tensor, wrong: Tensor, why: str, bottom: int) -> None:
+        """Raises NetError if any of `numbers`, those of a bottom, is `wrong`; "{}" in `why` stands for the first one.
 
         On CUDA only `check` raises it, and the device keeps the first one: the host does not wait for it.
         """
         if numbers.numel():
             place = wrong.reshape(-1).to(torch.uint8).argmax().reshape(1)
-            first = torch.stack([wrong.reshape(-1).gather(0, place).long(), numbers.reshape(-1).gather(0, place)])
+            first = torch.stack(
+                [*(each.reshape(-1).gather(0, place).double() for each in (wrong, numbers.detach())), place.double()]
+            )
             self._first_wrong = torch.where(self._first_wrong[0] > 0, self._first_wrong, first) if self._why else first
             self._why = why
+            name, rows = self.param.bottom[bottom], numbers.shape[0] if numbers.dim() else 1
+            # The host is batches ahead of a device, so the feeder's last batch is not the one.
+            feeder = self.feeders.get(name) if self.is_on_host(numbers) else None
+            self._wrong_in = partial(_row, name, feeder, rows, numbers.numel() // rows)
         if self.is_on_host(numbers):
             self.check()
 
@@ -266,9 +281,9 @@ class Layer(nn.Module):
         """Raise what `refuse` has found since the last check; waits for the device."""
         if why := self._why:
             self._why = ""
-            (is_wrong,), (number,) = self._first_wrong.tolist()
+            (is_wrong,), (number,), (place,) = self._first_wrong.tolist()
             if is_wrong:
-                raise self.context.misfit(why.format(number))
+                raise self.context.misfit(f"{why.format(f'{number:.15g}')}; it is in {self._wrong_in(int(place))}")
 
     def wrong(self, text: str, *field: str | int) -> PrototxtError:
         """An error about the options, at the line of `field` in them."""
@@ -293,6 +308,21 @@ class Layer(nn.Module):
     def need_axes(self, count: int, shape: Shape) -> None:
         if len(shape) != count:
             raise self.context.misfit(f"needs a bottom of {count} axes, got shape {shape}")
+
+
+def _row(name: str, feeder: MultiProcessInputLayer | None, rows: int, each: int, place: int) -> str:
+    """Say which row of bottom `name` has the number at `place`, and which sample that is.
+
+    `feeder`: the layer that has just filled the bottom. `rows`, `each`: of the bottom, and the numbers of a row.
+    """
+    row = place // each
+    if feeder is None:
+        return f"row {row} of {name!r}"
+    batch = int(feeder.state_dict()["batches"]) - 1
+    with contextlib.suppress(ParameterError):  # samples of a stream have no places
+        if len(places := locate(feeder.plan, [batch])[batch]) == rows:  # else they are put end to end
+            return places[row].line(batch, row)
+    return f"batch {batch} row {row} of {name!r}"
 
 
 def significant(shape: Shape) -> Shape:

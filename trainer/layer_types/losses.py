@@ -57,23 +57,23 @@ def arrange(layer: Layer, scores: Tensor, labels: Tensor, axis: int, ignored: in
     Raises NetError if a label names no class. On CUDA `Layer.check` raises it later, and until then the label counts as
     ignored. As in Caffe, the fraction of a label is cut off; on the CPU each layer logs the first such label.
     """
-    classes = scores.shape[axis]
+    classes, labels = scores.shape[axis], labels.detach()
     rows = math.prod(scores.shape[:axis])
     inner = () if scores.numel() == rows * classes else (-1,)
     arranged, flat = scores.reshape(rows, classes, *inner), labels.reshape(rows, *inner).long()
     if layer.is_on_host(flat) and not layer.has_warned:
         whole = flat.view(labels.shape).to(labels.dtype)
-        if not torch.equal(whole, labels):
+        if not torch.equal(whole, labels) and (cut := labels[(whole != labels) & labels.isfinite()]).numel():
             layer.has_warned = True
-            label = float(labels[whole != labels][0])
-            _log.warning("%s: label %g is not a whole number; its fraction is cut off", layer.context.where, label)
+            _log.warning("%s: label %g is not a whole number; its fraction is cut off", layer.context.where, cut[0])
     if layer.is_on_host(flat) and flat.numel():  # the usual case without masks: they took 6 % of LeNet's forward
-        low, high = (int(bound) for bound in flat.aminmax())
-        if low >= 0 and high < classes and (ignored is None or not low <= ignored <= high):
+        low, high = (float(bound) for bound in labels.aminmax())  # NaN if there is one, which is no number between
+        if low > -1 and high < classes and (ignored is None or not int(low) <= ignored <= int(high)):
             return Judged(arranged, flat, True)
     counts = torch.ones_like(flat, dtype=torch.bool) if ignored is None else flat != ignored
-    wrong = counts & ((flat < 0) | (flat >= classes))
-    layer.refuse(flat, wrong, f"label {{}} names no class: there are scores for {classes} classes, 0 to {classes - 1}")
+    wrong = counts & ((flat < 0) | (flat >= classes) | labels.reshape(flat.shape).isnan())
+    why = f"label {{}} names no class: there are scores for {classes} classes, 0 to {classes - 1}"
+    layer.refuse(labels, wrong, why, bottom=1)
     return Judged(arranged, flat.masked_fill(~counts | wrong, -1), False)
 
 

@@ -15,6 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.torch_blob import Blob
 from ...workers.base import ParameterError, close_all
 from .. import layer_types  # noqa: F401  registers the layer types
@@ -117,6 +118,7 @@ class Net(nn.Module):
         self.steps: list[Step] = []
         """One for each layer, in order."""
         self._weights = Weights()
+        self._feeders: dict[str, MultiProcessInputLayer] = {}
         try:
             for context in contexts:
                 self._add(context)
@@ -133,6 +135,9 @@ class Net(nn.Module):
 
     def _add(self, context: LayerContext) -> None:
         layer = LAYER_TYPES[context.param.type](context)
+        layer.feeders = self._feeders
+        if isinstance(layer, PythonLayer) and isinstance(layer.user_layer, MultiProcessInputLayer):
+            self._feeders.update(dict.fromkeys(context.param.top, layer.user_layer))
         key = context.param.name
         while key in self.layers:  # both losses of Caffe's autoencoder are called "loss"
             key += "'"

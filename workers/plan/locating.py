@@ -23,6 +23,10 @@ class Place(msgspec.Struct, frozen=True):
     index: int
     where: str
 
+    def line(self, batch: int, row: int) -> str:
+        """Return the line of `blobfeed which` about this place, which is of `row` in `batch`."""
+        return f"batch {batch} row {row}: epoch {self.epoch} sample {self.index} {self.where}"
+
 
 def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
     """Return, by the number of each batch, the places of its rows' samples; no sample is read.

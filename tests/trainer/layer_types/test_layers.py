@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from tests.support.standin_files import write_hdf5
 from tests.support.trainer_nets import make_net, with_inputs
 
 Floats = NDArray[np.float32]
@@ -239,6 +240,26 @@ def test_a_label_with_a_fraction_is_warned_of_once(tmp_path: Path, caplog: pytes
         assert run(net, x=x, z=np.array([0.5, 1.5], np.float32)) == whole
     (message,) = caplog.messages
     assert "layer 'y': label 0.5 is not a whole number" in message
+
+
+def test_a_label_that_is_no_number_is_named_with_its_batch_and_sample(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    labels = np.array([0, 1, 1, 0, np.nan, 1], np.float32)
+    write_hdf5(tmp_path / "train.h5", data=np.zeros((6, 2), np.float32), label=labels)
+    net = make_net(tmp_path, FED)
+    try:
+        net.forward()
+        with pytest.raises(NetError, match=rf"label nan .* batch 1 row 0: epoch 0 sample 4 {tmp_path}/train.h5"):
+            net.forward()
+    finally:
+        net.close()
+    assert caplog.messages == []
+
+
+FED = """layer { name: "d" type: "Python" top: "data" top: "label" python_param { module: "blobfeed.layers"
+    layer: "HDF5InputLayer" param_str: "{path: train.h5, batch_size: 4, num_loaders: 0}" } }
+layer { name: "l" type: "SoftmaxWithLoss" bottom: "data" bottom: "label" top: "l" }"""
 
 
 def test_a_wrong_number_that_only_the_device_has_seen_is_named_later(
