@@ -20,7 +20,7 @@ from ..sources.stream import FIX_STREAM, StreamSource, shuffled
 from ..transport import Activity, BadRow, Fill, Postprocess, Run, summary_of
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker
-from .worker import WorkDone, Worker, Workplace, location_of
+from .worker import WorkDone, Worker, Workplace
 
 _NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
 
@@ -127,7 +127,7 @@ class StreamWorker(Worker):
     """Makes batches of a stream's shards."""
 
     def __init__(self, decoded: StreamDecoder, parameters: Parameters, place: Workplace) -> None:
-        super().__init__(parameters, decoded.postprocessor, place)
+        super().__init__(decoded.source, parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._readers: dict[int, ShardReader] = {}
         self._note_read = partial(self.status.write, Activity.READING)
@@ -196,7 +196,7 @@ class StreamWorker(Worker):
         return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), advice=FIX_STREAM), error)
 
     def _where(self, index: int, shard: int) -> str:
-        return f"{location_of(self._decoded.source, index)}, shard {shard}"
+        return f"{self.locate(index)}, shard {shard}"
 
 
 def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:

@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from operator import is_not
 from typing import Any
 
@@ -91,11 +91,19 @@ class Workplace:
 class Worker(ABC):
     """Makes rows in the slots and reports bad ones."""
 
-    def __init__(self, parameters: Parameters, postprocessor: Postprocessor | None, place: Workplace) -> None:
+    def __init__(
+        self,
+        source: Source | StreamSource,
+        parameters: Parameters,
+        postprocessor: Postprocessor | None,
+        place: Workplace,
+    ) -> None:
         slots = place.slots
+        self.locate = partial(location_of, source)
         self.parameters = parameters
         self.slots = [postprocessor.decoded_rows(slot) for slot in slots] if postprocessor else slots
         self.status = place.status
+        self.status.locate = self.locate
         self._postprocessor = postprocessor
         self._whole_slots = slots
         self._send_error = place.send_error
@@ -141,7 +149,8 @@ class Worker(ABC):
                     self._postprocessor.run(self._whole_slots[task.slot], first, samples)
             except Exception as error:
                 text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
-                return [self.with_cause(BadRow(first, -1, -1, -1, "", text), error)]
+                where = self.locate(int(samples.indices[0]))
+                return [self.with_cause(BadRow(first, -1, -1, -1, where, text), error)]
         return []
 
     def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
@@ -299,7 +308,7 @@ class IndexedWorker(Worker):
         place: Workplace,
         draw: Callable[[Draw], Drawn] | None = None,
     ) -> None:
-        super().__init__(parameters, decoded.postprocessor, place)
+        super().__init__(decoded.source, parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._order = order
         self._draw = draw
@@ -393,7 +402,7 @@ class IndexedWorker(Worker):
         row, index, epoch = one.row, int(one.indices[0]), int(one.epochs[0])
         replaced = self.parameters.on_error == "replace"
         replacement = self._put_replacement(row, index, epoch, out, first_attempt) if replaced else -1
-        return BadRow(row, epoch, index, replacement, location_of(self._decoded.source, index), text)
+        return BadRow(row, epoch, index, replacement, self.locate(index), text)
 
     def _put_replacement(self, row: int, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
         """Put the first good candidate into the row and return its index; -1 if the next hundred are all bad."""

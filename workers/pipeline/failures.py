@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ..api import Source
 from ..base import (
     BlobfeedError,
     EndOfData,
@@ -22,6 +23,7 @@ from ..base import (
 )
 from ..loading import location_of
 from ..plan import Plan
+from ..sources import is_our_own
 from ..transport import Activity, End, Failure, LoaderState, RemoteError, describe
 
 _NAMED = 16
@@ -94,7 +96,9 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
         return LoaderDied(text, failure.details)
     if failure.error == "SourceError":
         return SourceError(failure.text)
-    path = failure.path or location_of(plan.source, failure.index)
+    path, source = failure.path, plan.source
+    if not path and isinstance(source, Source) and is_our_own(source):  # a user's `where` may hang, or take seconds
+        path = location_of(source, failure.index)
     advice = "; repair or leave out the sample"
     if type(cause).__name__ == "BdbQuit" and plan.parameters.has_loaders:  # what breakpoint() raises there
         advice = "; a debugger cannot talk to you in a loader: set num_loaders: 0, without remote_loaders"
@@ -112,8 +116,8 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
     elif plan.parameters.on_error == "raise":
         advice += ", or set on_error: replace to have another take its place"
     return SampleError(
-        f"sample {failure.index} of epoch {failure.epoch} ({path}): {failure.text}{advice}",
-        source=plan.source.kind,
+        f"sample {failure.index} of epoch {failure.epoch}{path and f' ({path})'}: {failure.text}{advice}",
+        source=source.kind,
         index=failure.index,
         path=path,
     )

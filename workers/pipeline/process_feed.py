@@ -18,7 +18,6 @@ import zmq
 
 from ..api import Statistics
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
-from ..loading import location_of
 from ..order import NewWeights
 from ..plan import Batch, Plan, usable_cores
 from ..processes import (
@@ -61,9 +60,6 @@ from .files import open_trace
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
 """The time between two looks at what the children log, while the trainer never waits."""
-
-_LOOK_S = 1.0
-"""The interval at which the board gets the places of the samples that the trainer waits for."""
 
 _END_S = 5.0
 """The time that the assembler has to end before it is killed."""
@@ -255,9 +251,9 @@ class ProcessFeed:
         timeout_s = self._plan.parameters.timeout_s
         clock = links.AwakeClock()  # while the job is suspended, the loaders are too
         now = begun = clock.now
-        deadline, next_log, next_look = begun + timeout_s, begun + _STALL_LOG_S, begun + _LOOK_S
+        deadline, next_log = begun + timeout_s, begun + _STALL_LOG_S
         while True:
-            wait_s = min(links.LONGEST_WAIT_S, max(0.0, min(deadline, next_log, next_look) - now))
+            wait_s = min(links.LONGEST_WAIT_S, max(0.0, min(deadline, next_log) - now))
             # A millisecond more than asked, so that a wake-up just before the deadline does not spin.
             try:
                 ready = dict(self._poller.poll(int(wait_s * 1000) + 1))
@@ -275,23 +271,9 @@ class ProcessFeed:
             now = clock.look()
             if now >= deadline:
                 raise self._stalled(timeout_s)
-            if now >= next_look:
-                next_look = now + _LOOK_S
-                self.note_places()
             if now >= next_log:
                 next_log = now + _STALL_LOG_S
                 _log.warning("no batch for %.0f s: %s", now - begun, self.activities())
-
-    def note_places(self) -> None:
-        """Write on the board the places of the loaders' current samples and of their slowest ones.
-
-        Only the source knows, and a program that reads the board from outside has none.
-        """
-        for line in self.shared.board.lines:
-            slowest = line.slowest_sample if line.slowest_ns else -1
-            for sample, place in ((line.sample, line.place), (slowest, line.place_slowest)):
-                if place.lacks(sample):
-                    place.note(sample, location_of(self._plan.source, sample))
 
     def activities(self) -> str:
         """Return in words what the loaders are doing."""
@@ -324,7 +306,6 @@ class ProcessFeed:
         return self._last if self._assembler is None else self._counts()
 
     def _counts(self) -> Statistics:
-        self.note_places()
         reading, counts = read_board(self.shared.board), counts_on(self.shared.board)
         dropped = self._decoder.dropped + self._reception.dropped + sum(line.dropped for line in reading.lines)
         return replace(

@@ -192,14 +192,15 @@ class LoaderPool:
             member.started, member.deadline = True, now + self._start_timeout_s
             return None
         member = self._members.pop(event.loader)
-        last = self._board.lines[member.line].state
+        line = self._board.lines[member.line]
+        last, place = line.state, line.place.of(line.sample)
         self._board.line(member.line).end()
         self._free_lines.append(member.line)
         self._board.counts[Count.LOADERS] -= 1
         how, evidence = event.how, Evidence.CRASHED if event.crashed else Evidence.KILLED_FROM_OUTSIDE
         if member.kill_reason:
             how, evidence = f"{how} by us: {member.kill_reason}", Evidence.HUNG
-        return Death(event.loader, last, how, member.ready, member.dismissed, evidence)
+        return Death(event.loader, last, how, member.ready, member.dismissed, evidence, place)
 
     def count(self, death: Death, was_idle: bool, tasks_done: int, now: float) -> None:
         """Count the death of a loader that was not dismissed; raises LoaderDied after too many in a row.

@@ -48,7 +48,7 @@ _KILLED = "killed by SIGKILL"
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """The death of a loader: its last state, and the way it ended in words."""
+    """The death of a loader: its last state, and the way it ended in words; `place`: of its last sample, or ""."""
 
     loader: int
     last: LoaderState
@@ -56,6 +56,7 @@ class Death:
     was_ready: bool
     dismissed: bool
     evidence: Evidence
+    place: str = ""
 
     def __str__(self) -> str:
         return f"{self.last}, {self.how}"
@@ -194,7 +195,8 @@ class Assembly:
         epoch, index, path = bad.epoch, bad.index, bad.path
         advice = bad.advice
         if index < 0:
-            epoch, index, path = self.schedule.sample_in(group, bad.row, -1)
+            epoch, index, where = self.schedule.sample_in(group, bad.row, -1)
+            path = where or path
             advice = _FIX_HOOK
         return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, advice=advice)
 
@@ -226,12 +228,13 @@ class Assembly:
             return
         what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
-        sample = self.schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        epoch, index, where = self.schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        path = where or (death.place if index == death.last.sample else "")
         if death.how == _KILLED:
             advice = OUT_OF_MEMORY
         else:
             advice = _FIX_HOOK if poisoned.is_postprocess else "" if self.schedule.can_be_cut else FIX_STREAM
-        failure = Failure("SampleError", text, *sample, advice=advice)
+        failure = Failure("SampleError", text, epoch, index, path, advice=advice)
         self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
         self.ledger.write_off(poisoned)
 

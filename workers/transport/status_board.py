@@ -16,7 +16,7 @@ import enum
 import mmap
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -242,7 +242,7 @@ class Line(ctypes.Structure):
     """Samples by the time that each took: see `bucket_ns`."""
     cache: _Words
     place: Place
-    """The location of `sample`, if the loader has been there for long."""
+    """The location of `sample`, if it is the first of a task or comes 10 ms behind the last location."""
     place_slowest: Place
     host: bytes
 
@@ -344,6 +344,8 @@ class LoaderStatus:
         """The times that are not on the board yet, by activity."""
         self._times = [0] * _PLACES
         self._next_sum = 0
+        self.locate: Callable[[int], str] | None = None
+        """Returns the location of a sample. A worker sets it, since it is often the user's code."""
 
     def begin(self, loader: int, pid: int) -> None:
         line = self._line
@@ -373,8 +375,12 @@ class LoaderStatus:
         return bool(self._line.host)
 
     def begin_task(self, task: int) -> None:
-        """Blame `task` for a death from now on, and begin to look for its slowest sample."""
-        self._slowest, self._slowest_sample = 0, -1
+        """Blame `task` for a death from now on, and begin to look for its slowest sample.
+
+        The place of its first sample is noted in any case: after a death tasks have one row, so that the place of the
+        row to blame is known, however quickly all others are made.
+        """
+        self._slowest, self._slowest_sample, self._next_sum = 0, -1, 0
         self.blame(task)
 
     @property
@@ -431,6 +437,17 @@ class LoaderStatus:
                 times[min(max(0, place - 2 * SHORTEST_BITS), _TIME_BUCKETS - 1)] += rows
         self._spent, self._times = [0] * len(Activity), [0] * _PLACES
         self._next_sum = now + _SUM_NS
+        if self.locate is not None:
+            self._note_places(self.locate)
+
+    def _note_places(self, locate: Callable[[int], str]) -> None:
+        """Write the locations of the current sample and of the slowest one, for who sees the board and no source."""
+        line = self._line
+        current = line.sample if line.activity in BUSY else -1
+        slowest = line.slowest_sample if line.slowest_ns else -1
+        for sample, place in ((current, line.place), (slowest, line.place_slowest)):
+            if place.lacks(sample):
+                place.note(sample, locate(sample))
 
     # ---- written by the assembler
 

@@ -19,7 +19,7 @@ from blobfeed.workers.pipeline import Pipeline, ProcessFeed, process_feed, what_
 from blobfeed.workers.plan import Batch, Plan
 from blobfeed.workers.transport import Activity, LoaderState, Message, links
 
-from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample
+from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample, SampleError
 from tests.support import leftovers
 from tests.support.pipelines import (
     Numbered,
@@ -62,7 +62,23 @@ def take(pipeline: Pipeline) -> Batch:
     return pipeline.take()
 
 
+class Elsewhere(Numbered):
+    """Only a loader learns where its samples are: the server that says so does not answer the trainer."""
+
+    def where(self, index: int) -> str:
+        while os.environ.get("BLOBFEED_ROLE") != "loader":
+            time.sleep(0.01)
+        return f"shelf {index}"
+
+
 # ---- slow loaders
+
+
+def test_loaders_report_where_samples_are_and_the_trainer_asks_no_source_of_the_users(tmp_path: Path) -> None:
+    with slow_pipeline(tmp_path / "gate", Elsewhere(), task_timeout_s=2.0) as pipeline:
+        with pytest.raises(SampleError, match=r"sample 9 of epoch 0 \(shelf 9\): 2 loaders died on it"):
+            list(deliver(pipeline))
+        assert pipeline.statistics().loader_deaths >= 3
 
 
 def test_a_stall_is_logged_with_what_every_loader_is_doing_and_is_no_error(
@@ -112,19 +128,6 @@ def test_a_wait_that_is_too_long_is_an_error_that_says_the_same_and_the_next_wai
         third = take(pipeline)
         assert [batch.number for batch in (*held, third)] == [0, 1, 2]
         assert np.array(third.tops["label"]).tolist() == [8, 9, 10, 11]
-
-
-class InterruptedWhere(Numbered):
-    """Ctrl-C comes while the trainer asks for the place of a sample that takes long."""
-
-    def where(self, index: int) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return super().where(index)
-
-
-def test_ctrl_c_while_the_place_of_a_slow_sample_is_noted_ends_all(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), slow_pipeline(tmp_path / "gate", InterruptedWhere()) as pipeline:
-        [pipeline.take() for _ in range(3)]
 
 
 # ---- the whole job stands still, as under a scheduler that suspends it

@@ -196,7 +196,7 @@ def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
     (other,) = orders(made)
     report(made, other)
     announced, failure = told(made)
-    assert (announced, failure.index, failure.path) == (announce(0, 0, rows=2), 2, "")
+    assert (announced, failure.index, failure.path) == (announce(0, 0, rows=2), 2, "a.h5")
 
 
 def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
