@@ -1,4 +1,7 @@
-"""A program that has an HDF5 library of its own, as `caffe train` does, reads HDF5 files through a layer."""
+"""A program that has an HDF5 library of its own, as `caffe train` does, reads HDF5 files through a layer.
+
+The layer's module imports h5py itself.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,14 @@ _IMPORTED_IN = "blobfeed.workers.sources.stored.hdf5_library"
 _MODULE = """
 from blobfeed.layers import MultiProcessInputLayer
 
+import h5py
+
 class Prints(MultiProcessInputLayer):
+    def setup(self, bottom, top):
+        with h5py.File("own.h5", "w") as file:
+            file["data"] = [1.0]
+        super().setup(bottom, top)
+
     def forward(self, bottom, top):
         super().forward(bottom, top)
         print("labels", *top[1].data.tolist(), "sum", float(top[0].data.sum()), flush=True)
@@ -60,7 +70,9 @@ def test_a_layer_reads_hdf5(program: Path, tmp_path: Path, kind: str, compressio
         f"{{source: {{{kind}: {{path: {tmp_path}/train.h5}}}}, tops: [data, label], batch_size: 4, num_loaders: 1}}"
     )
     command = [str(program), "my_layers", "Prints", param_str, "2", "2", "0"]
-    done = subprocess.run(command, check=False, env=environment(tmp_path), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        command, check=False, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (done.returncode, done.stderr) == (0, "")
     batches = [line for line in done.stdout.splitlines() if line.startswith("labels")]
     assert batches == [

@@ -27,7 +27,7 @@ from .errors import (
     TooManyBadSamples,
     UnequalShapesError,
 )
-from .extras import EXTRAS, is_installed, need
+from .extras import EXTRAS, is_in_program, is_installed, need
 from .files import (
     AnotherHost,
     absolute,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from importlib.util import find_spec
 
 from .errors import ExtraMissing
@@ -28,6 +29,11 @@ EXTRAS = {
     "zarr": ("zarr", "zarr arrays"),
 }
 """The extra that installs each library, and the use of the library."""
+
+
+def is_in_program(symbol: str) -> bool:
+    """Return true if the program, or a library that it is linked to, has the C function `symbol`."""
+    return hasattr(ctypes.CDLL(None), symbol)
 
 
 def is_installed(library: str) -> bool:

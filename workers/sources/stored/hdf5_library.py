@@ -10,7 +10,6 @@ set only if there is such a library, since libraries loaded in this way do not s
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import os
 import sys
@@ -20,11 +19,11 @@ from contextlib import contextmanager, suppress
 import numpy as np  # before h5py, which needs it too: it is to be imported in the usual way
 
 from ...api import AnyArray, nearest
-from ...base import BlobfeedError, SourceError, moving
+from ...base import BlobfeedError, SourceError, is_in_program, moving
 from ..files import Locking, RangeStream, RemoteStamp, Stamp
 
 _before = sys.getdlopenflags()
-if "h5py" not in sys.modules and hasattr(ctypes.CDLL(None), "H5open"):
+if "h5py" not in sys.modules and is_in_program("H5open"):
     sys.setdlopenflags(os.RTLD_NOW | os.RTLD_DEEPBIND)
 try:
     import h5py  # type: ignore[import-untyped]
