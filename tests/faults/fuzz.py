@@ -1,4 +1,4 @@
-"""Formats that are read without a library, each in a thousand damaged copies: no crash, no hang, no raw exception.
+"""Each format in a thousand damaged copies: no crash, no hang, no raw exception.
 
 Each copy either reads as something or is refused with an error of blobfeed's own that names the file. A target runs in
 a fork of its own, with limited memory, which says before each copy which one it is: a crash and a hang are seen.
@@ -13,6 +13,7 @@ import resource
 import select
 import signal
 import sys
+import tarfile
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,12 +24,16 @@ from typing import Any
 import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import zarr
 from blobfeed.readers.delivery import load_mean_file
 from blobfeed.workers.api import allocate_rows
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.cache import CachedSource
 
 from blobfeed import BlobfeedError, Source
+from tests.support.datums import raw_datum, write_lmdb
 
 from .figures import Figure
 from .scale import Scale
@@ -46,14 +51,16 @@ _WIDE = (b"\xff" * 4, b"\x7f\xff\xff\xff", b"\0" * 8, b"\xff" * 8, b"-1", b"9999
 
 @dataclass(frozen=True)
 class Target:
-    """`make` writes the files and returns the one to be damaged; `read` reads all there is. `most`: bytes to damage.
+    """`make` writes the files and returns the one to be damaged; `read` reads all there is.
 
+    `most`: so many bytes are damaged, the first ones or, if `at_end`, the last ones.
     `alone`: each copy has a fork of its own, since one can leave a library unable to read any other.
     """
 
     make: Callable[[Path], Path]
     read: Callable[[Path], None]
     most: int = 1 << 20
+    at_end: bool = False
     alone: bool = False
 
 
@@ -72,6 +79,67 @@ def _make_npy(folder: Path) -> Path:
 
 def _read_npy(path: Path) -> None:
     _read_all(open_source({"npy": {"data": str(path)}}, tops=None, base_dir=path.parent))
+
+
+def _written(kind: str, name: str, write: Callable[[Path], object], **how: Any) -> Target:
+    """A source whose option `path` is what `write` writes to a file of this name."""
+
+    def make(folder: Path) -> Path:
+        (folder / name).unlink(missing_ok=True)
+        write(folder / name)
+        return folder / name
+
+    def read(path: Path) -> None:
+        _read_all(open_source({kind: {"path": str(path)}}, tops=None, base_dir=path.parent))
+
+    return Target(make, read, **how)
+
+
+_LABELS = np.arange(60)
+
+
+def _table() -> pa.Table:
+    words = [f"word {number}" for number in range(60)]
+    lists = pa.array([[number] * (number % 3) for number in range(60)])
+    return pa.table({"label": _LABELS, "words": words, "lists": lists})
+
+
+def _write_arrow(path: Path) -> None:
+    with pa.ipc.new_file(path, _table().schema) as file:
+        file.write_table(_table(), max_chunksize=20)
+
+
+def _write_tar(path: Path) -> None:
+    np.save(path.parent / "x.npy", _LABELS)
+    with tarfile.open(path, "w") as tar:
+        for number in range(3):
+            tar.add(path.parent / "x.npy", f"{number}.npy")
+
+
+def _write_datums(path: Path) -> None:
+    write_lmdb(path, [raw_datum(np.zeros((1, 2, 2), np.uint8), number) for number in range(5)], subdir=False)
+
+
+def _make_idx(folder: Path) -> Path:
+    (folder / "a.idx").write_bytes(b"\0\0\x08\x03" + np.array([5, 2, 2], ">u4").tobytes() + bytes(20))
+    return folder / "a.idx"
+
+
+def _read_idx(path: Path) -> None:
+    _read_all(open_source({"idx": {"data": str(path)}}, tops=None, base_dir=path.parent))
+
+
+def _zarr(name: str, **how: Any) -> Target:
+    def make(folder: Path) -> Path:
+        zarr.create_array(folder / "a.zarr", data=_VALUES, chunks=(4, 3, 4), **how)
+        return folder / "a.zarr" / name
+
+    def read(path: Path) -> None:
+        source = open_source({"zarr": {"path": str(path.parent)}}, tops=("data",), base_dir=path.parent)
+        if sum(spec.nbytes for spec in source.specs.values()) < 1 << 24:  # there is no memory for more
+            _read_all(source)
+
+    return Target(make, read)
 
 
 def _make_list(folder: Path) -> Path:
@@ -198,6 +266,17 @@ TARGETS = {
     },
     # Not in the newest format: if a group is damaged there, HDF5 1.14.6 itself crashes when it lists the members.
     "hdf5_samples": Target(_make_samples, _read_samples, alone=True),
+    "parquet footer": _written(
+        "parquet", "a.parquet", lambda path: pq.write_table(_table(), path, row_group_size=20), most=1500, at_end=True
+    ),
+    "arrow file": _written("parquet", "a.arrow", _write_arrow),
+    "tar": _written("tar", "a.tar", _write_tar, most=4096),
+    "npz": _written("npz", "a.npz", lambda path: np.savez(path, data=_LABELS)),
+    "idx header": Target(_make_idx, _read_idx, most=16),
+    "lmdb": _written("lmdb", "a.lmdb", _write_datums, most=8192, alone=True),
+    "zarr 2 metadata": _zarr(".zarray", zarr_format=2),
+    "zarr 3 metadata": _zarr("zarr.json", zarr_format=3),
+    "zarr shards": _zarr("zarr.json", shards=(8, 3, 4)),
     "npy header": Target(_make_npy, _read_npy, most=128),
     "image list": Target(_make_list, _read_list),
     "EXIF block": Target(_make_exif, _read_exif, most=70),
@@ -272,7 +351,9 @@ def _try_each(name: str, folder: Path, seed: int, copies: range, say: Callable[[
     content = path.read_bytes()
     resource.setrlimit(resource.RLIMIT_AS, (_virtual_memory() + _MEMORY,) * 2)
     for number in copies:
-        path.write_bytes(damaged(content, target.most, random.Random(f"{seed} {name} {number}")))
+        cut = max(0, len(content) - target.most) if target.at_end else 0
+        harm = damaged(content[cut:], target.most, random.Random(f"{seed} {name} {number}"))
+        path.write_bytes(content[:cut] + harm)
         say(f"{number}\n")
         wrong = what_is_wrong(target, path)
         if wrong:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from ..api import Source, Tops, nearest, paths_as_text, shown
-from ..base import ParameterError, need
+from ..base import BlobfeedError, ParameterError, SourceError, need
 from .kinds import KINDS, imported
 
 
@@ -58,7 +58,15 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
     if entry.library:
         need(entry.library, f"source {kind}")
     open_it: Callable[..., Source] = imported(entry.opener)
-    return open_it(options, tops=tops, base_dir=base_dir)
+    try:
+        return open_it(options, tops=tops, base_dir=base_dir)
+    except (BlobfeedError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # a library's, about a file that nobody has foreseen
+        raise SourceError(
+            f"source {kind}: {shown(options)} cannot be opened: {type(error).__name__}: {error}; if files are damaged, "
+            "write or fetch them again"
+        ) from error
 
 
 def with_color(declared: Any, color: str) -> Any:

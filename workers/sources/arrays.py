@@ -150,7 +150,7 @@ def _read_idx(path: Path) -> AnyArray:
         )
     dtype, start = np.dtype(_IDX_TYPES[content[2]]), 4 + 4 * content[3]
     shape = np.frombuffer(content[4:start], ">u4").tolist()
-    if len(content) != start + math.prod(shape) * dtype.itemsize:
+    if len(content) != start + math.prod(shape) * dtype.itemsize or not math.prod(shape) or not shape:
         raise SourceError(
             f"source idx: {str(path)!r} has {len(content):,} bytes, and its header says {shape} of {dtype.name}: it is "
             "damaged; fetch it again"

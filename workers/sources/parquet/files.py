@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from .values import Values
 Raw = RawFile | RemoteFile
 
 _ARROW_FILE = b"ARROW1\0\0"
+_NOTHING = np.empty(0, np.uint8)
 _NO_PLACES = np.empty((0, 2), np.int64)
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
@@ -46,6 +48,7 @@ class GroupFiles:
         self.rows = np.concatenate([np.empty(0, np.int64), *(part.rows for part in self._parts)])
         if not self.rows.any():
             raise SourceError(f"source parquet: no samples: {', '.join(paths)} has no rows")
+        self._places: dict[int, IndexArray] = {}
         self._groups = [(file, group) for file, part in enumerate(self._parts) for group in range(len(part.rows))]
 
     @property
@@ -67,11 +70,6 @@ class GroupFiles:
                         f"source parquet: column {name!r} is {described(first)} in {self.paths[0]} and {other} in "
                         f"{path}: all files need the same columns"
                     )
-        self._places = [
-            np.add(places, (self.store.starts[self.store.number(stamp)], 0))
-            for stamp, part in zip(self._stamps, self._parts, strict=True)
-            for places in part.places(self._parts_read(forms))
-        ]
 
     def where(self, group: int) -> str:
         file, number = self._groups[group]
@@ -100,6 +98,8 @@ class GroupFiles:
         columns = columns or self._forms
         try:
             read = self._parts[file].read(self.file_of(group), number, self._parts_read(columns))
+            if read.num_rows != self.rows[group]:
+                raise ValueError(f"it has {read.num_rows} rows, and {self.rows[group]} by the file's metadata")
             return {name: Values(read.column(name), self._forms[name]) for name in columns}
         except BlobfeedError:
             raise
@@ -121,14 +121,23 @@ class GroupFiles:
 
     def will_need(self, groups: Sequence[int], *, now: bool = False) -> bool:
         """Start reading these row groups, as Column.will_need."""
-        addresses, sizes = np.concatenate([_NO_PLACES, *(self._places[group] for group in groups)]).T
+        addresses, sizes = np.concatenate([_NO_PLACES, *map(self._places_of, groups)]).T
         return self.store.will_need_at(addresses, sizes, now=now)
+
+    def _places_of(self, group: int) -> IndexArray:
+        """Return the address and the size of each piece of a row group that is read."""
+        if (found := self._places.get(group)) is None:
+            file, number = self._groups[group]
+            places = self._parts[file].places(self._raw(self._stamps[file]), number, self._parts_read(self._forms))
+            start = self.store.starts[self.store.number(self._stamps[file])]
+            found = self._places[group] = places + np.array([start, 0])
+        return found
 
 
 def _examined(raw: Raw) -> ParquetGroups | ArrowGroups:
     try:
         return ParquetGroups(raw) if raw.read(0, 4).tobytes() == b"PAR1" else ArrowGroups(raw)
-    except (pa.ArrowException, SourceError, ValueError, OSError) as error:
+    except Exception as error:  # pyarrow has more than ValueError and OSError for what is damaged
         raise SourceError(
             f"source parquet: {raw.stamp.path!r} cannot be read as a Parquet or Arrow file: {error}; write or fetch a "
             "cut or damaged one again"
@@ -141,34 +150,45 @@ class ParquetGroups:
     def __init__(self, raw: Raw) -> None:
         self._metadata = pq.read_metadata(_Stream(raw))
         self.schema = self._metadata.schema.to_arrow_schema()
-        self.rows = np.array([group.num_rows for group in self._groups()], np.int64)
+        groups = range(self._metadata.num_row_groups)
+        self.rows = np.array([self._metadata.row_group(group).num_rows for group in groups], np.int64)
+        if (rows := int(self.rows.sum())) != self._metadata.num_rows or (self.rows < 0).any():
+            raise ValueError(f"its row groups have {rows} rows together, and the file says {self._metadata.num_rows}")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"schema": None, "rows": self.rows, "_metadata": None}
 
-    def places(self, columns: Sequence[str]) -> IndexArray:
-        """Offsets and sizes of these columns in each row group, shape (groups, pieces, 2), as pyarrow asks for them."""
-        begins = tuple(f"{name}." for name in columns)
-        chunks = (group.column(number) for group in self._groups() for number in range(group.num_columns))
-        wanted = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(begins)]
-        starts = [min(each.dictionary_page_offset or each.data_page_offset, each.data_page_offset) for each in wanted]
-        sizes = [chunk.total_compressed_size for chunk in wanted]
-        pieces = len(wanted) // max(1, len(self.rows))
-        return np.array([starts, sizes], np.int64).T.reshape(len(self.rows), pieces, 2)
+    def places(self, raw: Raw, group: int, columns: Sequence[str]) -> IndexArray:
+        """Offsets and sizes of these columns in a row group, shape (pieces, 2).
+
+        They are what pyarrow asks for when it reads them, and is refused. Its own `row_group(…).column(…)` would end
+        the process by SIGABRT where damaged metadata contradict each other; a read raises.
+        """
+        asked: list[tuple[int, int]] = []
+        with suppress(Exception):  # reading the rows raises it, too
+            file = self._opened(raw, asked)
+            leaves = (file.schema.column(number).path for number in range(len(file.schema)))
+            for leaf in leaves:
+                if f"{leaf}.".startswith(tuple(f"{name}." for name in columns)):
+                    with suppress(OSError):  # the refusal
+                        file.read_row_group(group, columns=[leaf], use_threads=False)
+        return np.array(asked, np.int64).reshape(-1, 2)
 
     def read(self, raw: Raw, group: int, columns: Sequence[str]) -> pa.RecordBatch:
         """These columns of a row group; raises ValueError, OSError and others of pyarrow's."""
-        # Without pyarrow's own threads, and with a read for each column: those were announced.
-        file = pq.ParquetFile(_Stream(raw), metadata=self._metadata, pre_buffer=False, page_checksum_verification=True)
-        self._metadata = file.metadata
-        table = file.read_row_group(group, columns=list(columns), use_threads=False)
+        table = self._opened(raw).read_row_group(group, columns=list(columns), use_threads=False)
         batches = table.combine_chunks().to_batches()
         if len(batches) != 1:
             raise ValueError("a column has more than 2 GB in one row group: write smaller ones")
         return batches[0]
 
-    def _groups(self) -> Iterator[Any]:
-        return map(self._metadata.row_group, range(self._metadata.num_row_groups))
+    def _opened(self, raw: Raw, asked: list[tuple[int, int]] | None = None) -> pq.ParquetFile:
+        if self._metadata is None:
+            self._metadata = pq.read_metadata(_Stream(raw))
+        # Without pyarrow's own threads, and with a read for each column: those were announced.
+        return pq.ParquetFile(
+            _Stream(raw, asked), metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
+        )
 
 
 class ArrowGroups:
@@ -187,9 +207,9 @@ class ArrowGroups:
     def __getstate__(self) -> dict[str, Any]:
         return {"schema": None, "rows": self.rows, "_messages": None}
 
-    def places(self, _columns: Sequence[str]) -> IndexArray:
+    def places(self, _raw: Raw, _group: int, _columns: Sequence[str]) -> IndexArray:
         """Nothing is announced: whole batches may be much more than their wanted rows."""
-        return np.empty((len(self.rows), 0, 2), np.int64)
+        return _NO_PLACES
 
     def read(self, raw: Raw, group: int, _columns: Sequence[str]) -> pa.RecordBatch:
         """A record batch; raises ValueError, OSError and others of pyarrow's."""
@@ -212,12 +232,15 @@ def _messages(raw: Raw) -> tuple[pa.Schema, list[pa.Message]]:
 
 
 class _Stream:
-    """A file as pyarrow reads it: by seek and read, without a copy."""
+    """A file as pyarrow reads it: by seek and read, without a copy.
+
+    `asked`: takes the offset and size of each read, which then gets nothing.
+    """
 
     closed = False
 
-    def __init__(self, raw: Raw) -> None:
-        self._raw = raw
+    def __init__(self, raw: Raw, asked: list[tuple[int, int]] | None = None) -> None:
+        self._raw, self._asked = raw, asked
         self._position = 0
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
@@ -229,4 +252,7 @@ class _Stream:
 
     def read(self, size: int) -> NDArray[np.uint8]:
         self._position += size
+        if self._asked is not None:
+            self._asked.append((self._position - size, size))
+            return _NOTHING
         return self._raw.read(self._position - size, size)
