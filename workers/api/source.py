@@ -21,6 +21,20 @@ SufficientSize = Callable[[int, tuple[int, int]], tuple[int, int]]
 """Takes a row and the (height, width) of its picture; returns the smallest (height, width) that a copy may have."""
 
 
+class Outlier(NamedTuple):
+    """The largest sample of a top that varies in size: sample `index` has `items` items, the median sample `median`."""
+
+    index: int
+    items: int
+    median: float
+
+    @classmethod
+    def of(cls, sizes: IndexArray) -> Outlier:
+        """Return that of samples of these sizes, at least one."""
+        index = int(np.argmax(sizes))
+        return cls(index, int(sizes[index]), float(np.median(sizes)))
+
+
 class CacheCounts(NamedTuple):
     """Counts of one process: samples found in the decoded cache, samples read from the source instead, and cached
     samples that were damaged and decoded again.
@@ -132,6 +146,11 @@ class Source(ABC):
         Then any loader may make any of its samples; otherwise one loader makes all samples of the same chunks.
         """
         return False
+
+    @property
+    def outliers(self) -> Mapping[str, Outlier]:
+        """The largest sample of each top whose size was looked up; setup names it if it alone makes batches large."""
+        return {}
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Start reading ahead: these samples will be read soon. Must not wait for the disk."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -48,8 +49,14 @@ from .make_sampler import make_sampler
 from .plan import Plan, max_loaders, raise_unordered
 from .trial import on_trial
 
+_log = logging.getLogger("blobfeed")
+
 _TRIAL_BATCH = 2
 """Rows of the batch on which a postprocess hook is tried: enough to distinguish the axis of rows from others."""
+
+_OUTLIER = 100
+_LARGE_BATCH_BYTES = 16 << 20
+"""What is said of: a sample of so many times the median's items, in batches of at least so many bytes."""
 
 _MOST_SENT_BYTES = 1 << 30
 """The most memory of a source that is sent to a remote loader: 30,000,000 lines of an image list, or small arrays."""
@@ -282,7 +289,7 @@ def _ordered_plan(
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows = timed.rows
         postprocessor, per_row = _postprocessor(trial_hooks, parameters, rows, partial(read_one, source, index))
-    return Plan(
+    plan = Plan(
         **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
         seconds_per_row=seconds + per_row,
         rows_at_once=source.rows_at_once,
@@ -292,6 +299,23 @@ def _ordered_plan(
         epoch=epoch,
         position=position,
     ).sized()
+    _warn_of_outliers(plan, plain)
+    return plan
+
+
+def _warn_of_outliers(plan: Plan, source: Source) -> None:
+    """Name the sample that alone makes batches large: each row has room for the largest sample."""
+    for top, outlier in source.outliers.items():
+        spec, rows = plan.slot_specs.get(top), plan.parameters.batch_size
+        is_alone = outlier.items >= _OUTLIER * max(1.0, outlier.median)
+        if spec is not None and spec == source.specs[top] and is_alone and rows * spec.nbytes >= _LARGE_BATCH_BYTES:
+            _log.warning(
+                "source %s: a batch takes %d bytes for %r: each of its %d rows has room for %d items, as many as "
+                "sample %d (%s) has, and half of the samples have at most %g: set max_length in the source; a larger "
+                "sample is an error then, or another one comes in its place (on_error: replace)",
+                *(source.kind, rows * spec.nbytes, top, rows, outlier.items, outlier.index),
+                *(source.where(outlier.index), outlier.median),
+            )
 
 
 def _begin(order: EpochOrder, parameters: Parameters) -> tuple[int, int]:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..api import ArraySpec, IndexArray, NamedRows, Source, Tops, check_options, hdf5_if_path
+from ..api import ArraySpec, IndexArray, NamedRows, Outlier, Source, Tops, check_options, hdf5_if_path
 from ..base import ParameterError, SourceError
 from . import open_source
 from .files import locate_part, split_by_part
@@ -64,6 +64,14 @@ class ConcatSource(Source):
     @property
     def gathered(self) -> Collection[str]:
         return set.intersection(*(set(source.gathered) for source in self.sources))
+
+    @property
+    def outliers(self) -> Mapping[str, Outlier]:
+        found: dict[str, list[Outlier]] = {}
+        for start, source in zip(self._starts.tolist(), self.sources, strict=False):
+            for top, (index, items, median) in source.outliers.items():
+                found.setdefault(top, []).append(Outlier(start + index, items, median))
+        return {top: max(each, key=lambda outlier: outlier.items) for top, each in found.items()}
 
     def where(self, index: int) -> str:
         number, inside = locate_part(self._starts, index)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, CacheCounts, IndexArray, NamedRows, RaggedRows, Rows, Source
+from ...api import AnyArray, ArraySpec, CacheCounts, IndexArray, NamedRows, Outlier, RaggedRows, Rows, Source
 from ...base import another_host
 from .file import CacheFile, attach, prepare
 from .layout import lay_out
@@ -99,6 +99,10 @@ class CachedSource(Source):
             return None
         self._count(hits=len(samples))
         return [{name: sample[name] for name in self.specs} for sample in samples]
+
+    @property
+    def outliers(self) -> Mapping[str, Outlier]:
+        return self._source.outliers
 
     def where(self, index: int) -> str:
         return self._source.where(index)

@@ -14,13 +14,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api import in_order
+from ...api import IndexArray, Outlier, in_order
 from ...base import SourceError, is_installed, moving
 from ..files import FileStamp, Locking, RemoteStamp, Stamp
 from ..stored import CF_ATTRIBUTES, Attributes, Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters
-from ..stored.library_rows import longest_element
 
 _SCAN_ROWS = 4096
 _ZSTD = 32015
@@ -121,11 +120,13 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
             "tops (--tops in commands)"
         )
     if dataset.dtype.kind == "O":
-        layout, longest = ThroughLibrary(dataset.chunks), max_length or _longest(dataset)
+        layout = ThroughLibrary(dataset.chunks)
+        largest = None if max_length or not len(dataset) else Outlier.of(_longest(dataset))
+        longest = max_length or (largest.items if largest else 0)
         if h5py.check_string_dtype(dataset.dtype) is not None:
-            return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{max(longest, 1)}"), layout)
+            return StoredArray(stamp, name, dataset.shape, np.dtype(f"S{max(longest, 1)}"), layout, largest=largest)
         element = h5py.check_vlen_dtype(dataset.dtype)
-        return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest)
+        return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest, largest=largest)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
     shape, dtype = dataset.shape + inner, np.dtype(base.str)
     return StoredArray(stamp, name, shape, dtype, find_layout(dataset, stamp, name), attributes=_attributes(dataset))
@@ -151,12 +152,15 @@ def holds_values(dataset: h5py.Dataset) -> bool:
     return element is not None and element.kind in "biuf" and element.isnative and dataset.ndim == 1
 
 
-def _longest(dataset: h5py.Dataset) -> int:
-    longest = 0
+def _longest(dataset: h5py.Dataset) -> IndexArray:
+    """The length of the longest element of each sample."""
+    found = np.empty(dataset.shape[0], np.int64)
     for start in range(0, dataset.shape[0], _SCAN_ROWS):
         moving(f"looking for the longest element of {dataset.file.filename}:{dataset.name}")
-        longest = max(longest, longest_element(dataset[start : start + _SCAN_ROWS]))
-    return longest
+        samples = dataset[start : start + _SCAN_ROWS]
+        lengths = np.array([*map(len, samples.ravel().tolist())], np.int64).reshape(len(samples), -1)
+        found[start : start + len(samples)] = lengths.max(axis=1, initial=0)
+    return found
 
 
 def find_layout(dataset: h5py.Dataset, stamp: Stamp, name: str) -> Layout:

@@ -30,7 +30,8 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
         HDF5 files are known by their signature, not by their name.
-    max_length: of strings (bytes) or arrays of varying length; without it they are all looked at once, at the start.
+    max_length: of strings (bytes) or arrays of varying length; a longer one is an error, or replaced by
+        `on_error: replace`. Without it they are all looked at once, at the start.
     decode_cf: true applies the attributes by which netCDF says what numbers mean (scale_factor, add_offset, _FillValue,
         missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
         log names the tops that have such attributes.

@@ -61,6 +61,14 @@ class IndexedData:
         """The same with offsets that count from the byte begins[i] of a range of all files."""
         return replace(self, offsets=np.where(self.offsets < 0, self.offsets, begins + self.offsets))
 
+    def up_to(self, max_length: int | None) -> IndexedData:
+        """The same with room for extents of at most `max_length` where they differ."""
+        if max_length is None or self.shapes is None:
+            return self
+        same = (self.shapes == self.shape).all(axis=0).tolist()
+        extents = zip(self.shape, same, strict=True)
+        return replace(self, shape=tuple(extent if is_same else min(extent, max_length) for extent, is_same in extents))
+
     def require_as_scanned(self, index: int, sample: AnyArray) -> None:
         """Raises ValueError if sample `index`, as the library gives it, has another shape or type than it had."""
         shape = self.shape if self.shapes is None else tuple(self.shapes[index].tolist())

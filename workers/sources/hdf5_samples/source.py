@@ -11,7 +11,19 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, IndexArray, Paths, Positive, RaggedRows, Rows, Tops, check_options, chosen
+from ...api import (
+    AnyArray,
+    ArraySpec,
+    IndexArray,
+    Outlier,
+    Paths,
+    Positive,
+    RaggedRows,
+    Rows,
+    Tops,
+    check_options,
+    chosen,
+)
 from ...base import BlobfeedError, ParameterError, SourceError, text_digest
 from ..files import FileStamp, Locking, Stamp, as_bytes, kept, list_hdf5_files, locate_part, stamp_of, stretches
 from ..stored import LIBRARY_MODULE, FileStore, stored_table
@@ -32,6 +44,8 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
         a sample, and the top "data".
     labels: attributes of a sample that are tops, as a list of names or a mapping from top to attribute; without it the
         tops that are no data set. They are looked for on the data set or group, then on the group's data sets.
+    max_length: if shapes differ, the largest extent of an axis that differs; a larger sample is an error, or replaced
+        by `on_error: replace`. Without it there is room for the largest.
     limit: only the first so many samples.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
@@ -44,6 +58,7 @@ class HDF5SamplesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     groups: tuple[str, ...] = ("",)
     datasets: tuple[str, ...] = ()
     labels: tuple[str, ...] | dict[str, str] = ()
+    max_length: Positive | None = None
     limit: Positive | None = None
     locking: Locking = None
     allow_external: bool = False
@@ -66,6 +81,7 @@ def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_
     if window is not None:
         return _windows(index, stamps, checked, window, order)
     others = [stamp for stamps in index.others for stamp in stamps]
+    index = replace(index, data={top: data.up_to(checked.max_length) for top, data in index.data.items()})
     samples = IndexedSamples(index, stamps, FileStore([*stamps, *others], checked.locking, checked.open_files))
     return Table(
         "hdf5_samples",
@@ -97,6 +113,8 @@ class IndexedSamples(Column):
         self.specs = {top: each.spec for top, each in data.items()} | {
             top: ArraySpec(values.shape[1:], values.dtype) for top, values in labels.items()
         }
+        shapes = {top: each.shapes for top, each in data.items() if each.shapes is not None and len(each.shapes)}
+        self.outliers = {top: Outlier.of(each.prod(axis=1, dtype=np.int64)) for top, each in shapes.items()}
         self._by_library = {top for top, each in data.items() if each.needs_library}
         self.stores_rows = not self._by_library
         self.modules = (LIBRARY_MODULE,) if self._by_library else ()

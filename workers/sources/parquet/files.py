@@ -7,14 +7,14 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 from numpy.typing import NDArray
 
-from ...api import IndexArray
+from ...api import IndexArray, Outlier
 from ...base import BlobfeedError, SourceError
 from ..files import RawFile, RemoteFile, Stamp, examined_stamp, kept
 from ..stored import FileStore
@@ -27,6 +27,13 @@ _ARROW_FILE = b"ARROW1\0\0"
 _NOTHING = np.empty(0, np.uint8)
 _NO_PLACES = np.empty((0, 2), np.int64)
 _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
+
+
+class _Lengths(NamedTuple):
+    """Of a row group: the lengths of a column's longest lists, and the row with the most items."""
+
+    lengths: tuple[int, ...]
+    largest: Outlier
 
 
 class GroupFiles:
@@ -75,22 +82,31 @@ class GroupFiles:
         file, number = self._groups[group]
         return f"{self.paths[file]} row group {number}"
 
-    def lengths(self, name: str) -> list[int]:
-        """The lengths of a column's longest lists, from the outermost inwards; each file is looked through once."""
-        found: list[tuple[int, ...]] = []
+    def lengths(self, name: str) -> tuple[list[int], Outlier]:
+        """The lengths of a column's longest lists, from the outermost inwards, and the row with the most items.
+
+        Each file is looked through once.
+        """
+        found: list[_Lengths] = []
         for file, stamp in enumerate(self._stamps):
             groups = [group for group, (number, _) in enumerate(self._groups) if number == file and self.rows[group]]
             found += kept(
                 "parquet",
                 [stamp],
                 (name, self._forms[name].sizes),
-                list[tuple[int, ...]],
+                list[_Lengths],
                 partial(self._lengths, name, groups),
             )
-        return [max(lengths) for lengths in zip(*found, strict=True)]
+        rows = self.rows[self.rows > 0]
+        number = max(range(len(found)), key=lambda group: found[group].largest.items)
+        largest = found[number].largest
+        medians = np.repeat([each.largest.median for each in found], rows)
+        outlier = Outlier(int(rows[:number].sum()) + largest.index, largest.items, float(np.median(medians)))
+        return [max(lengths) for lengths in zip(*(each.lengths for each in found), strict=True)], outlier
 
-    def _lengths(self, name: str, groups: Sequence[int]) -> list[tuple[int, ...]]:
-        return [self.decoded(group, [name])[name].lengths() for group in groups]
+    def _lengths(self, name: str, groups: Sequence[int]) -> list[_Lengths]:
+        columns = [self.decoded(group, [name])[name] for group in groups]
+        return [_Lengths(values.lengths(), Outlier.of(values.sizes())) for values in columns]
 
     def decoded(self, group: int, columns: Collection[str] = ()) -> Mapping[str, Values]:
         """The chosen columns of a row group, or `columns` alone; raises SourceError for a damaged one."""

@@ -16,6 +16,7 @@ from ...api import (
     ArraySpec,
     IndexArray,
     NotNegative,
+    Outlier,
     Paths,
     Positive,
     Tops,
@@ -27,7 +28,7 @@ from ...api import (
 from ...base import ParameterError, SourceError, in_folder, is_url
 from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
 from ..images import PictureOptions, picture_field
-from ..table import Column, OutRows, RecordError, Table
+from ..table import Column, OutRows, RecordError, Table, put_text
 from .files import GroupFiles
 from .forms import Form, described, form_of
 from .values import Values
@@ -42,6 +43,8 @@ class ParquetOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw
         Parquet files may be URLs.
     columns: for each top its column; without it each column is a top of that name.
     pictures: the columns of encoded pictures; without it those that hold {bytes, path}, as Hugging Face stores images.
+    max_length: the most bytes of a text, or items of a list, that there may be; a longer one is an error, or replaced
+        by `on_error: replace`. Without it each column that varies is read once, to find its longest.
     limit: only the first so many samples.
     chunk_cache_bytes: decoded row groups that each loader keeps, the last one in any case.
     """
@@ -49,6 +52,7 @@ class ParquetOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw
     path: Paths
     columns: dict[str, str] = msgspec.field(default_factory=dict)
     pictures: tuple[str, ...] | None = None
+    max_length: Positive | None = None
     limit: Positive | None = None
     chunk_cache_bytes: NotNegative = 256 << 20
 
@@ -111,8 +115,10 @@ class RowGroups(Column):
         self._fields = {name: picture_field(options, _WHAT, partial(self._first, name)) for name in sorted(pictures)}
         for field in self._fields.values():
             self.modules, self.options = (*self.modules, *field.modules), field.options
+        self._largest: dict[str, Outlier] = {}
         shapes = {name: self._spec(name, form) for name, form in forms.items()}
         self.specs = {top: shapes[name] for top, name in self._columns.items()}
+        self.outliers = {top: self._largest[name] for top, name in self._columns.items() if name in self._largest}
         self.chunk_samples = int(files.rows[files.rows > 0][0])
         self.chunks_are_cheap = bool(self._fields)  # decoding a picture takes far longer than copying its bytes
 
@@ -124,7 +130,11 @@ class RowGroups(Column):
             return self._fields[name].spec
         if form.shape is not None:
             return ArraySpec(form.shape, form.dtype)
-        largest = [max(1, length) for length in self._files.lengths(name)]
+        if (longest := self._options.max_length) is None:
+            lengths, self._largest[name] = self._files.lengths(name)
+        else:
+            lengths = [extent for size in (*form.sizes, *[None] * form.is_bytes) for extent in size or (longest,)]
+        largest = [max(1, length) for length in lengths]
         if form.is_text:
             return ArraySpec((), np.dtype(f"S{largest[0]}"))
         return ArraySpec(form.delivered(largest), form.dtype, varies=True)
@@ -158,7 +168,10 @@ class RowGroups(Column):
         if name in self._fields:
             self._fields[name].put(value.tobytes(), position, rows)
         elif isinstance(rows, np.ndarray):
-            rows[position] = value.tobytes() if rows.dtype.kind == "S" else value
+            if rows.dtype.kind == "S":
+                put_text(value.tobytes(), position, rows)
+            else:
+                rows[position] = value
         else:
             rows.put(position, value)
 

@@ -22,7 +22,7 @@ class Values:
     """
 
     def __init__(self, array: pa.Array, form: Form) -> None:
-        self._form = form
+        self._form, self._rows = form, len(array)
         self.levels: list[int | IndexArray] = []
         self._nulls: list[NDArray[np.bool_] | None] = []
         array = self._next(array)
@@ -68,6 +68,13 @@ class Values:
     def lengths(self) -> tuple[int, ...]:
         """The length of the longest list of each level, from the outermost inwards."""
         return tuple(level if isinstance(level, int) else int(np.diff(level).max(initial=0)) for level in self.levels)
+
+    def sizes(self) -> IndexArray:
+        """The items of each row, shape (rows,)."""
+        edges: IndexArray = np.arange(self._rows + 1)
+        for level in self.levels:
+            edges = edges * level if isinstance(level, int) else level[edges]
+        return np.diff(edges)
 
     def rows(self, numbers: IndexArray) -> AnyArray | None:
         """The rows of these numbers as one array; None if rows differ in shape or some are null."""

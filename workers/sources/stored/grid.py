@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api import ArraySpec, ConvertedRows, IndexArray, Positive, RaggedRows
+from ...api import ArraySpec, ConvertedRows, IndexArray, Outlier, Positive, RaggedRows
 from ...base import BlobfeedError, SourceError, text_digest
 from ..files import Locking, RemoteStamp, as_bytes, locate_part, split_by_part
 from ..table import Column, OutRows, Store, Table, WindowOptions
@@ -189,6 +189,7 @@ class Grid(Column):
         largest = max(tops.values(), key=lambda parts: parts[0].sample_bytes)
         self.chunk_samples = largest[0].chunk_samples
         self.modules = _modules(arrays)
+        self.outliers = {top: found for top, parts in tops.items() if (found := _outlier(parts, self._starts))}
 
     def only(self, tops: Collection[str]) -> Grid:
         if len(tops) == len(self._tops):
@@ -325,6 +326,15 @@ def _spec(parts: Parts, span: int) -> ArraySpec:
     if parts[0].longest is not None:
         return ArraySpec((max(array.longest or 0 for array in parts),), dtype, varies=True)
     return ArraySpec((span, *parts[0].sample_shape)[not span :], dtype)
+
+
+def _outlier(parts: Parts, starts: IndexArray) -> Outlier | None:
+    """The sample with the longest element in all parts; None if they were not looked at."""
+    found = [(start, array.largest) for start, array in zip(starts.tolist(), parts, strict=False) if array.largest]
+    if not found:
+        return None
+    start, largest = max(found, key=lambda each: each[1].items)
+    return Outlier(start + largest.index, largest.items, float(np.median([each.median for _, each in found])))
 
 
 def _stores_rows(array: StoredArray) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api import chosen
+from ...api import Outlier, chosen
 from ...base import ParameterError
 from ..files import Stamp, are_small
 from .packing import Attributes, Packing
@@ -150,6 +150,8 @@ class StoredArray:
     `arrangement` says which axis counts the samples and how the others are delivered; by default the first axis does
     and the rest stays as it is. Strings of varying length have the fixed type that holds the longest; `longest` is set
     if each element is an array of varying length. `others`: further files that hold some of it.
+    `largest`: of elements of varying length the longest, if all were looked at. `attributes`: what the file says of the
+    numbers by the conventions of netCDF; `packing`: what of it is applied.
     """
 
     file: Stamp
@@ -160,6 +162,7 @@ class StoredArray:
     longest: int | None = None
     arrangement: Arrangement = FIRST_AXIS
     others: tuple[Stamp, ...] = ()
+    largest: Outlier | None = None
     attributes: Attributes = field(default_factory=dict)
     packing: Packing | None = None
 

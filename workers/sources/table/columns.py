@@ -12,7 +12,8 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, ConvertedRows, IndexArray, SufficientSize
+from ...api import AnyArray, ArraySpec, ConvertedRows, IndexArray, Outlier, SufficientSize
+from ...base import SampleTooLargeError
 from ..files import Place, Store, as_bytes, gather_rows
 from .memory import Memory
 
@@ -42,8 +43,8 @@ class Column(ABC):
 
     `samples`: their number. `specs`: the shape and type of each top. `stores`: what the table opens, checks, names
     in fingerprints and closes. `modules`: what reading imports beside the stores' modules. `options`: what else decides
-    the values on this machine, for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`, `chunks_are_cheap`:
-    as in Source.
+    the values on this machine, for fingerprints; its `repr` counts. `stores_rows`, `chunk_samples`, `chunks_are_cheap`,
+    `outliers`: as in Source.
     """
 
     samples: int
@@ -54,6 +55,7 @@ class Column(ABC):
     stores_rows: bool = False
     chunk_samples: int | None = None
     chunks_are_cheap: bool = False
+    outliers: Mapping[str, Outlier] = {}
     may_be_empty: bool = False
     """True if a top may have the size 0, as an attribute of no numbers."""
     reads_ahead: bool = True
@@ -259,6 +261,15 @@ class Records(Column, Generic[Place, _Record]):
     def _error(self, index: int, top: str = "") -> RecordError:
         member = self._member(index, top) if self._member else ""
         return RecordError(index, member, self._path(index) if self._path else "")
+
+
+def put_text(text: bytes, row: int, rows: AnyArray) -> None:
+    """Write `text` into row `row` of rows of bytes; raises SampleTooLargeError for one that NumPy would cut."""
+    if len(text) > rows.dtype.itemsize:
+        raise SampleTooLargeError(
+            f"a text of {len(text)} bytes does not fit the declared maximum of {rows.dtype.itemsize}; raise max_length"
+        )
+    rows[row] = text
 
 
 def _as_it_is(record: bytes, _index: int) -> bytes:

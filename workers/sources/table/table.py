@@ -9,7 +9,18 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, IndexArray, NamedRows, Source, SufficientSize, Tops, allocate_rows, chosen
+from ...api import (
+    AnyArray,
+    ArraySpec,
+    IndexArray,
+    NamedRows,
+    Outlier,
+    Source,
+    SufficientSize,
+    Tops,
+    allocate_rows,
+    chosen,
+)
 from ...base import SourceError, text_digest
 from ..files import CONNECTIONS, Store, digest, require_in_range
 from .columns import Column, RecordError, Records, Views
@@ -237,6 +248,11 @@ class Table(Source):
     @property
     def chunks_are_cheap(self) -> bool:
         return self._largest.chunks_are_cheap
+
+    @property
+    def outliers(self) -> Mapping[str, Outlier]:
+        found = {top: outlier for column in self._columns for top, outlier in column.outliers.items()}
+        return {top: found[top] for top in self._specs if top in found and found[top].index < len(self)}
 
     @property
     def _largest(self) -> Column:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...api import AnyArray, ArraySpec, RaggedRows, rounded_integer
 from ...base import SourceError
-from ..table import Field
+from ..table import Field, put_text
 
 PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
@@ -29,7 +29,7 @@ def member_field(extension: str, key: str, first: bytes, longest: int) -> Field[
     """
     last = extension.rpartition(".")[2]
     if not key and last in _TEXTS:
-        return Field(ArraySpec((), np.dtype(f"S{max(1, longest)}")), partial(_put, np.array))
+        return Field(ArraySpec((), np.dtype(f"S{max(1, longest)}")), put_text)
     if not key and last not in (*_NUMBERS, "npy"):
         return Field(ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True), _put_bytes)
     decode = partial(_value_of, key=key) if key else _number if last in _NUMBERS else _npy

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api import IndexArray, Paths, Positive, Tops, check_options, chosen, in_order
+from ...api import IndexArray, Outlier, Paths, Positive, Tops, check_options, chosen, in_order
 from ...base import SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
 from ..images import PictureOptions, picture_field
@@ -28,11 +28,14 @@ class TarOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, kw_onl
     path: a tar file, a list of them, or a glob; files or URLs.
     members: for each top the extension of its members, several that may stand for each other as in "jpg;png", or a key
         of a JSON object, "json:width"; without it each extension of the first sample is a top of that name.
+    max_length: the most bytes of a text, of JSON, or of a member that is delivered as bytes; a larger one is an error,
+        or replaced by `on_error: replace`. Without it there is room for the largest.
     limit: only the first so many samples.
     """
 
     path: Paths
     members: dict[str, str] = msgspec.field(default_factory=dict)
+    max_length: Positive | None = None
     limit: Positive | None = None
 
 
@@ -112,7 +115,9 @@ class _Members(Records[tuple[int, int], bytes]):
                 if not key and extensions[0].rpartition(".")[2] in PICTURES:
                     fields[top] = picture_field(options, _WHAT, partial(bytes, first))
                 else:
-                    fields[top] = member_field(extensions[0], key, first, int(sizes.max()))
+                    fields[top] = member_field(extensions[0], key, first, options.max_length or int(sizes.max()))
+        varying = [top for top, field in fields.items() if field.spec.varies or field.spec.dtype.kind == "S"]
+        self.outliers = dict.fromkeys([] if options.max_length else varying, Outlier.of(sizes))
         super().__init__(files, len(sizes), fields, place=self._place_of, path=shards.where, member=self._ending)
 
     def _place_of(self, index: int) -> tuple[int, int]:
