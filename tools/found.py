@@ -67,7 +67,9 @@ class Found:
         return color_in(self.declared, Path.cwd())
 
     def open(self) -> Source:
-        return open_source(self.declared, tops=self.tops, base_dir=Path.cwd())
+        source = open_source(self.declared, tops=self.tops, base_dir=Path.cwd())
+        source.check_samples()
+        return source
 
 
 def sample_of(source: Source, index: int) -> dict[str, AnyArray]:

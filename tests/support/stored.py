@@ -20,8 +20,10 @@ _NOBODY_WROTE_THIS = 0xA5
 
 
 def opened(kind: str, base_dir: Path, tops: Sequence[str] | None = None, **options: Any) -> Source:
-    """The source as the parameters declare it."""
-    return open_source({kind: options}, tops=tops, base_dir=base_dir)
+    """The source as the parameters declare it, checked as by setup."""
+    source = open_source({kind: options}, tops=tops, base_dir=base_dir)
+    source.check_samples()
+    return source
 
 
 def in_loader(source: Source) -> Source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import PurePath
 from typing import NamedTuple
@@ -21,7 +22,8 @@ SufficientSize = Callable[[int, tuple[int, int]], tuple[int, int]]
 """Takes a row and the (height, width) of its picture; returns the smallest (height, width) that a copy may have."""
 
 
-class Outlier(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Outlier:
     """The largest sample of a top that varies in size: sample `index` has `items` items, the median sample `median`."""
 
     index: int
@@ -146,6 +148,13 @@ class Source(ABC):
         Then any loader may make any of its samples; otherwise one loader makes all samples of the same chunks.
         """
         return False
+
+    def check_samples(self) -> None:  # noqa: B027 - most sources know nothing of samples that they have not read
+        """Raises SourceError or SampleError for what is known to be wrong with single samples.
+
+        Setup calls it, unless `on_error: replace` covers them, or a sampler may leave them out. Each of these samples
+        is an error when it is read, in any case.
+        """
 
     @property
     def outliers(self) -> Mapping[str, Outlier]:

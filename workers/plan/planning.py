@@ -105,6 +105,8 @@ def _made_plan(
     transform = crop_mirror if crop_mirror.active else None
 
     sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
+    if isinstance(source, Source) and parameters.on_error == "raise" and sampler is None:
+        source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
         if isinstance(source, StreamSource):

@@ -6,6 +6,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
@@ -65,12 +66,16 @@ class ConcatSource(Source):
     def gathered(self) -> Collection[str]:
         return set.intersection(*(set(source.gathered) for source in self.sources))
 
+    def check_samples(self) -> None:
+        for source in self.sources:
+            source.check_samples()
+
     @property
     def outliers(self) -> Mapping[str, Outlier]:
         found: dict[str, list[Outlier]] = {}
         for start, source in zip(self._starts.tolist(), self.sources, strict=False):
-            for top, (index, items, median) in source.outliers.items():
-                found.setdefault(top, []).append(Outlier(start + index, items, median))
+            for top, outlier in source.outliers.items():
+                found.setdefault(top, []).append(replace(outlier, index=start + outlier.index))
         return {top: max(each, key=lambda outlier: outlier.items) for top, each in found.items()}
 
     def where(self, index: int) -> str:

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from ...api import FLOAT32_WHOLE, AnyArray, Tops, check_options
-from ...base import SourceError, in_folder, is_url, read_whole
+from ...base import SampleError, SourceError, in_folder, is_url, read_whole
 from ...transport import give_back_freed_memory
 from ..files import WholeObjects, without_paths
-from ..table import Column, Memory, Records, Resident, Table, naming_first
+from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, naming
 from .field import picture_field
 from .file import WholeFiles, look_at
 from .list_file import Labels, ListedImages, parse_image_list
@@ -52,11 +52,26 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         are_looked_at=checked.check_files,
     )
     give_back_freed_memory()
-    if checked.check_files:
-        _check_files(listed, files, checked)
     place = _Place(listed, files)
-    with naming_first(_KIND, path, place.where(0), place.path(0)):
-        pictures = picture_field(checked, f"source {_KIND}", lambda: files.read(0))
+
+    def learn(index: int) -> Field[bytes]:
+        with naming(_KIND, path, index, place.where(index), place.path(index)):
+            return picture_field(checked, f"source {_KIND}", lambda: files.read(index))
+
+    bad: list[SampleError] = []
+
+    def check() -> None:
+        if checked.check_files:
+            _check_files(listed, files, checked)
+        if bad:
+            raise bad[0]
+
+    try:
+        pictures, bad = learnt_of(learn, range(len(listed)))
+    except SampleError:
+        check()  # which says more of a file that is not there
+        raise
+
     columns: list[Column] = [Records(files, len(listed), {"data": pictures}, path=place.path, others=[memory])]
     if memory["labels"].size:
         columns.append(Resident("label", memory, "labels"))
@@ -68,6 +83,7 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         tops=tops,
         what=f"source {_KIND}: {path}{'' if len(columns) > 1 else ' (its lines have no labels)'}",
         options=without_paths(checked),
+        check=check,
     )
 
 

@@ -15,7 +15,7 @@ from ...api import ArraySpec, NotNegative, RaggedRows, Rows, Tops, check_options
 from ...base import ParameterError, SourceError, in_folder, need
 from ..files import PackedNames, without_paths
 from ..images import PictureOptions, picture_field, require_like_first
-from ..table import Field, Records, Table, naming_first
+from ..table import Field, Records, Table, learnt_of, naming
 from .database import Database, list_keys
 from .datum import parsed
 
@@ -52,11 +52,20 @@ def open_lmdb(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     place = _Place(path, keys)
     database = Database(stamp)
     database.begin()
-    with naming_first("lmdb", path, place.where(0)):
-        first = parsed(database.read(keys[0]))
-        if first.encoded:
-            need("cv2", f"source lmdb, for the encoded records of {path},")
-        data = _Data(first, checked)
+
+    def learn(index: int) -> _Data:
+        with naming("lmdb", path, index, place.where(index)):
+            first = parsed(database.read(keys[index]))
+            if first.encoded:
+                need("cv2", f"source lmdb, for the encoded records of {path},")
+            return _Data(first, checked)
+
+    data, bad = learnt_of(learn, range(len(keys)))
+
+    def check() -> None:
+        if bad:
+            raise bad[0]
+
     fields = {"data": Field(data.spec, data.put), "label": Field(ArraySpec((), np.dtype(np.int64)), _put_label)}
     records = Records(
         database,
@@ -74,6 +83,7 @@ def open_lmdb(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
         tops=tops,
         what=f"source lmdb: {path}",
         options=without_paths(checked),
+        check=check,
     )
 
 

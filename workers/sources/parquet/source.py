@@ -25,10 +25,10 @@ from ...api import (
     in_order,
     listed,
 )
-from ...base import ParameterError, SourceError, in_folder, is_url
+from ...base import ParameterError, SampleError, SourceError, in_folder, is_url
 from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
 from ..images import PictureOptions, picture_field
-from ..table import Column, OutRows, RecordError, Table, put_text
+from ..table import Column, Field, OutRows, RecordError, Table, learnt_of, naming, put_text
 from .files import GroupFiles
 from .forms import Form, described, form_of
 from .values import Values
@@ -74,6 +74,7 @@ def open_parquet(options: Mapping[str, object], *, tops: Tops = None, base_dir: 
         where=groups.where,
         limit=checked.limit,
         options=without_paths(checked),
+        check=groups.check_samples,
     )
 
 
@@ -112,7 +113,10 @@ class RowGroups(Column):
         self.stores = (files.store,)
         self.modules = (GroupFiles.__module__,)
         self.close()
-        self._fields = {name: picture_field(options, _WHAT, partial(self._first, name)) for name in sorted(pictures)}
+        self._fields, self._bad = {}, list[SampleError]()
+        for name in sorted(pictures):
+            self._fields[name], bad = learnt_of(partial(self._learnt, name), range(self.samples))
+            self._bad += bad
         for field in self._fields.values():
             self.modules, self.options = (*self.modules, *field.modules), field.options
         self._largest: dict[str, Outlier] = {}
@@ -122,8 +126,16 @@ class RowGroups(Column):
         self.chunk_samples = int(files.rows[files.rows > 0][0])
         self.chunks_are_cheap = bool(self._fields)  # decoding a picture takes far longer than copying its bytes
 
-    def _first(self, name: str) -> bytes:
-        return self._files.decoded(locate_part(self._starts, 0)[0])[name].row(0).tobytes()
+    def _learnt(self, name: str, index: int) -> Field[bytes]:
+        group, row = locate_part(self._starts, index)
+        with naming("parquet", self._files.paths[0], index, f"{self.where(index)}, column {name!r}", self.where(index)):
+            read = lambda: self._files.decoded(group)[name].row(row).tobytes()  # noqa: E731
+            return picture_field(self._options, _WHAT, read)
+
+    def check_samples(self) -> None:
+        """As Source.check_samples."""
+        if self._bad:
+            raise self._bad[0]
 
     def _spec(self, name: str, form: Form) -> ArraySpec:
         if name in self._fields:

@@ -3,6 +3,6 @@
 from ..files import Store
 from .columns import Column, Field, OutRows, RecordError, Records, Resident, Views, put_text
 from .memory import Memory
-from .naming import naming_first
+from .naming import learnt_of, naming
 from .table import Table
 from .windows import WindowOptions

@@ -42,7 +42,7 @@ class Table(Source):
     `kind`: the key under `source:`. `held_in`: the file or folder that the user named; `where`: the place of sample
     `index`, by default `held_in[index]`. `tops`: the tops to read, in order; None for all. `what`: begins the message
     about an unknown top. `limit`: only the first so many samples. `options`: what else decides the samples, without
-    paths, for fingerprints and states; its `repr` counts.
+    paths, for fingerprints and states; its `repr` counts. `check`: as check_samples.
 
     Raises ParameterError for an unknown top, SourceError if there are no samples, if columns differ in length, or if
     samples are empty.
@@ -59,10 +59,11 @@ class Table(Source):
         what: str = "",
         limit: int | None = None,
         options: object = (),
+        check: Callable[[], None] | None = None,
     ) -> None:
         self.kind = kind
         self._held_in = held_in
-        self._where = where
+        self._where, self._check = where, check
         known = {top: column for column in columns for top in column.specs}
         wanted = chosen(known, tops, what or f"source {kind}")
         self._columns = columns = [
@@ -271,6 +272,10 @@ class Table(Source):
         decided = self._samples, self._options, [column.options for column in self._columns]
         return f"{self.kind}:{text_digest(repr((stores, specs, decided)))}"
 
+    def check_samples(self) -> None:
+        if self._check:
+            self._check()
+
     def close(self) -> None:
         # Setup reads one sample again and again, which says nothing about the rows of the run.
         self._announcements = _Announcements()
@@ -278,7 +283,7 @@ class Table(Source):
             part.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_announcements": None}
+        return self.__dict__ | {"_announcements": None, "_check": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _announcements=_Announcements())

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...api import IndexArray, Outlier, Paths, Positive, Tops, check_options, chosen, in_order
-from ...base import SourceError
+from ...base import SampleError, SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
 from ..images import PictureOptions, picture_field
 from ..stored import FileStore
-from ..table import Field, Records, Table, naming_first
+from ..table import Field, Records, Table, learnt_of, naming
 from .fields import PICTURES, member_field
 from .index import TarIndex, make_index
 
@@ -57,11 +57,18 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     files = FileStore(stamps)
     begins = files.starts[[files.number(stamp) for stamp in stamps]].repeat(np.diff(shards.starts))[:samples]
     wanted = _wanted(checked, indices, tops)
+    held = sorted({extension for index in indices for extension in index.extensions})
     columns = []
     for extensions in dict.fromkeys(extensions for extensions, _ in wanted.values()):
         within = {top: key for top, (each, key) in wanted.items() if each == extensions}
-        offsets, sizes, which = _found(extensions, next(iter(within)), indices, shards, samples)
-        columns.append(_Members(files, shards, extensions, within, begins + offsets, sizes, which, checked))
+        offsets, sizes, which = _found(extensions, indices, samples)
+        addresses = np.where(offsets < 0, -1, begins + offsets)
+        columns.append(_Members(files, shards, extensions, within, addresses, sizes, which, checked, held))
+
+    def check() -> None:
+        for column in columns:
+            column.check_samples()
+
     return Table(
         "tar",
         columns,
@@ -69,6 +76,7 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
         where=shards.where,
         tops=tuple(wanted),
         options=without_paths(checked),
+        check=check,
     )
 
 
@@ -104,31 +112,62 @@ class _Members(Records[tuple[int, int], bytes]):
         sizes: IndexArray,
         which: NDArray[np.uint8],
         options: TarOptions,
+        held: Sequence[str],
     ) -> None:
         self._files, self._addresses, self._sizes, self._which = files, addresses, sizes, which
-        self._extensions, self._keys = extensions, keys
+        self._extensions, self._keys, self._shards = extensions, keys, shards
+        self._held, self._lacking, there = held, np.flatnonzero(addresses < 0), np.flatnonzero(addresses >= 0)
+        self.samples = len(sizes)
+        if not len(there):
+            self.check_samples()
         files.begin()
+        longest = options.max_length or int(sizes.max())
+
+        def learn(top: str, key: str, index: int) -> Field[bytes]:
+            where = shards.where(index)
+            with naming("tar", shards.paths[0], index, where + self._ending(index, top), where):
+                member = files.read(self._place_of(index))
+                if not key and extensions[0].rpartition(".")[2] in PICTURES:
+                    return picture_field(options, _WHAT, partial(bytes, member))
+                return member_field(extensions[0], key, member, longest)
+
+        self._bad: list[SampleError] = []
         fields: dict[str, Field[bytes]] = {}
         for top, key in keys.items():
-            with naming_first("tar", shards.paths[0], shards.where(0) + self._ending(0, top), shards.where(0)):
-                first = files.read(self._place_of(0))
-                if not key and extensions[0].rpartition(".")[2] in PICTURES:
-                    fields[top] = picture_field(options, _WHAT, partial(bytes, first))
-                else:
-                    fields[top] = member_field(extensions[0], key, first, options.max_length or int(sizes.max()))
+            fields[top], bad = learnt_of(partial(learn, top, key), there.tolist())
+            self._bad += bad
         varying = [top for top, field in fields.items() if field.spec.varies or field.spec.dtype.kind == "S"]
         self.outliers = dict.fromkeys([] if options.max_length else varying, Outlier.of(sizes))
         super().__init__(files, len(sizes), fields, place=self._place_of, path=shards.where, member=self._ending)
 
     def _place_of(self, index: int) -> tuple[int, int]:
-        return int(self._addresses[index]), int(self._sizes[index])
+        if (address := int(self._addresses[index])) < 0:
+            raise ValueError(f"the sample has no member .{';'.join(self._extensions)}")
+        return address, int(self._sizes[index])
+
+    def check_samples(self) -> None:
+        """As Source.check_samples."""
+        if len(self._lacking):
+            first = int(self._lacking[0])
+            number, local = locate_part(self._shards.starts, first)
+            names = self._shards.keys[number]
+            apart = sum(names[other] == names[local] for other in range(len(names))) > 1
+            order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
+            raise SourceError(
+                f"{_WHAT}: {len(self._lacking)} of {len(self)} samples have no member .{';'.join(self._extensions)} "
+                f"for the top {next(iter(self._keys))!r}, such as {self._shards.where(first)}; there are members "
+                f"{', '.join(self._held)}{order}; on_error: replace leaves them out"
+            )
+        if self._bad:
+            raise self._bad[0]
 
     def _ending(self, index: int, top: str) -> str:
         key = self._keys.get(top)
         return f".{self._extensions[int(self._which[index])]}{f':{key}' if key else ''}"
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
-        return self._files.will_need_at(self._addresses[indices], self._sizes[indices], now=now)
+        there = indices[self._addresses[indices] >= 0]
+        return self._files.will_need_at(self._addresses[there], self._sizes[there], now=now)
 
 
 def _wanted(options: TarOptions, indices: Sequence[TarIndex], tops: Tops) -> dict[str, tuple[tuple[str, ...], str]]:
@@ -145,25 +184,11 @@ def _wanted(options: TarOptions, indices: Sequence[TarIndex], tops: Tops) -> dic
 
 
 def _found(
-    extensions: Sequence[str], top: str, indices: Sequence[TarIndex], shards: _Shards, samples: int
+    extensions: Sequence[str], indices: Sequence[TarIndex], samples: int
 ) -> tuple[IndexArray, IndexArray, NDArray[np.uint8]]:
-    """Return of each sample's member the offset in its file, the size, and the number of its extension.
-
-    Raises SourceError, which names `top`, for a sample that has none.
-    """
+    """Return of each sample's member the offset in its file, -1 if it has none, the size, and which extension."""
     found = np.full((3, samples), -1, np.int64)
     for nth, extension in enumerate(extensions):
         columns = [np.stack([*index.column(extension), np.full(len(index.keys), nth)]) for index in indices]
         found = np.where(found[0] < 0, np.concatenate(columns, axis=1)[:, :samples], found)
-    lacking = np.flatnonzero(found[0] < 0)
-    if len(lacking):
-        held = sorted({extension for index in indices for extension in index.extensions})
-        number, local = locate_part(shards.starts, int(lacking[0]))
-        names = shards.keys[number]
-        apart = sum(names[other] == names[local] for other in range(len(names))) > 1
-        order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
-        raise SourceError(
-            f"{_WHAT}: {len(lacking)} of {samples} samples have no member .{';'.join(extensions)} for the "
-            f"top {top!r}, such as {shards.where(int(lacking[0]))}; there are members {', '.join(held)}{order}"
-        )
-    return found[0], found[1], found[2].astype(np.uint8)
+    return found[0], found[1], np.maximum(found[2], 0).astype(np.uint8)

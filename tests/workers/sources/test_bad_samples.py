@@ -1,0 +1,68 @@
+"""What setup finds wrong with single samples: refused, unless on_error or a sampler says that others will do."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from blobfeed import BatchReader, SampleError, SourceError
+from tests.support.datums import encoded_datum, write_lmdb
+from tests.support.pictures import encoded, noise
+
+PICTURES = [b"no picture", *(encoded(noise(4, 4), ".png") for _ in range(3))]
+EQUAL = {"equal_sizes": True}
+
+
+def _tar(folder: Path, *, lacks: bool = False) -> dict[str, Any]:
+    with tarfile.open(folder / "a.tar", "w") as tar:
+        for number, picture in enumerate(PICTURES[1:] if lacks else PICTURES):
+            for extension, content in (("png", picture), ("cls", b"1")):
+                if number or extension == "png" or not lacks:
+                    member = tarfile.TarInfo(f"{number}.{extension}")
+                    member.size = len(content)
+                    tar.addfile(member, io.BytesIO(content))
+    return {"tar": {"path": "a.tar", "members": {"data": "png", "label": "cls"}, **EQUAL}}
+
+
+def _tar_lacking(folder: Path) -> dict[str, Any]:
+    return _tar(folder, lacks=True)
+
+
+def _parquet(folder: Path) -> dict[str, Any]:
+    pq.write_table(pa.table({"data": PICTURES}), folder / "a.parquet")
+    return {"parquet": {"path": "a.parquet", "pictures": ["data"], **EQUAL}}
+
+
+def _lmdb(folder: Path) -> dict[str, Any]:
+    write_lmdb(folder / "a", [encoded_datum(picture, 1) for picture in PICTURES])
+    return {"lmdb": {"path": "a"}}
+
+
+def _image_list(folder: Path) -> dict[str, Any]:
+    for number, picture in enumerate(PICTURES[1:], 1):
+        (folder / f"{number}.png").write_bytes(picture)
+    (folder / "a.txt").write_text("".join(f"{number}.png 1\n" for number in range(4)))
+    return {"image_list": {"path": "a.txt", **EQUAL}}
+
+
+@pytest.mark.parametrize("write", [_tar, _tar_lacking, _parquet, _lmdb, _image_list])
+def test_a_bad_sample_keeps_a_source_shut_unless_it_is_replaced_or_left_out(
+    write: Callable[[Path], dict[str, Any]], tmp_path: Path
+) -> None:
+    given: dict[str, Any] = {"batch_size": 1, "epochs": 1, "num_loaders": 0, "base_dir": tmp_path}
+    source = write(tmp_path)
+    with pytest.raises((SourceError, SampleError)):
+        BatchReader(source, **given)
+    for how in ({"on_error": "replace"}, {"sampler": {"indices": np.arange(1, 3)}}):
+        with BatchReader(source, **given, **how) as reader:
+            read = {int(batch.indices[0]): batch["data"].shape[-2:] for batch in reader}
+        assert 0 not in read
+        assert set(read.values()) == {(4, 4)}
