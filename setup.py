@@ -34,7 +34,7 @@ RUNTIME = (
 EXTRAS = {
     "torch": ("torch>=2.8",),
     "images": ("opencv-python-headless>=4.11.0.86", "simplejpeg>=1.7"),
-    "lmdb": ("lmdb>=1.4",),
+    "lmdb": ("lmdb>=2.1",),
     "compression": ("deflate>=0.7", "hdf5plugin>=4.3", "numcodecs>=0.14"),
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1.3", "google-crc32c>=1.6", "numcodecs>=0.14"),

@@ -195,7 +195,7 @@ def test_the_doctor_tells_what_a_bug_report_needs() -> None:
 
 def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobfeed.doctor.is_installed", lambda library: library != "lmdb")
-    assert "lmdb, for Caffe's LMDB: pip install 'blobfeed[lmdb]'" in run("doctor").stdout
+    assert "lmdb, for Caffe's LMDB, the decoded cache: pip install 'blobfeed[lmdb]'" in run("doctor").stdout
 
 
 def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,15 +193,25 @@ def _read_mean(path: Path) -> None:
 
 def _make_cache(folder: Path) -> Path:
     np.save(folder / "cached.npy", np.arange(60, dtype=np.float32).reshape(5, 3, 4))
-    path = folder / "a.cache"
-    _read_cache(path)
-    return path
+    _read_npy_cached(folder)
+    (database,) = (folder / "a.cache").glob("*/data.mdb")
+    return database
 
 
 def _read_cache(path: Path) -> None:
     """What the cache gives has to be right: it may be thrown away and made anew, and it may not be believed."""
-    source = open_source({"npy": {"data": "cached.npy"}}, tops=None, base_dir=path.parent)
-    _read_all(CachedSource(source, path, 1 << 20))
+    _read_npy_cached(path.parents[2])
+
+
+def _read_npy_cached(folder: Path) -> None:
+    source = open_source({"npy": {"data": "cached.npy"}}, tops=None, base_dir=folder)
+    cached = CachedSource(source, folder / "a.cache", 1 << 20)
+    out = allocate_rows(cached.specs, 5)
+    try:
+        cached.read(np.arange(5), out)
+    finally:
+        cached.close()
+    np.testing.assert_array_equal(out["data"], np.load(folder / "cached.npy"))
 
 
 def _make_index(folder: Path) -> Path:
@@ -353,6 +363,7 @@ def _try_each(name: str, folder: Path, seed: int, copies: range, say: Callable[[
     for number in copies:
         cut = max(0, len(content) - target.most) if target.at_end else 0
         harm = damaged(content[cut:], target.most, random.Random(f"{seed} {name} {number}"))
+        path.parent.mkdir(exist_ok=True)  # a cache that was damaged is removed
         path.write_bytes(content[:cut] + harm)
         say(f"{number}\n")
         wrong = what_is_wrong(target, path)

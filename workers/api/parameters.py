@@ -83,10 +83,10 @@ class Pad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file that keeps decoded samples from the first epoch on.
+    """The database that keeps decoded samples from the first epoch on.
 
-    path: the file; several runs on one machine may share it.
-    size_limit: the largest size of the file, in bytes.
+    path: its folder; several runs on one machine may share it.
+    size_limit: the largest size of the database, in bytes.
     """
 
     path: str

@@ -14,7 +14,7 @@ EXTRAS = {
     "hdf5plugin": ("compression", "HDF5 files that are compressed by blosc, lz4"),
     "jax": ("jax", "JaxDataset"),
     "keras": ("keras", "KerasDataset"),
-    "lmdb": ("lmdb", "Caffe's LMDB"),
+    "lmdb": ("lmdb", "Caffe's LMDB, the decoded cache"),
     "numba": ("fast", "compiled conversion at delivery"),
     "numcodecs": ("compression", "fast reading of HDF5 chunks with byte shuffle, Fletcher's checksum or zstd"),
     "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),

@@ -268,6 +268,7 @@ def _ordered_plan(
     order = _order(parameters, plain) if sampler is None else None
     source, cached_samples = plain, 0
     if parameters.cache is not None:
+        need("lmdb", "parameter 'cache'")
         from ..sources.cache import CachedSource  # few runs have one
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)

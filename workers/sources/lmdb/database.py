@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,14 @@ import lmdb
 
 from ...base import ParameterError, SourceError
 from ..files import FileStamp, PackedNames, Store
-
-_opened: weakref.WeakValueDictionary[tuple[int, int, int], lmdb.Environment] = weakref.WeakValueDictionary()
-"""By process and file, device and inode, for a file has many paths: LMDB must not be opened twice in one process, and
-two sources may read the same database."""
+from ..files.environments import data_file, open_environment, required_bytes
 
 
 def list_keys(path: str) -> tuple[FileStamp, PackedNames]:
     """All keys of the database at `path`, in its order; raises SourceError."""
     environment = _open(path)
     try:
-        stamp = FileStamp.of(str(_data_file(path)))
+        stamp = FileStamp.of(str(data_file(Path(path))))
         with environment.begin() as transaction, transaction.cursor() as cursor:
             return stamp, PackedNames.of(map(bytes, cursor.iternext(keys=True, values=False)))
     except lmdb.Error as error:
@@ -68,34 +63,19 @@ class Database(Store[bytes]):
 
 
 def _open(path: str) -> lmdb.Environment:
-    file = _data_file(path)
+    file = data_file(Path(path))
     if not file.is_file():
         raise ParameterError(f"source lmdb: there is no database {path!r}{_what_is_there(Path(path))}; check path")
-    status = file.stat()
-    environment = _opened.get(key := (os.getpid(), status.st_dev, status.st_ino))
-    if environment is None:
-        try:
-            environment = lmdb.open(os.fsencode(file), subdir=False, readonly=True, lock=False, create=False)
-        except lmdb.Error as error:
-            hint = " Close it where your program opens it itself." if "already open" in str(error) else ""
-            raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}{hint}") from error
-        _check_length(environment, file)
-        _opened[key] = environment
-    return environment
-
-
-def _check_length(environment: lmdb.Environment, file: Path) -> None:
-    """LMDB reads what its pages say, and a page beyond the end of the file ends the process (SIGBUS)."""
-    needed = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-    if (size := file.stat().st_size) < needed:
+    try:
+        environment = open_environment(file, subdir=False, readonly=True, lock=False, create=False)
+    except lmdb.Error as error:
+        hint = " Close it where your program opens it itself." if "already open" in str(error) else ""
+        raise SourceError(f"source lmdb: {path!r} cannot be opened: {error}{hint}") from error
+    if (size := file.stat().st_size) < (needed := required_bytes(environment)):
         raise SourceError(
             f"source lmdb: {str(file)!r} is cut short: it needs {needed} bytes and has {size}; copy it again"
         )
-
-
-def _data_file(path: str) -> Path:
-    """LMDB keeps a database in a folder, or in a file alone."""
-    return Path(path) / "data.mdb" if Path(path).is_dir() else Path(path)
+    return environment
 
 
 def _what_is_there(path: Path) -> str:

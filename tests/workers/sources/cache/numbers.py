@@ -93,6 +93,12 @@ def names_in(folder: Path) -> set[str]:
 everything = list(range(SAMPLES))
 
 
+def database(path: Path) -> Path:
+    """The one database of the cache at `path`."""
+    (folder,) = path.iterdir()
+    return folder / "data.mdb"
+
+
 def filled(path: Path, inner: Numbers) -> None:
     with closing(CachedSource(inner, path, LIMIT)) as source:
         check(source, inner, everything)

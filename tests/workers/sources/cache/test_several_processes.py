@@ -1,147 +1,163 @@
-"""The decoded cache: whoever fills it, and whoever dies while doing so."""
+"""The decoded cache: whoever fills it, and whoever dies or stops while doing so."""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
-import inspect
-import json
 import os
 import pickle
-import re
 import signal
-import subprocess
-import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from blobfeed.workers.api import AnyArray, allocate_rows, check_parameters
+from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.sources import open_source
 from blobfeed.workers.sources.cache import CachedSource
-from blobfeed.workers.sources.cache import file as sample_cache_file
 
-from blobfeed import RaggedRows, Source, SourceError
-from tests.support.pictures import encoded, noise, picture, write_list
+from tests.support.pictures import encoded, picture, write_list
 from tests.support.waiting import DEADLINE_S
-from tests.workers.sources.cache.numbers import LIMIT, Numbers, filled, names_in
+from tests.workers.sources.cache.numbers import LIMIT, Numbers, check, database, everything
+
+WORDS = ("data", "words")
 
 
-def digests(source: Source, seed: int = 0) -> list[str]:
-    """A digest of each sample, read one by one in a random order."""
-    found: dict[int, str] = {}
-    for index in np.random.default_rng(seed).permutation(len(source)).tolist():
-        rows = allocate_rows(source.specs, 1)
-        source.read(np.array([index]), rows)
-        found[index] = hashlib.sha256(b"".join(_bytes(top) for top in rows.values())).hexdigest()
-    return [found[index] for index in range(len(source))]
+def fork(work: Callable[[], object]) -> int:
+    """Run `work` in a fork, which ends with 1 if that fails; return its process number."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # libraries have threads, which are not in the fork
+        child = os.fork()
+    if not child:
+        signal.alarm(int(DEADLINE_S))
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return child
 
 
-def _bytes(top: Any) -> bytes:
-    content: bytes = (top.get(0) if isinstance(top, RaggedRows) else top).tobytes()
-    return content
+def exit_code(child: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-# The child has the two functions above, by their text: it need not know of this module.
-_CHILD = f"""
-from __future__ import annotations
-import hashlib, json, os, pickle, signal, sys
-import numpy as np
-from blobfeed.workers.api import RaggedRows, allocate_rows
-{inspect.getsource(digests)}
-{inspect.getsource(_bytes)}
-source = pickle.load(sys.stdin.buffer)
-"""
+def reading(made: bytes, inner: Numbers, seed: int, note: Callable[[], object] = int) -> Callable[[], None]:
+    """A process that has the cache `made` reads all samples one by one, in an order of its own."""
+
+    def work() -> None:
+        with closing(pickle.loads(made)) as source:
+            for index in np.random.default_rng(seed).permutation(len(inner)).tolist():
+                check(source, inner, [index])
+                note()
+
+    return work
 
 
-def child(code: str, source: Source) -> subprocess.Popen[bytes]:
-    """A process that has `source`, and runs `code` when its standard input has ended."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", _CHILD + code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        pass_fds=source.descriptors,
-    )
-    assert process.stdin is not None
-    process.stdin.write(pickle.dumps(source))
-    return process
+def test_processes_fill_one_cache_at_the_same_time(tmp_path: Path) -> None:
+    inner, path = Numbers(WORDS), tmp_path / "cache"
+    made = pickle.dumps(CachedSource(inner, path, LIMIT))
+
+    def run() -> None:
+        with closing(CachedSource(inner, path, LIMIT)) as source:
+            check(source, inner, everything)
+
+    works = [reading(made, inner, 1), reading(made, inner, 1), reading(made, inner, 2), run, run]
+    assert [exit_code(child) for child in [fork(work) for work in works]] == [0] * 5
+    with closing(pickle.loads(made)) as source:
+        assert source.cached_samples == len(inner)
+        check(source, inner, everything)
+        assert source.cache_counts == (len(inner), 0, 0)
 
 
-def finished(process: subprocess.Popen[bytes]) -> bytes:
-    output, _ = process.communicate(timeout=DEADLINE_S)
-    return output
+def test_of_900_samples_all_are_whole_after_writers_were_killed(tmp_path: Path) -> None:
+    inner = Numbers(WORDS, samples=900)
+    made = pickle.dumps(CachedSource(inner, tmp_path / "cache", LIMIT))
+    random = np.random.default_rng(7)
+    stored = 0
+    for number in range(60):
+        if stored == len(inner):
+            break
+        told, tell = os.pipe()
+        seeds = [3 * number + each for each in range(3)]
+        note = partial(os.write, tell, b".")
+        writers = [fork(reading(made, inner, seed, note)) for seed in seeds]
+        os.close(tell)
+        for writer in writers[: 3 if number < 20 else 1]:  # each at a moment of its own, many while they write
+            left = int(random.integers(1, 200))
+            while left and (read := os.read(told, left)):
+                left -= len(read)
+            os.kill(writer, signal.SIGKILL)
+        os.close(told)
+        assert {exit_code(writer) for writer in writers} <= {0, 1, -signal.SIGKILL}
+        with closing(pickle.loads(made)) as source:
+            stored = source.cached_samples
+    with closing(pickle.loads(made)) as source:
+        check(source, inner, [*range(900)])
+        assert source.cache_counts == (900, 0, 0)
 
 
-@pytest.fixture(params=[{"new_height": 40, "new_width": 50}, {"shorter_side": 30}], ids=["fixed", "varying"])
-def images(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
-    folder = tmp_path / "images"
-    pictures = {f"{k}.png": encoded(noise(30 + k, 40, seed=k), ".png") for k in range(80)}
-    path = write_list(folder, pictures)
-    return open_source({"image_list": {"path": str(path), **request.param}}, tops=None, base_dir=folder)
+def test_nobody_waits_for_a_writer_that_stopped(tmp_path: Path) -> None:
+    inner, path = Numbers(), tmp_path / "cache"
+    with closing(CachedSource(inner, path, LIMIT)) as source:
+        folder = os.open(database(path).parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX)  # as a writer does
+            for _ in range(2):
+                check(source, inner, everything)
+            assert (set(inner.reads), source.cached_samples) == ({1}, 0)
+            begun = time.monotonic()
+            source.close()
+            assert time.monotonic() - begun < DEADLINE_S
+        finally:
+            os.close(folder)
+        check(source, inner, everything)
+        assert (set(inner.reads), source.cached_samples) == ({2}, len(inner))
 
 
-def test_two_processes_fill_one_cache_at_the_same_time(tmp_path: Path, images: Source) -> None:
-    with closing(CachedSource(images, tmp_path / "cache", LIMIT)) as source:
-        processes = [child(f"print(json.dumps(digests(source, {seed})))", source) for seed in (1, 1, 2)]
-        results = [json.loads(finished(process)) for process in processes]
-        assert source.cached_samples == len(images)
-        assert results == [digests(images)] * 3
-        assert digests(source) == results[0]
+def test_a_fork_reads_on_and_leaves_the_cache_to_its_parent(tmp_path: Path) -> None:
+    inner = Numbers(samples=120)
+    with closing(CachedSource(inner, tmp_path / "cache", LIMIT)) as source:
+        check(source, inner, everything)
+
+        def read() -> None:
+            check(source, inner, [*range(30, 90)])
+            source.close()
+
+        assert exit_code(fork(read)) == 0
+        check(source, inner, [*range(120)])
+        source.close()
+        assert source.cached_samples == 120
 
 
-def test_runs_that_start_together_share_one_file(tmp_path: Path, images: Source) -> None:
-    code = f"""
-from pathlib import Path
-from blobfeed.workers.api import check_parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.sources.cache import CachedSource
-cached = CachedSource(source, Path({str(tmp_path / "cache")!r}), {LIMIT})
-print(json.dumps(digests(cached)))
-cached.close()
-"""
-    expected = digests(images)
-    results = [json.loads(finished(process)) for process in [child(code, images) for _ in range(4)]]
-    assert results == [expected] * 4
-    with closing(CachedSource(images, tmp_path / "cache", LIMIT)) as source:
-        assert source.cached_samples == len(images)
-    assert names_in(tmp_path) == {"cache", "images"}
+def test_a_run_reads_what_another_with_a_larger_limit_has_stored(tmp_path: Path) -> None:
+    inner, path = Numbers(samples=1_000), tmp_path / "cache"
+    CachedSource(inner, path, LIMIT).close()
+    small = pickle.dumps(CachedSource(inner, path, 100_000))
+    begun, go_on = os.pipe(), os.pipe()
 
+    def read() -> None:
+        with closing(pickle.loads(small)) as source:
+            check(source, inner, [0])
+            os.write(begun[1], b".")
+            os.read(go_on[0], 1)
+            check(source, inner, [*range(1_000)])
+            assert source.cache_counts == (1_000, 1, 0)
 
-def test_a_process_that_dies_in_the_middle_of_a_write_has_published_nothing(tmp_path: Path, images: Source) -> None:
-    code = """
-write = os.pwrite
-def half(descriptor, data, offset):
-    write(descriptor, bytes(data)[: len(data) // 2], offset)
-    os.kill(os.getpid(), signal.SIGKILL)
-os.pwrite = half
-digests(source)
-"""
-    with closing(CachedSource(images, tmp_path / "cache", LIMIT)) as source:
-        process = child(code, source)
-        finished(process)
-        assert process.returncode == -signal.SIGKILL
-        assert source.cached_samples == 0
-        assert digests(source) == digests(images)
-
-
-def test_a_creator_that_died_leaves_no_litter_and_no_lock(tmp_path: Path) -> None:
-    (tmp_path / ".cache.99999.new").write_bytes(b"half made")
-    filled(tmp_path / "cache", Numbers())
-    assert names_in(tmp_path) == {"cache"}
-
-
-def test_a_folder_that_stays_locked_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sample_cache_file, "_LOCK_PATIENCE_S", 0.1)
-    folder = os.open(tmp_path, os.O_RDONLY)
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX)
-        with pytest.raises(SourceError, match=re.escape(str(tmp_path))):
-            CachedSource(Numbers(), tmp_path / "cache", LIMIT)
-    finally:
-        os.close(folder)
+    child = fork(read)
+    os.read(begun[0], 1)
+    with closing(CachedSource(inner, path, LIMIT)) as large:
+        check(large, inner, [*range(1_000)])
+    os.write(go_on[1], b".")
+    assert exit_code(child) == 0
+    for end in (*begun, *go_on):
+        os.close(end)
 
 
 def batches(folder: Path, loaders: int, cache: dict[str, Any] | None) -> list[AnyArray]:
@@ -174,15 +190,21 @@ def test_loaders_fill_the_cache_and_the_batches_are_those_without_it(tmp_path: P
     write_list(tmp_path, pictures)
     without = batches(tmp_path, 2, None)
     cache = {"path": "cache", "size_limit": LIMIT}
-    filling = batches(tmp_path, 2, cache)
     source = open_source({"image_list": {"path": "list.txt", "shorter_side": 30}}, tops=None, base_dir=tmp_path)
-    with closing(CachedSource(source, tmp_path / "cache", LIMIT)) as cached:
-        assert cached.cached_samples == 40
+    made = pickle.dumps(CachedSource(source, tmp_path / "cache", LIMIT))
+
+    def stored() -> int:
+        with closing(pickle.loads(made)) as cached:
+            samples: int = cached.cached_samples
+            return samples
+
+    deadline = time.monotonic() + DEADLINE_S
+    while stored() < 40:  # loaders are ended with what is pending
+        assert time.monotonic() < deadline
+        np.testing.assert_array_equal(batches(tmp_path, 2, cache), without)
     for name in pictures:  # not one is decoded any more
         status = (tmp_path / name).stat()
         (tmp_path / name).write_bytes(bytes(status.st_size))
         os.utime(tmp_path / name, ns=(status.st_atime_ns, status.st_mtime_ns))
-    filled_before = batches(tmp_path, 1, cache)
     assert len(without) == 6
-    np.testing.assert_array_equal(filling, without)
-    np.testing.assert_array_equal(filled_before, without)
+    np.testing.assert_array_equal(batches(tmp_path, 1, cache), without)

@@ -349,7 +349,7 @@ def cached(path: str, size_limit: int = 1 << 20) -> Scenario:
 
 
 CACHE = {
-    "cache, too small a limit": cached("cache", 100),
+    "cache, too large a limit": cached("cache", 1 << 60),
     "cache, in no folder": cached("none/cache"),
     "cache, a file that is none": cached("train.h5"),
 }
