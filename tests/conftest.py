@@ -64,7 +64,7 @@ settings.load_profile("busy cores")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update", action="store_true", help="write the catalogues of errors anew: errors.txt")
+    parser.addoption("--update", action="store_true", help="write the lines that catalogues of errors lack: errors.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:

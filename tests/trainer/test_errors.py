@@ -339,7 +339,6 @@ FUNCTIONS: dict[str, Scenario] = {
     **{f"weights: {name}": _reads(read_weights, content) for name, content in FOREIGN.items()},
     **{f"history: {name}": _reads(read_state, content) for name, content in FOREIGN.items()},
     "convert: onto itself": _converts("w.caffemodel", "w.caffemodel"),
-    "convert: onto a link to it": _converts("w.caffemodel", "link.caffemodel"),
     "convert: weights to a state": _converts("w.caffemodel", "w.solverstate"),
     "convert: to another format": _converts("w.caffemodel", "w.onnx"),
     "caffe.Solver: no end": _no_end,

@@ -14,7 +14,7 @@ from tests.support.catalogue import Scenario
 from tests.support.reader_data import IMAGE
 
 from ..delivery.test_mean_file import MEAN, floats, legacy_shape, new_shape, npy
-from .parameters import ARRAYS, IMAGES, asked, read
+from .parameters import ARRAYS, asked, read
 
 
 def into(**given: Any) -> Scenario:
@@ -78,36 +78,27 @@ INTO = {
     "a list": asked(lambda reader: reader.into([])),  # type: ignore[arg-type]
     "views": asked(lambda reader: reader.into({}), copy=False),
     "text that would be cut": asked(lambda reader: reader.into({"name": np.zeros(4, "S3")}), "names.h5", tops=["name"]),
-    "bfloat16": into_tensor(dtype="bfloat16"),
     "meta": into_tensor(device="meta"),
 }
 _MEAN_BEFORE = npy(np.zeros((2, 6, 7), np.float32))
 DELIVERED = {
     "mean file, empty": mean(b""),
     "mean file, text": mean(b"no such thing"),
-    "mean file, cut": mean(legacy_shape(1, 2, 3, 4) + floats(MEAN)[:-3]),
     "mean file, another shape than its numbers": mean(legacy_shape(1, 2, 3, 5) + floats(MEAN)),
-    "mean file, a shape alone": mean(new_shape(2, 3, 4)),
     "mean file, two axes": mean(new_shape(2, 12) + floats(MEAN)),
-    "mean file, several images": mean(new_shape(2, 1, 3, 4) + floats(MEAN)),
     "mean file, a cut array": mean(npy(MEAN)[:-1]),
     "mean file, one channel": mean(npy(MEAN[0])),
-    "mean file, no channel": mean(npy(np.zeros((0, 3, 4)))),
     "mean file, complex": mean(npy(np.zeros((1, 2, 3), "c16"))),
     "mean file, no number": mean(npy(np.full((1, 2, 3), np.nan))),
-    "mean file, half a header": mean(b"\x93NUMPY\x01\x00" + bytes(10)),
     "mean file, objects": mean(_of_objects),
     "mean file, absent": mean(lambda path: None),
     "mean file, a FIFO": mean(os.mkfifo),
     "mean file, samples of more channels": mean(_MEAN_BEFORE, (3, 4, 4)),
-    "mean file, higher samples": mean(_MEAN_BEFORE, (2, 7, 7)),
-    "mean file, wider samples": mean(_MEAN_BEFORE, (2, 6, 8)),
     "mean file, samples of two axes": mean(_MEAN_BEFORE, (2, 6)),
     "mean file, single numbers": mean(_MEAN_BEFORE, ()),
     "mean file, samples of several sizes": uneven(
         lambda rows: {"data": np.zeros((3, rows, 4))}, [3, 8, 4], pad={}, transform={"mean_file": "mean.npy"}
     ),
-    "two means for three channels": read(IMAGES, transform={"mean_value": [1, 2]}),
     "a scale of text": read("names.h5", tops=["name"], transform={"scale": 0.5}),
     "pad, a misspelt top": uneven(lambda rows: {"data": np.zeros(rows)}, [8], pad={"value": {"dat": 1}}),
     "pad, a top of one size": uneven(
@@ -125,7 +116,6 @@ DELIVERED = {
         transform={"mean_value": [1, 2, 3]},
     ),
     "into, whole numbers for what is scaled": put(np.arange(8, dtype=np.uint8), "int64", scale=0.5),
-    "into, whole numbers for what has a mean": put(np.arange(8, dtype=np.uint8), "int64", mean_value=1),
     "into, real numbers for complex ones": put(np.zeros(8, np.complex64), "float32"),
 }
 

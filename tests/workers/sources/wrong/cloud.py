@@ -83,9 +83,7 @@ _NO_KEY = {"GOOGLE_APPLICATION_CREDENTIALS": f"/none/{SECRET}.json", "GOOGLE_SKI
 
 SCENARIOS = {
     "cloud, no such object": cloud("npy", data="{server}/no.npy", most=1),
-    "cloud, no such object of an archive": cloud("hdf5_samples", path="{server}/no.h5", most=1),
     "cloud, text": cloud("hdf5", path="{server}/text.h5", most=2),
-    "cloud, an empty object": cloud("npy", data="{server}/empty.npy", most=1),
     "cloud, samples across the whole object": cloud("npy", data="{server}/across.npy", most=2),
     "cloud, a name that no object has": cloud("npy", data="{server}/a//b.npy"),
     "cloud, a glob": cloud("npy", data="{server}/a*.npy"),

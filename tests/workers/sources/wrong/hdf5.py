@@ -49,11 +49,8 @@ def _several(folder: Path) -> None:
         _good(file)
     whole = (folder / "good.h5").read_bytes()
     (folder / "half.h5").write_bytes(whole[: len(whole) // 2])
-    for name, data in {"shape": np.zeros((12, 4, 3), "f4"), "type": np.zeros((12, 3, 4), "f8")}.items():
-        with h5py.File(folder / f"{name}.h5", "w") as file:
-            file["data"], file["label"] = data, np.arange(12)
-    with h5py.File(folder / "lacking.h5", "w") as file:
-        file["data"] = np.zeros((12, 3, 4), "f4")
+    with h5py.File(folder / "shape.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((12, 4, 3), "f4"), np.arange(12)
 
 
 def _kinds(file: h5py.File) -> None:
@@ -61,17 +58,12 @@ def _kinds(file: h5py.File) -> None:
     file["labels"] = np.arange(12)
     file["few"] = np.arange(11)
     file["one"] = 5
-    file["none"] = np.zeros((0, 3))
-    file["hollow"] = np.zeros((12, 0))
     file["null"] = h5py.Empty("f4")
     file["group/inner"] = np.zeros(12)
     file["table"] = np.zeros(12, [("x", "f4"), ("y", "i4")])
-    file["opaque"] = np.zeros(12, "V7")
-    file.create_dataset("references", (12,), h5py.ref_dtype)
     file.create_dataset("words", (12, 2), h5py.vlen_dtype("f4"))
     file.create_dataset("foreign", (12,), h5py.vlen_dtype(">f4"))
     file["dangling"] = h5py.SoftLink("/nowhere")
-    file["elsewhere"] = h5py.ExternalLink("absent.h5", "data")
 
 
 def _lengths_differ(file: h5py.File) -> None:
@@ -160,7 +152,6 @@ TOPS = {
     "hdf5, absent": hdf5("absent.h5"),
     "hdf5, a folder": hdf5("folder.h5"),
     "hdf5, no file to read": hdf5("/proc/self/mem"),
-    "hdf5, a glob without a match": hdf5("*.hdf"),
     "hdf5, an empty list": hdf5([]),
     "hdf5, a picture": hdf5("picture.h5"),
     "hdf5, a picture by its own name": hdf5("picture.png"),
@@ -170,33 +161,23 @@ TOPS = {
     "hdf5, a list that names itself": hdf5("itself.txt"),
     "hdf5, a list in Latin-1": hdf5("latin.txt"),
     "hdf5, no label": hdf5(fill=_kinds),
-    "hdf5, no data, and unequal lengths": hdf5(fill=_lengths_differ),
     "hdf5, no data, and a data set for each sample": hdf5(fill=_many),
     "hdf5, a group": hdf5(tops=["group"], fill=_kinds),
     "hdf5, a dangling link": hdf5(tops=["dangling"], fill=_kinds),
-    "hdf5, a dangling link to a file": hdf5(tops=["elsewhere"], fill=_kinds),
     "hdf5, unequal lengths": hdf5(tops=["data", "few"], fill=_kinds),
     "hdf5, a scalar": hdf5(tops=["one"], fill=_kinds),
     "hdf5, null": hdf5(tops=["null"], fill=_kinds),
-    "hdf5, no samples": hdf5(tops=["none"], fill=_kinds),
-    "hdf5, empty samples": hdf5(tops=["hollow"], fill=_kinds),
     "hdf5, varying lengths in foreign byte order": hdf5(tops=["foreign"], fill=_kinds),
     "hdf5, a table": hdf5(tops=["table"], fill=_kinds),
-    "hdf5, opaque": hdf5(tops=["opaque"], fill=_kinds),
-    "hdf5, references": hdf5(tops=["references"], fill=_kinds),
     "hdf5, words in rows": hdf5(tops=["words"], fill=_kinds),
     "hdf5, unequal shapes": hdf5(["a.h5", "shape.h5"]),
-    "hdf5, unequal types": hdf5(["a.h5", "type.h5"]),
-    "hdf5, a file without a label": hdf5(["a.h5", "lacking.h5"]),
     "hdf5, a virtual data set with a gap": hdf5(tops=["data"], fill=_virtual("absent.h5")),
     "hdf5, a virtual data set over a FIFO": hdf5(tops=["data"], fill=_virtual("fifo")),
     "hdf5, no path": hdf5(None),
     "hdf5, a misspelt option": hdf5(lock=False),
     "hdf5, a number for a path": hdf5(5),
     "hdf5, no limit": hdf5(limit=0),
-    "hdf5, too few dims": hdf5(dims=["n", "h"]),
     "hdf5, dims without n": hdf5(dims=["c", "h", "w"]),
-    "hdf5, dims twice": hdf5(dims=["n", "h", "h"]),
     "hdf5, dims that there are not": hdf5(dims=["n", "h", "x"]),
     "hdf5, dims of an unknown top": hdf5(dims={"datum": ["n", "h", "w"]}),
     "hdf5, an unknown option": hdf5(num_dim=4),
@@ -204,7 +185,6 @@ TOPS = {
     "hdf5, an unknown filter": hdf5(tops=["data"], fill=_unknown_filter),
     "hdf5, a file that is locked": _locked,
     "hdf5, storage that ends early": hdf5(tops=["data"], fill=_short_storage(56)),
-    "hdf5, unlimited storage that ends early": hdf5(tops=["data"], fill=_short_storage(h5py.h5f.UNLIMITED)),
     "hdf5, the index gives a chunk twice": _damaged_index(96, 0, 0),
     "hdf5, the index gives a place twice": _damaged_index(96, 4, 8),
     "hdf5, the index gives a short chunk": _damaged_index(95, 4, 0),
@@ -285,28 +265,22 @@ SAMPLES = {
     "hdf5_samples, a number and a word": samples(labelled(1, "one"), **_LABEL),
     "hdf5_samples, a reference as label": samples(_label_is_a_reference, **_LABEL),
     "hdf5_samples, an integer that a float rounds": samples(labelled(np.int64(2**53 + 1), 0.5), **_LABEL),
-    "hdf5_samples, a negative one": samples(labelled(0.5, np.int64(-(2**53) - 1)), **_LABEL),
     "hdf5_samples, signed and not": samples(labelled(2**62, np.uint64(7)), **_LABEL),
     "hdf5_samples, the last of many": samples(labelled(*[0.5] * 600, np.int64(2**53 + 1)), **_LABEL),
     "hdf5_samples, unequal types": samples(held(np.zeros(2, "f4"), np.zeros(2, "f8"))),
     "hdf5_samples, unequal axes": samples(held(np.zeros(2), np.zeros((2, 2)))),
-    "hdf5_samples, a string": samples(held("a string of varying length")),
     "hdf5_samples, empty samples": samples(held(np.zeros((0, 2)), np.zeros((0, 2)))),
     "hdf5_samples, a dangling link": samples(held(h5py.SoftLink("/nowhere"))),
     "hdf5_samples, no samples": samples(lambda file: file.create_group("group")),
     "hdf5_samples, no groups": samples(lambda file: file.create_group("group"), datasets=["x", "y"]),
     "hdf5_samples, a misspelt group": samples(lambda file: file.create_group("group"), groups=["grup"]),
-    "hdf5_samples, a sample as group": samples(held(np.zeros(2)), groups=["0"]),
     "hdf5_samples, a data set is missing": samples(
         lambda file: held()(file) or file.create_dataset("demo/x", data=1), datasets=["x", "y"]
     ),
     "hdf5_samples, a group in place of a data set": samples(lambda file: file.create_group("demo/x"), datasets=["x"]),
     "hdf5_samples, a name that is no UTF-8": _name_without_utf_8,
     "hdf5_samples, a word for labels": samples(labelled(1), labels="label"),
-    "hdf5_samples, an unknown top": samples(labelled(1), ["data", "lable"], **_LABEL),
     "hdf5_samples, a label named data": samples(labelled(1), labels={"data": "label"}),
-    "hdf5_samples, an option that went": samples(labelled(1), memory_map=True),
-    "hdf5_samples, a misspelt option": samples(labelled(1), group=["x"]),
     "hdf5_samples, an unknown filter": samples(_unknown_filter),
     "hdf5_samples, a damaged chunk": _damaged_chunk("hdf5_samples", compression="gzip", **_CHUNKS),
     "hdf5_samples, storage that ends early": samples(_short_storage(56)),

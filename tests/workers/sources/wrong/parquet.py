@@ -59,16 +59,12 @@ def _tensors(*shape: int) -> pa.Array:
 
 SCENARIOS = {
     "parquet, an unknown column": parquet({"data": [1], "label": [2]}, columns={"data": "date"}),
-    "parquet, an unknown column of pictures": parquet({"data": [1], "label": [2]}, pictures=["image"]),
-    "parquet, an empty list": parquet({"data": [1]}, path=[]),
     "parquet, no file": parquet({"data": [1]}, path="b.parquet"),
     "parquet, no rows": parquet({"data": pa.array([], pa.int64())}),
     "parquet, another type in the second file": parquet({"data": [1]}, {"data": [1.5]}),
     "parquet, no such column in the second file": parquet({"data": [1]}, {"date": [1]}),
     "parquet, a number that is null": parquet({"data": [1, 2, 3, None]}),
-    "parquet, a truth value that is null": parquet({"data": [True, False, True, None]}),
     "parquet, a list that holds null": parquet({"data": [[1], [2, None]]}),
-    "parquet, text that is null": parquet({"data": ["a", None]}),
     "parquet, a picture that is null": parquet(
         {"data": [{"bytes": None, "path": "a.jpg"}, {"bytes": b"1", "path": "b.jpg"}]}, max_height=9
     ),
@@ -83,13 +79,9 @@ SCENARIOS = {
     "parquet, no picture": parquet(_PICTURE, max_height=9),
     "parquet, a picture without a size": parquet(_PICTURE),
     "parquet, several splits": folder_with(dataset_dict=json.dumps({"splits": ["train", "test"]})),
-    "parquet, rows chosen by indices": folder_with(
-        state=json.dumps({"_data_files": [{"filename": "a"}], "_indices_data_files": [{"filename": "i"}]})
-    ),
     "parquet, a damaged list of splits": folder_with(dataset_dict='{"splits": ["train"'),
     "parquet, a list of files of another program": folder_with(state=json.dumps({"step": 3})),
     "parquet, an empty folder": folder_with(),
     "arrow, a dictionary": arrow({"data": pa.array(["a", "b"]).dictionary_encode()}),
     "arrow, without its end": arrow({"data": [1, 2]}, cut=8),
-    "arrow, cut": arrow({"data": [1, 2]}, cut=50),
 }
