@@ -51,8 +51,8 @@ def train(
 ) -> None:
     """Train the net that a solver names. Ctrl-C stops after the iteration and saves a snapshot; twice, at once."""
     common.prepare("training")
-    from .trainer.solving import Solver, asked_by_signals, read_solver, training
-    from .training_display import make_reporter, traced_to
+    from .trainer.solving import Event, Solver, asked_by_signals, read_solver, tell, training
+    from .training_display import traced_to, watching
 
     if snapshot is not None and weights is not None:
         raise typer.BadParameter("give --snapshot to resume or --weights to fine-tune, not both")
@@ -69,11 +69,12 @@ def train(
             made.restore(snapshot)
         for name in files:
             made.load_weights(name)
-        reporter = make_reporter(made, log or (), tensorboard)  # Ctrl-C still ends it: nothing is trained yet
-        with asked_by_signals(sigint_effect, sighup_effect) as stop, contextlib.closing(reporter):
+        # Ctrl-C still ends it while the logs are opened: nothing is trained yet.
+        with watching(made, log or (), tensorboard) as watchers, asked_by_signals(sigint_effect, sighup_effect) as stop:
             if iterations is not None or phase is not None:
-                reporter.put("unread options")
-            training.train(made, reporter, stop)
+                unread = "--iterations and --phase change nothing in training: max_iter says how long it takes"
+                tell(watchers, Event(unread))
+            training.train(made, watchers, stop)
 
 
 @command("test")

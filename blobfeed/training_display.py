@@ -8,8 +8,8 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from .trainer.layer_types import DataParameters, no_data_parameters
-from .trainer.solving import EVENTS, Output, Reporter, Solver, numbers_of
+from .trainer.solving import Event, Interval, Solver, Watcher, numbers_of, printing
 from .workers.base import ParameterError, need, writing
 
 _REFRESH_S = 0.2
@@ -33,47 +33,43 @@ Row = Mapping[str, Any]
 """A row: iteration, seconds since the start, the net ("train", "test 0" and so on), and the net's numbers by name."""
 
 
-class Bar(Output):
-    """A bar on stderr that shows the loss, the speed and the stall time, below the lines of other events."""
+@contextmanager
+def bar(solver: Solver) -> Iterator[Watcher]:
+    """Make a bar on stderr that shows the loss, the speed and the stall time, below the lines of other events."""
+    shares_screen = sys.stdout.isatty()
+    console = Console(stderr=True)
+    progress = Progress(
+        MofNCompleteColumn(),
+        BarColumn(max(4, min(40, console.width - _BESIDE_BAR))),  # a line that does not fit is cut, also the count
+        TextColumn(
+            "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
+        ),
+        TimeRemainingColumn(),
+        console=console,
+        # Drawn after an iteration: a drawing thread would take the interpreter from the training thread.
+        auto_refresh=False,
+        redirect_stdout=shares_screen,
+    )
+    task = progress.add_task(
+        "", total=solver.param.max_iter, completed=solver.iteration, loss="", speed=0.0, stall_s=0.0
+    )
+    interval = Interval(solver)
 
-    def __init__(self, solver: Solver) -> None:
-        super().__init__()
-        self._shares_screen = sys.stdout.isatty()
-        console = Console(stderr=True)
-        self._progress = Progress(
-            MofNCompleteColumn(),
-            BarColumn(max(4, min(40, console.width - _BESIDE_BAR))),  # a line that does not fit is cut, also the count
-            TextColumn(
-                "loss {task.fields[loss]:<7} · {task.fields[speed]:,.0f} samples/s · stall {task.fields[stall_s]:.1f} s"
-            ),
-            TimeRemainingColumn(),
-            console=console,
-            # Drawn after an iteration: a drawing thread would take the interpreter from the training thread.
-            auto_refresh=False,
-            redirect_stdout=self._shares_screen,
-        )
-        self._task = self._progress.add_task(
-            "", total=solver.param.max_iter, completed=solver.iteration, loss="", speed=0.0, stall_s=0.0
-        )
-        self._progress.start()
-
-    def takes_step(self, solver: Solver) -> bool:
-        self._progress.update(self._task, completed=solver.iteration)
-        # Reading the loss waits for the device, so it is read only a few times a second.
-        return time.monotonic() - self.meter.time_s > _REFRESH_S or bool(solver.iteration == solver.param.max_iter)
-
-    def put(self, kind: str, values: Mapping[str, Any]) -> None:
-        if kind == "step":
-            loss, speed, stall_s = (values[name] for name in ("loss", "samples_per_s", "stall_s"))
-            self._progress.update(self._task, loss=f"{loss:.4g}", speed=speed, stall_s=stall_s)
-            self._progress.refresh()
-        elif self._shares_screen:
-            self._progress.console.print(EVENTS[kind].format(**values), markup=False, highlight=False)
+    def watch(event: Event) -> None:
+        if event.line and shares_screen:
+            progress.console.print(event.line, markup=False, highlight=False)
+        elif event.line:
+            print(event.line, flush=True)
         else:
-            super().put(kind, values)
+            progress.update(task, completed=solver.iteration)
+            # Reading the loss waits for the device, so it is read only a few times a second.
+            if interval.seconds > _REFRESH_S or solver.iteration == solver.param.max_iter:
+                step = interval.read()
+                progress.update(task, loss=f"{step.loss:.4g}", speed=step.samples_per_s, stall_s=solver.stall_s())
+                progress.refresh()
 
-    def close(self) -> None:
-        self._progress.stop()
+    with progress:
+        yield watch
 
 
 def _objective(solver: Solver) -> str:
@@ -140,57 +136,52 @@ def _tensorboard(folder: Path, stack: ExitStack, begun_at: int) -> Callable[[Row
     return write
 
 
-class Rows(Output):
-    """Writes the numbers of steps and tests into `files`, in the format of their endings, and TensorBoard's folder.
+@contextmanager
+def rows(solver: Solver, files: Sequence[Path], tensorboard: Path | None) -> Iterator[Watcher]:
+    """Write the numbers of steps and tests into `files`, in the format of their endings, and TensorBoard's folder.
 
     Raises ParameterError.
     """
+    writers: dict[str, Callable[[Row], object]] = {}
+    with ExitStack() as stack:
+        for path in files:
+            if path.suffix not in _FORMATS:
+                raise ParameterError(f"--log {path}: expected a name that ends in {' or '.join(_FORMATS)}")
+            stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
+            file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
+            writers[what] = _FORMATS[path.suffix](file, path, solver)
+            if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
+                file.write("\n")  # after an incomplete row, which a full disk can leave
+        if tensorboard is not None:
+            stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
+            writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
+        interval, begun = Interval(solver), time.monotonic()  # from here on: importing TensorBoard takes seconds
 
-    def __init__(self, solver: Solver, files: Sequence[Path], tensorboard: Path | None) -> None:
-        self._solver = solver
-        self._writers: dict[str, Callable[[Row], object]] = {}
-        with ExitStack() as stack:
-            for path in files:
-                if path.suffix not in _FORMATS:
-                    raise ParameterError(f"--log {path}: expected a name that ends in {' or '.join(_FORMATS)}")
-                stack.enter_context(writing(what := f"--log {path}"))  # closing writes, too
-                file = stack.enter_context(path.open("a+", buffering=1, newline="", encoding="utf-8"))
-                self._writers[what] = _FORMATS[path.suffix](file, path, solver)
-                if (size := os.fstat(file.fileno()).st_size) and os.pread(file.fileno(), 1, size - 1) != b"\n":
-                    file.write("\n")  # after an incomplete row, which a full disk can leave
-            if tensorboard is not None:
-                stack.enter_context(writing(what := f"--tensorboard {tensorboard}"))
-                self._writers[what] = _tensorboard(tensorboard, stack, solver.iteration)
-            self._close_files = stack.pop_all().close
-        super().__init__()  # time is counted from here: importing TensorBoard takes seconds
-        self._begun = time.monotonic()
+        def watch(event: Event) -> None:
+            if event.scores is not None:
+                write(f"test {event.test}", event.scores)
+            elif not event.line and solver.iteration % (solver.param.display or _EVERY) == 0:
+                step, outputs = interval.read(), numbers_of(solver.train_net.outputs())
+                own = {name: getattr(step, name) for name in _TRAINED[1:]}
+                write("train", {**outputs, _objective(solver): step.loss, **own})
 
-    def takes_step(self, solver: Solver) -> bool:
-        return bool(solver.iteration % (solver.param.display or _EVERY) == 0)
+        def write(net: str, scalars: Mapping[str, float]) -> None:
+            seconds = round(time.monotonic() - begun, 3)
+            row = {"iteration": solver.iteration, "seconds": seconds, "net": net, **scalars}
+            for what, put in writers.items():
+                with writing(what):
+                    put(row)
 
-    def put(self, kind: str, values: Mapping[str, Any]) -> None:
-        if kind == "step":
-            outputs = numbers_of(self._solver.train_net.outputs())
-            own = {_objective(self._solver): values["loss"], **{name: values[name] for name in _TRAINED[1:]}}
-            self._write(values["iteration"], "train", {**outputs, **own})
-        elif kind == "test":
-            self._write(values["iteration"], f"test {values['number']}", values["scores"])
-
-    def _write(self, iteration: int, net: str, scalars: Mapping[str, float]) -> None:
-        row = {"iteration": iteration, "seconds": round(time.monotonic() - self._begun, 3), "net": net, **scalars}
-        for what, write in self._writers.items():
-            with writing(what):
-                write(row)
-
-    def close(self) -> None:
-        self._close_files()
+        yield watch
 
 
-def make_reporter(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> Reporter:
-    """Make a reporter: a bar if stderr is a terminal that can draw, else lines on stdout; writes the logs, too."""
-    rows = [Rows(solver, logs, tensorboard)] if logs or tensorboard else []
-    can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
-    return Reporter(Bar(solver) if can_draw else Output(), *rows)
+@contextmanager
+def watching(solver: Solver, logs: Sequence[Path] = (), tensorboard: Path | None = None) -> Iterator[list[Watcher]]:
+    """Make the watchers: a bar if stderr is a terminal that can draw, else lines on stdout; and the logs."""
+    with ExitStack() as stack:
+        can_draw = sys.stderr.isatty() and not Console(stderr=True).is_dumb_terminal
+        logged = [stack.enter_context(rows(solver, logs, tensorboard))] if logs or tensorboard else []
+        yield [stack.enter_context(bar(solver)) if can_draw else printing(solver), *logged]
 
 
 def traced_to(trace: Path | None) -> DataParameters:

@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.trainer.solving import Event
 
-from blobfeed.training_display import make_reporter
+from blobfeed.training_display import watching
 
 from .support.trainer_nets import SMALL_SOLVER, write_project
 from .support.waiting import readable
@@ -76,16 +77,15 @@ def test_the_iteration_is_whole_in_a_terminal_of_80_columns(
     solver: Any = SimpleNamespace(
         iteration=450_000,
         param=SimpleNamespace(max_iter=450_000),
-        samples_per_step=64,
+        samples=64,
         stall_s=lambda: 1234.5,
         loss=lambda: 0.0123456,
         rate=0.1,
     )
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    reporter = make_reporter(solver)
-    reporter.stepped(solver)
-    reporter.close()
+    with watching(solver) as (watch,):
+        watch(Event())
     shown = CONTROLS.sub("", capsys.readouterr().err).split("\r")[-1]
     assert re.match(r"450000/450000 ━+ loss 0.01235 · .* samples/s · stall 1234.5 s ", shown)
 

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import torch
 
 from ..prototxt import SnapshotFormat
-from ..solving import Output, Reporter, StopRequest, fix_threads, read_solver, run, train
 from ..solving import Solver as Training
+from ..solving import StopRequest, fix_threads, printing, read_solver, run, train
 from . import mode
 from .net import Net
 
@@ -29,7 +29,7 @@ class Solver:
         if torch.get_num_threads() >= len(os.sched_getaffinity(0)):  # the user has not asked for fewer
             fix_threads(None)
         self._training = Training(document, mode.apply(self.param))
-        self._reporter = Reporter(Output())
+        self._watchers = [printing(self._training)]
         self.net = Net.of(self._training.train_net)
         self.test_nets = [Net.of(net) for net in self._training.test_nets]
         for net in self.test_nets:
@@ -45,14 +45,14 @@ class Solver:
         self._begin()
         if self.param.snapshot:
             self._training.check_snapshots()
-        run(self._training, self._reporter, StopRequest(), self.iter + iterations)
+        run(self._training, self._watchers, StopRequest(), self.iter + iterations)
 
     def solve(self, resume: str | Path | None = None) -> None:
         """Train up to max_iter, save and test."""
         self._begin()
         if resume is not None:
             self.restore(resume)
-        train(self._training, self._reporter, StopRequest())
+        train(self._training, self._watchers, StopRequest())
 
     def _begin(self) -> None:
         self.net.upload()

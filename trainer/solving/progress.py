@@ -2,101 +2,84 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
+from typing import NamedTuple
 
-from ...workers.base import close_all
-from .solver import Solver
-
-
-@dataclass
-class Meter:
-    """Speed between two readings."""
-
-    time_s: float
-    samples: int = 0
-    stall_s: float = 0.0
-
-    def read(self, time_s: float, samples: int, stall_s: float) -> tuple[float, float]:
-        """Samples per second and the share of the time spent waiting, since the last reading."""
-        passed = max(time_s - self.time_s, 1e-9)
-        speed, share = (samples - self.samples) / passed, min((stall_s - self.stall_s) / passed, 1.0)
-        self.time_s, self.samples, self.stall_s = time_s, samples, stall_s
-        return speed, share
+from .solver import Scores, Solver
 
 
-EVENTS = {
-    "unread options": "--iterations and --phase change nothing in training: max_iter says how long it takes",
-    "unread fields": "fields without effect here: {fields}",
-    "step": "iteration {iteration}{last}: loss {loss:.6g}, rate {rate:.6g}, {samples_per_s:,.0f} samples/s, "
-    "stall {stall_s:.2f} s ({stall_share:.1%} of the time)",
-    "divergence": "iteration {iteration}: the loss is {loss}: lower base_lr, or set clip_gradients",
-    "test": "iteration {iteration}: test net {number}: {scores}",
-    "snapshot": "snapshot: {files}",
-    "end of data": "the data ended after iteration {iteration}: {reason}",
-    "stop": "stopped after iteration {iteration}, as asked",
-    "diagnosis": "data of layer {layer!r}: {sentence}",
-}
-"""Everything that a training reports: by kind of event, its line, with the names of its values."""
+class Event(NamedTuple):
+    """An event of a training: its line, and of a test the net's number and scores; without a line, an iteration."""
+
+    line: str = ""
+    test: int = 0
+    scores: Scores | None = None
 
 
-class Output:
-    """A place that events go to. This one prints their lines: of the steps, one every `display` iterations."""
-
-    def __init__(self) -> None:
-        self.meter = Meter(time.monotonic())
-
-    def takes_step(self, solver: Solver) -> bool:
-        """True if the iteration that is just done is to be put."""
-        display = solver.param.display
-        return bool(display and solver.iteration % display == 0)
-
-    def put(self, kind: str, values: Mapping[str, Any]) -> None:
-        """Take an event of EVENTS."""
-        print(EVENTS[kind].format(**values), flush=True)
-
-    def close(self) -> None:
-        """End the output."""
+Watcher = Callable[[Event], object]
+"""Gets the events of a training as they come."""
 
 
-class Reporter:
-    """Hands the events of a training to `outputs`."""
+def tell(watchers: Iterable[Watcher], event: Event) -> None:
+    for watch in watchers:
+        watch(event)
 
-    def __init__(self, *outputs: Output) -> None:
-        self._outputs = outputs
-        self._samples = 0
-        self._has_diverged = False
 
-    def put(self, kind: str, **values: object) -> None:
-        for output in self._outputs:
-            output.put(kind, values)
+class Step(NamedTuple):
+    """The numbers of an iteration; speed and stall are those of the time since another one was read."""
 
-    def stepped(self, solver: Solver) -> None:
-        """Report the iteration that is just done to the outputs that take it; only that waits for the device."""
-        self._samples += solver.samples_per_step
-        for output in self._outputs:
-            if output.takes_step(solver):
-                self._put_step(solver, output)
+    loss: float
+    rate: float
+    samples_per_s: float
+    stall_s: float
+    stall_share: float
 
-    def _put_step(self, solver: Solver, output: Output) -> None:
-        iteration, loss, stall_s = solver.iteration, solver.loss(), solver.stall_s()
-        if not math.isfinite(loss) and not self._has_diverged:
-            self._has_diverged = True
-            self.put("divergence", iteration=iteration, loss=loss)
-        speed, share = output.meter.read(time.monotonic(), self._samples, stall_s)
-        values = {"iteration": iteration, "loss": loss, "rate": solver.rate, "samples_per_s": speed}
-        last = f"/{solver.param.max_iter}" if solver.param.max_iter else ""
-        output.put("step", {**values, "last": last, "stall_s": stall_s, "stall_share": share})
 
-    def close(self) -> None:
-        close_all(*(output.close for output in self._outputs))
+class Interval:
+    """The time since a watcher has read the numbers of an iteration; at first, since it was made."""
+
+    def __init__(self, solver: Solver) -> None:
+        self._solver = solver
+        self._begin = self._now()
+
+    def _now(self) -> tuple[float, int, float]:
+        return time.monotonic(), self._solver.samples, self._solver.stall_s()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begin[0]
+
+    def read(self) -> Step:
+        """Return the numbers of the iteration that is just done, and begin anew. Waits for the device."""
+        loss, before = self._solver.loss(), self._begin
+        self._begin = self._now()
+        seconds, samples, stall_s = (now - then for now, then in zip(self._begin, before, strict=True))
+        seconds = max(seconds, 1e-9)
+        return Step(loss, self._solver.rate, samples / seconds, stall_s, min(stall_s / seconds, 1.0))
+
+
+def printing(solver: Solver) -> Watcher:
+    """Return a watcher that prints the lines of events, and of every `display`-th iteration its numbers."""
+    interval, display, most = Interval(solver), solver.param.display, solver.param.max_iter
+
+    def watch(event: Event) -> None:
+        line = event.line
+        if not line and display and solver.iteration % display == 0:
+            step, of = interval.read(), f"/{most}" if most else ""
+            line = (
+                f"iteration {solver.iteration}{of}: loss {step.loss:.6g}, rate {step.rate:.6g}, "
+                f"{step.samples_per_s:,.0f} samples/s, stall {solver.stall_s():.2f} s ({step.stall_share:.1%} of the time)"
+            )
+        if line:
+            print(line, flush=True)
+
+    return watch
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -58,6 +59,9 @@ class Solver(Closing):
         self.iteration = 0
         self.callbacks: list[tuple[Callable[[], object], Callable[[], object]]] = []
         """Called in each step: the first before the forward, the second when the gradients are there."""
+        self.samples = 0
+        """Those that training has taken, since the solver was made."""
+        self._has_diverged = False
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
         # A run that resumes must find its data in the same order, so that is no accident of the start.
@@ -111,6 +115,7 @@ class Solver(Closing):
         self.update()
         self._losses.append(loss)
         self.iteration += 1
+        self.samples += self.samples_per_step
         return loss
 
     def update(self) -> None:
@@ -123,7 +128,11 @@ class Solver(Closing):
         Raises NetError if a layer has found a number there, such as a label, that it cannot use.
         """
         self.train_net.check()
-        return float(torch.stack(list(self._losses)).mean()) if self._losses else float("nan")
+        loss = float(torch.stack(list(self._losses)).mean()) if self._losses else math.nan
+        if self._losses and not (math.isfinite(loss) or self._has_diverged):
+            self._has_diverged = True
+            _log.warning("iteration %d: the loss is %s: lower base_lr, or set clip_gradients", self.iteration, loss)
+        return loss
 
     def stall_s(self) -> float:
         """Seconds that training has waited for data, summed over the layers that count them."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
+import re
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from blobfeed.trainer.solving import Meter, Output, Reporter, Solver, asked_by_signals, fix_threads
-from hypothesis import given
-from hypothesis import strategies as st
+from blobfeed.trainer.solving import Event, Solver, asked_by_signals, fix_threads, printing
 
-from blobfeed.training_display import Bar, make_reporter
+from blobfeed.training_display import bar, watching
 from tests.support.trainer_nets import BATCHES, SMALL_SOLVER, write_project
 
 WITH_STATISTICS = (
@@ -37,44 +35,31 @@ class Terminal(io.StringIO):
         return True
 
 
-@given(st.lists(st.tuples(st.floats(0.01, 10), st.integers(0, 1000), st.floats(0, 1)), min_size=1, max_size=10))
-def test_a_meter_measures_between_two_readings(steps: list[tuple[float, int, float]]) -> None:
-    meter, time_s, samples, stall_s = Meter(100.0), 100.0, 0, 0.0
-    for passed, more, share in steps:
-        time_s, samples, stall_s = time_s + passed, samples + more, stall_s + share * passed
-        speed, stalled = meter.read(time_s, samples, stall_s)
-        assert speed == pytest.approx(more / passed, rel=1e-6)
-        assert stalled == pytest.approx(share, rel=1e-4, abs=1e-6)
-
-
-def test_a_loss_that_is_no_number_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")
-    with Solver.from_file(path) as solver:
-        reporter = Reporter(Output())
+def test_a_loss_that_is_no_number_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with Solver.from_file(write_project(tmp_path)) as solver:
         for _ in range(3):
             solver.step()
-            reporter.stepped(solver)
+            solver.loss()
             for learnt in solver.train_net.learnt():
                 learnt.weights.data.fill_(float("nan"))
-    said = capsys.readouterr().out
-    assert said.count("lower base_lr") == 1
-    assert "the loss is nan" in said
+    assert caplog.messages == ["iteration 2: the loss is nan: lower base_lr, or set clip_gradients"]
 
 
-def test_lines_tell_loss_speed_and_stall(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_tell_loss_and_the_speed_and_stall_since_the_line_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 2")
     (tmp_path / "batches.py").write_text(WITH_STATISTICS)
-    with Solver.from_file(path) as solver:
-        reporter = Reporter(Output())
-        for _ in range(3):
+    with Solver.from_file(path) as solver, monkeypatch.context() as patched:
+        now = iter((100.0, 110.0, 118.0))
+        patched.setattr("blobfeed.trainer.solving.progress.time.monotonic", lambda: next(now))
+        watch = printing(solver)
+        for _ in range(4):
             loss = float(solver.step())
-            reporter.stepped(solver)
-            if solver.iteration == 2:
-                shown = loss
-        reporter.close()
-    (line,) = capsys.readouterr().out.splitlines()
-    assert line.startswith(f"iteration 2/30: loss {shown:.6g}, rate 0.1, ")
-    assert "samples/s, stall 4.00 s (" in line
+            watch(Event())
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"iteration 2/30: loss \S+, rate 0.1, 2 samples/s, stall 4.00 s \(40.0% of the time\)", first)
+    assert second == f"iteration 4/30: loss {loss:.6g}, rate 0.1, 2 samples/s, stall 8.00 s (50.0% of the time)"
 
 
 def test_a_terminal_that_draws_nothing_gets_lines(
@@ -82,9 +67,10 @@ def test_a_terminal_that_draws_nothing_gets_lines(
 ) -> None:
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "dumb")
-    with Solver.from_file(write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")) as solver:
+    path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1")
+    with Solver.from_file(path) as solver, watching(solver) as (watch,):
         solver.step()
-        make_reporter(solver).stepped(solver)
+        watch(Event())
     assert capsys.readouterr().out.startswith("iteration 1/30: loss ")
     assert not terminal.getvalue()
 
@@ -96,12 +82,12 @@ def test_what_is_said_beside_the_bar_goes_where_output_goes(
     monkeypatch.setenv("TERM", "xterm")
     with Solver.from_file(write_project(tmp_path)) as solver:
         monkeypatch.setattr(sys, "stderr", terminal)
-        with contextlib.closing(Bar(solver)) as bar:
-            bar.put("snapshot", {"files": "kept in a file [not markup]"})
+        with bar(solver) as watch:
+            watch(Event("snapshot: kept in a file [not markup]"))
         assert capsys.readouterr().out == "snapshot: kept in a file [not markup]\n"
         monkeypatch.setattr(sys, "stdout", terminal)
-        with contextlib.closing(Bar(solver)) as bar:
-            bar.put("snapshot", {"files": "kept on the screen [not markup]"})
+        with bar(solver) as watch:
+            watch(Event("snapshot: kept on the screen [not markup]"))
     assert "snapshot: kept on the screen [not markup]" in terminal.getvalue()
     assert "kept in a file" not in terminal.getvalue()
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from blobfeed.trainer.layer_types import Layer
 from blobfeed.trainer.prototxt import NetError, SnapshotError, SolverError
-from blobfeed.trainer.solving import Output, Reporter, Solver, StopRequest, train
+from blobfeed.trainer.solving import Solver, StopRequest, printing, train
 
 from tests.support.trainer_nets import BATCHES, DATA_LAYER, SMALL_NET, SMALL_SOLVER, write_project
 
@@ -32,7 +32,7 @@ def losses(solver: Solver, steps: int) -> list[float]:
 def run(solver: Solver) -> list[str]:
     """Train to the end; return the lines of the events."""
     with contextlib.redirect_stdout(io.StringIO()) as shown:
-        train(solver, Reporter(Output()), StopRequest())
+        train(solver, [printing(solver)], StopRequest())
     return shown.getvalue().splitlines()
 
 
