@@ -74,7 +74,7 @@ def printing(solver: Solver) -> Watcher:
             step, of = interval.read(), f"/{most}" if most else ""
             line = (
                 f"iteration {solver.iteration}{of}: loss {step.loss:.6g}, rate {step.rate:.6g}, "
-                f"{step.samples_per_s:,.0f} samples/s, stall {solver.stall_s():.2f} s ({step.stall_share:.1%} of the time)"
+                f"{step.samples_per_s:,.0f} samples/s, stall {step.stall_s:.2f} s ({step.stall_share:.1%} of the time)"
             )
         if line:
             print(line, flush=True)

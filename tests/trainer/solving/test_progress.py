@@ -59,7 +59,7 @@ def test_lines_tell_loss_and_the_speed_and_stall_since_the_line_before(
             watch(Event())
     first, second = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"iteration 2/30: loss \S+, rate 0.1, 2 samples/s, stall 4.00 s \(40.0% of the time\)", first)
-    assert second == f"iteration 4/30: loss {loss:.6g}, rate 0.1, 2 samples/s, stall 8.00 s (50.0% of the time)"
+    assert second == f"iteration 4/30: loss {loss:.6g}, rate 0.1, 2 samples/s, stall 4.00 s (50.0% of the time)"
 
 
 def test_a_terminal_that_draws_nothing_gets_lines(
