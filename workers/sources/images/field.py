@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from ...base import need
 from ..table import Field
-from .options import PictureOptions, check_sizes
+from .options import PictureOptions, require_sizes
 
 
 def picture_field(options: PictureOptions, what: str, first: Callable[[], bytes]) -> Field[bytes]:
     """Return the top of encoded pictures; `first` gives the first one, `what` begins messages.
 
-    Raises ExtraMissing without OpenCV, ParameterError as `check_sizes`, ValueError for a first one that is none.
+    Raises ExtraMissing without OpenCV, ParameterError as `require_sizes`, ValueError for a first one that is none.
     """
     need("cv2", f"{what}, for its pictures,")
-    check_sizes(options, what)
+    require_sizes(options, what)
     from .decode import ImageDecoder
 
     decoder = ImageDecoder(options)

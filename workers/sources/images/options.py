@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 import numpy as np
 
-from ...api import ArraySpec, NotNegative
+from ...api import ArraySpec, NotNegative, check_options
 from ...base import ParameterError, SampleTooLargeError
 
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
@@ -93,9 +93,16 @@ class ImageListOptions(PictureOptions, frozen=True, forbid_unknown_fields=True, 
     check_files: bool = True
 
 
-def check_sizes(options: PictureOptions, what: str) -> None:
-    """Raises ParameterError, begun by `what`, if the options of sizes contradict each other or say too little."""
-    height, width, shorter = options.new_height, options.new_width, options.shorter_side
+_Options = TypeVar("_Options", bound=PictureOptions)
+
+
+def picture_options(options: object, into: type[_Options], what: str) -> _Options:
+    """Convert `options` as `check_options`; raises ParameterError for options of sizes that contradict each other.
+
+    No file is read before, so that such a mistake is seen at once.
+    """
+    checked = check_options(options, into, what)
+    height, width, shorter = checked.new_height, checked.new_width, checked.shorter_side
     if bool(height) != bool(width):
         raise ParameterError(f"{what}: new_height is {height} and new_width {width}: give both, or shorter_side alone")
     if height and shorter:
@@ -103,10 +110,15 @@ def check_sizes(options: PictureOptions, what: str) -> None:
             f"{what}: new_height and new_width ({height}×{width}) and shorter_side ({shorter}) exclude "
             "each other: give one or the other"
         )
-    largest = options.max_height or options.max_width
-    if options.equal_sizes and (height or shorter or largest):
+    if checked.equal_sizes and (height or shorter or checked.max_height or checked.max_width):
         raise ParameterError(f"{what}: equal_sizes takes the size of the first image, so no other size can be given")
-    if not (height or shorter or largest or options.equal_sizes):
+    return checked
+
+
+def require_sizes(options: PictureOptions, what: str) -> None:
+    """Raises ParameterError, begun by `what`, if the options do not say how large pictures may be."""
+    sizes = options.new_height, options.shorter_side, options.max_height, options.max_width, options.equal_sizes
+    if not any(sizes):
         raise ParameterError(
             f"{what}: images keep their own sizes, so their largest must be declared: give max_height and "
             "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side, "

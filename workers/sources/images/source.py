@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api import FLOAT32_WHOLE, AnyArray, Tops, check_options
+from ...api import FLOAT32_WHOLE, AnyArray, Tops
 from ...base import SampleError, SourceError, in_folder, is_url, read_whole
 from ...transport import give_back_freed_memory
 from ..files import WholeObjects, without_paths
@@ -18,7 +18,7 @@ from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, 
 from .field import picture_field
 from .file import WholeFiles, look_at
 from .list_file import Labels, ListedImages, parse_image_list
-from .options import ImageListOptions
+from .options import ImageListOptions, picture_options, require_sizes
 
 _KIND = "image_list"
 _CHECKED_AT_ONCE = 100
@@ -31,7 +31,8 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     `data` varies in size unless new_height and new_width, or equal_sizes, are given. `label` is int64 if all labels are
     written as integers, else float32; one label on each line has no axis of its own, as in Caffe.
     """
-    checked = check_options(options, ImageListOptions, f"source {_KIND}")
+    checked = picture_options(options, ImageListOptions, f"source {_KIND}")
+    require_sizes(checked, f"source {_KIND}")
     path = checked.path if is_url(checked.path) else str(in_folder(base_dir, checked.path))
     try:
         text = WholeObjects().content(path) if is_url(path) else read_whole(os.fsencode(path))

@@ -20,14 +20,13 @@ from ...api import (
     Paths,
     Positive,
     Tops,
-    check_options,
     chosen,
     in_order,
     listed,
 )
 from ...base import ParameterError, SampleError, SourceError, in_folder, is_url
 from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
-from ..images import PictureOptions, picture_field
+from ..images import PictureOptions, picture_field, picture_options
 from ..table import Column, Field, OutRows, RecordError, Table, learnt_of, naming, put_text
 from .files import GroupFiles
 from .forms import Form, described, form_of
@@ -63,7 +62,7 @@ def open_parquet(options: Mapping[str, object], *, tops: Tops = None, base_dir: 
 
     Raises ParameterError, SourceError.
     """
-    checked = check_options(options, ParquetOptions, _WHAT)
+    checked = picture_options(options, ParquetOptions, _WHAT)
     files = GroupFiles(_paths(checked.path, base_dir))
     groups = RowGroups(checked, tops, files)
     return Table(

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...api import IndexArray, Outlier, Paths, Positive, Tops, check_options, chosen, in_order
+from ...api import IndexArray, Outlier, Paths, Positive, Tops, chosen, in_order
 from ...base import SampleError, SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
-from ..images import PictureOptions, picture_field
+from ..images import PictureOptions, picture_field, picture_options
 from ..stored import FileStore
 from ..table import Field, Records, Table, learnt_of, naming
 from .fields import PICTURES, member_field
@@ -46,7 +46,7 @@ def open_tar(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     The places of the members are found once, and kept in the user's cache folder as long as the files stay as they are.
     Raises ParameterError, SourceError, SampleError for a first sample that cannot be read.
     """
-    checked = check_options(options, TarOptions, _WHAT)
+    checked = picture_options(options, TarOptions, _WHAT)
     stamps = [examined_stamp(path, _WHAT) for path in expand_paths(checked.path, base_dir, _WHAT)]
     indices = [kept("tar", [each], (), TarIndex, partial(make_index, each)) for each in stamps]
     keys = [index.keys for index in indices]

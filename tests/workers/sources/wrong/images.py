@@ -97,7 +97,7 @@ SCENARIOS = {
     "image_list, a folder": listed(_a_folder),
     "image_list, equal_sizes and max_height": listed(equal_sizes=True, max_height=4),
     "image_list, no size": listed(strict=True),
-    "image_list, a height alone": listed(new_height=10),
+    "image_list, a height alone": listed(lambda folder: (folder / CHINA).unlink(), new_height=10),
     "image_list, two ways to a size": listed(new_height=10, new_width=10, shorter_side=5),
     "image_list, an unknown colour": listed(color="hsv", **SIZE),
     "image_list, larger than declared": listed(max_height=60),
