@@ -80,7 +80,7 @@ class EndOfData(BlobfeedError):
 
 
 class RingAllocationError(BlobfeedError, MemoryError):
-    """The memory for the ring of batch slots is not available."""
+    """The memory for the pipeline, most of it for the ring of batch slots, is not available."""
 
 
 class DescriptorLimitError(BlobfeedError, OSError):

@@ -6,6 +6,7 @@ go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -15,12 +16,12 @@ from pathlib import Path
 import msgspec
 
 from ..api import ArraySpec, Hooks, Parameters, Source, Statistics
-from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, close_all
+from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
 from ..plan import Batch, Plan, Position, State, make_plan
 from ..processes import interrupts_deferred
 from ..remote.trial import try_nodes
 from ..sources.stream import StreamSource
-from ..transport import LoaderState
+from ..transport import LoaderState, available_memory
 from ..watching import TrainerTrace
 from .feed import Feed
 from .files import with_files
@@ -129,7 +130,15 @@ class Pipeline(Closing):
         by_trainer = given.num_loaders == "auto" and self._into_host and not watched and self._plan.copies_memory
         if by_trainer or not given.has_loaders:
             return InlineFeed(self._plan, calls_make=self._calls_make)
-        return ProcessFeed(self._plan)
+        try:
+            return ProcessFeed(self._plan)
+        except (MemoryError, OSError) as error:
+            if isinstance(error, BlobfeedError) or getattr(error, "errno", errno.ENOMEM) != errno.ENOMEM:
+                raise
+            raise RingAllocationError(
+                f"the trainer lacks the memory to start its processes: "
+                f"{available_memory():,} bytes are available; give the process more memory (ulimit -v, ulimit -d)"
+            ) from error
 
     def peek(self) -> Batch:
         """The next batch, without taking it; waits for it at most `timeout_s`.

@@ -172,8 +172,10 @@ def require_threads() -> None:
     It starts threads on trial, since the kernel does not tell how many the user's limit (ulimit -u) leaves. It is meant
     for the time while the assembler's interpreter starts, whose first thread has started then.
     """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        return  # the C library reserves 64 MB of addresses for a thread, and the pipeline may need them
+    if any(
+        resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)
+    ):
+        return  # the C library reserves 64 MB of addresses for a thread, and a stack: the pipeline may need them
     enough = threading.Event()
     started: list[threading.Thread] = []
     try:

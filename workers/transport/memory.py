@@ -29,14 +29,15 @@ _log = logging.getLogger("blobfeed")
 
 
 def available_memory(proc: Path = PROC, cgroup: Path = ROOT) -> int:
-    """Return the bytes that can be allocated: the least of what the kernel, the control groups and RLIMIT_AS grant."""
+    """Return the bytes that can be allocated: the least of what the kernel, the control groups and limits grant."""
     try:
         free = _fields(proc / "meminfo")["MemAvailable"] * 1024
     except FileNotFoundError:  # a service of systemd that sees processes alone (ProcSubset=pid): then all there is
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        free = min(free, max(0, limit - _fields(proc / "self/status")["VmSize"] * 1024))
+    for kind, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        limit, _ = resource.getrlimit(kind)
+        if limit != resource.RLIM_INFINITY:
+            free = min(free, max(0, limit - _fields(proc / "self/status")[used] * 1024))
     return min([free, *_cgroup_limits(proc, cgroup)])
 
 

@@ -115,6 +115,24 @@ def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor
         assert run.end() == 0, run.stderr
 
 
+LITTLE_DATA = """
+used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
+with pipeline(num_loaders=2) as feed:
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (48 << 20), resource.RLIM_INFINITY))
+    try:
+        feed.take()
+    except RingAllocationError as error:
+        say(error)
+    resource.setrlimit(resource.RLIMIT_DATA, (resource.RLIM_INFINITY,) * 2)
+"""
+
+
+def test_a_limit_of_memory_that_the_start_does_not_fit_is_named(tmp_path: Path) -> None:
+    with trainer(tmp_path, LITTLE_DATA) as run:
+        assert "(ulimit -v, ulimit -d)" in run.next_line()
+        assert run.end() == 0, run.stderr
+
+
 def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:
     for left in range(40):
         fit = loaders_that_fit(9, least=0, tasks=TasksLeft(left, 100, Path("/group")))

@@ -26,7 +26,9 @@ def proc(tmp_path: Path) -> Path:
     (folder / "self").mkdir(parents=True)
     meminfo = f"MemTotal: 16000000 kB\nMemFree: 1 kB\nMemAvailable: {FREE // 1024} kB\nHugePages_Total: 0\n"
     (folder / "meminfo").write_text(meminfo)
-    (folder / "self/status").write_text("Name:\tpython\nVmPeak:\t9 kB\nVmSize:\t  102400 kB\nThreads:\t1\n")
+    (folder / "self/status").write_text(
+        "Name:\tpython\nVmPeak:\t9 kB\nVmSize:\t  102400 kB\nVmData:\t  51200 kB\nThreads:\t1\n"
+    )
     return folder
 
 
@@ -150,9 +152,11 @@ def test_where_the_kernel_does_not_say_what_is_free_all_there_is_and_the_groups_
     assert available_memory(proc, tree(proc, "0::/job", v2("job", 300 * MIB, 100 * MIB))) == 200 * MIB
 
 
-@pytest.mark.parametrize(("limit_mib", "granted_mib"), [(500, 400), (100, 0), (50, 0)])
+@pytest.mark.parametrize(("kind", "used_mib"), [(resource.RLIMIT_AS, 100), (resource.RLIMIT_DATA, 50)])
+@pytest.mark.parametrize("limit_mib", [500, 100, 50])
 def test_the_address_space_left_is_a_limit(
-    proc: Path, monkeypatch: pytest.MonkeyPatch, limit_mib: int, granted_mib: int
+    proc: Path, monkeypatch: pytest.MonkeyPatch, kind: int, used_mib: int, limit_mib: int
 ) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit_mib * MIB, resource.RLIM_INFINITY))
-    assert available_memory(proc, proc) == granted_mib * MIB
+    none = resource.RLIM_INFINITY
+    monkeypatch.setattr(resource, "getrlimit", lambda of: (limit_mib * MIB if of == kind else none, none))
+    assert available_memory(proc, proc) == max(0, limit_mib - used_mib) * MIB
