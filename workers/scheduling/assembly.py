@@ -163,6 +163,7 @@ class Assembly:
     def _note_bad(self, group: int, bad: BadRow) -> None:
         if bad.replacement < 0:
             self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
+            self.ledger.give_up_behind(group, bad.row)
             return
         replaced = self._replaced.setdefault(group, {})
         if bad.row in replaced:  # the row is a repetition, since a loader died in the group's postprocessing

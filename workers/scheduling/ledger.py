@@ -33,6 +33,9 @@ ENOUGH_TO_CONVICT = 6
 """The sum of weights of its deaths at which a task counts as poisoned."""
 
 
+_NOWHERE = (1 << 62, 0)
+
+
 class Evidence(enum.IntEnum):
     """The evidence of a loader's death against its current task."""
 
@@ -125,13 +128,20 @@ class Ledger:
         self._complete: list[tuple[int, _OpenGroup]] = []
         self._announced: dict[int, int] = {}
         self._queue: list[_Entry] = []
+        self._failed_at = _NOWHERE
+        """The group and the row at which the run fails: those behind it are not made."""
         self._loaders: dict[int, _Loader] = {}
 
     # ---- slots and groups
 
     def open_groups(self) -> None:
         """Open the next group in every free slot and cut its rows into tasks."""
-        while self._free and not (self._alone and self._working) and self._schedule.has(self._next_group):
+        while (
+            self._free
+            and self._next_group <= self._failed_at[0]
+            and not (self._alone and self._working)
+            and self._schedule.has(self._next_group)
+        ):
             number, slot = self._next_group, self._free.popleft()
             self._next_group += 1
             rows = self._schedule.rows_of(number)
@@ -178,6 +188,9 @@ class Ledger:
         self._enqueue(Task(self._new_id(), self._next_group, -1, -1, 1, _DRAWS, draw=draw))
 
     def _enqueue(self, task: Task) -> None:
+        if (task.group, task.first_row) > self._failed_at:  # nobody will see its rows
+            self._tick_off(task)
+            return
         heapq.heappush(self._queue, (task.group, task.first_row, task.id, task))
 
     def announcements(self) -> Iterator[tuple[int, int]]:
@@ -385,6 +398,21 @@ class Ledger:
     def write_off(self, task: Task) -> None:
         """Count a poisoned task as done: its group has failed and is announced in its turn."""
         self._tick_off(task)
+        self.give_up_behind(task.group, task.first_row)
+
+    def give_up_behind(self, group: int, row: int) -> None:
+        """Make no row behind `row` of `group`, at which the run fails: no batch with such a row is delivered.
+
+        Waiting tasks for them count as done. Otherwise, where every sample hangs, the rest of the group would take two
+        hangs for each row before the first one is named.
+        """
+        if (group, row) < self._failed_at:
+            self._failed_at = group, row
+            for line in self._loaders.values():
+                self._put_back_waiting(line)
+            waiting, self._queue = self._queue, []
+            for *_, task in waiting:
+                self._enqueue(task)
 
     def retry(self, task: Task) -> None:
         """Put back a poisoned row with the next candidate, skipping the one on which loaders died."""
