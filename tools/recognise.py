@@ -13,8 +13,8 @@ from textwrap import shorten
 
 from ..workers.api import shown
 from ..workers.api.param_str import parse_param_str
-from ..workers.base import ParameterError, SourceError, writing
-from ..workers.sources.files import natural_key
+from ..workers.base import ParameterError, SourceError, is_url, writing
+from ..workers.sources.files import expand_paths, is_table, natural_key, table_advice
 from ..workers.sources.images import parse_image_list
 from ..workers.sources.kinds import KINDS, kind_of, kind_of_name
 from ..workers.sources.tar.fields import PICTURES
@@ -24,24 +24,24 @@ _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 
 
 def source_of(paths: Sequence[str], tops: Sequence[str] | None = None, image_list: Path | None = None) -> Found:
-    """Return what `paths` hold; one of them may be a declaration such as `{npy: {data: x.npy}}`.
+    """Return what `paths` hold: files, globs, a folder, or one declaration such as `{npy: {data: x.npy}}`.
 
+    A declaration may have `source:` in front, as `inspect` prints it.
     `image_list`: where to write the list of a folder of images. Raises SourceError for what cannot be read, or needs
     something first; it says what.
     """
-    if len(paths) == 1 and paths[0].lstrip().startswith("{"):
+    if len(paths) == 1 and re.match(r"\s*(\{|source\s*:)", paths[0]):
         found = _declaration(paths[0])
     else:
-        found = _recognised([_path(path) for path in paths], image_list)
+        files = [file for path in paths for file in ([path] if is_url(path) else expand_paths(path, Path(), "SOURCE"))]
+        found = _recognised([Path(file) for file in files], image_list)
     return replace(found, tops=tuple(tops) if tops else found.tops)
-
-
-def _path(text: str) -> Path:
-    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises for ~backup.h5, which is no user's
 
 
 def _declaration(text: str) -> Found:
     declared = parse_param_str(text, "the declaration")
+    if list(declared) == ["source"] and isinstance(declared["source"], dict):
+        declared = declared["source"]
     if len(declared) != 1:
         raise ParameterError(f"{text!r}: expected a mapping with one key, the kind, such as {{npy: {{data: x.npy}}}}")
     ((kind, options),) = declared.items()
@@ -66,6 +66,8 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
         return hdf5(paths)
     if kind in ("tar", "parquet"):
         return records(kind, paths)
+    if len(paths) > 1 and kind in ("text", "folder"):
+        raise SourceError(f"{len(paths)} {kind}s were named, such as {str(paths[0])!r}: name one of them")
     if len(paths) > 1:
         raise SourceError(f"{len(paths)} paths of kind {kind}: name one, or declare {{concat: [{{{kind}: …}}, …]}}")
     (path,) = paths
@@ -127,6 +129,8 @@ def _text(path: Path) -> Found:
             found = hdf5([folder / name])
             return replace(found, declared={found.kind: {**found.declared[found.kind], "path": str(path)}})
         return sized("image_list", {"path": str(path)} | ({"root_folder": str(folder)} if folder != Path() else {}))
+    if is_table(path):
+        raise SourceError(table_advice(path))
     raise SourceError(
         f"{path}: its first path, {shown(first)}, is no file here or beside the list: say where the files are, by "
         f"'{{image_list: {{path: {path}, root_folder: FOLDER, shorter_side: 256}}}}'"
@@ -142,22 +146,30 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     others = Counter(file.suffix or file.name for file in rest)
     data = max((count for end, count in others.items() if kind_of_name(end.lower())), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
-    if len(images) > data and len(images) >= max(others.values(), default=0):
+    if images and (image_list is not None or (len(images) > data and len(images) >= max(others.values(), default=0))):
         found = _list_images(path, images, image_list)
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"ignored by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
     counts = Counter(file.suffix for file in rest)
     suffix = max(counts, key=lambda end: (counts[end], kind_of_name(end.lower()) != ""))
-    return _recognised([file for file in rest if file.suffix == suffix], image_list)
+    chosen = [file for file in rest if file.suffix == suffix]
+    if len(chosen) > 1 and not kind_of(chosen[0]):
+        held = ", ".join(f"{end} ({count:,})" for end, count in Counter(file.suffix for file in files).most_common())
+        lists = "; --list FILE writes a list of its pictures, and takes these" if images else ""
+        raise SourceError(
+            f"the folder {path} holds {held}, and most of them are no data: name the files to read, such as "
+            f"'{path}/*.npy'{lists}"
+        )
+    return _recognised(chosen, image_list)
 
 
 def _list_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
     """Images in a folder for each class, as torchvision's ImageFolder and Keras take them."""
     if image_list is None:
         raise SourceError(
-            f"{path} holds {len(images):,} images; a list of them says their order and classes: `blobfeed inspect "
-            f"{path} --list train.txt` writes it and goes on"
+            f"{path} holds {len(images):,} images; a list of them says their order and classes: add `--list train.txt` "
+            "to the command, which writes it and goes on"
         )
     folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
     classes = sorted(set(folders) - {""})  # 10 before 2, as torchvision and Keras number them

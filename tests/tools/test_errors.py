@@ -61,6 +61,9 @@ def _files() -> None:
         Path(f"{name}.idx").write_bytes(content)
     _pictures("photos/cats/0.png", "photos/dogs/1.png", "mixed/cats/0.png", "mixed/0.png", "lines/two\nlines/0.png")
     Path("lost").mkdir()
+    _pictures("captions/0.png")
+    for name in "abc":
+        Path(f"captions/{name}.txt").write_text("a cat\n")
     Path("lost/0.png").symlink_to("/nowhere/0.png")
     Path("list.txt").write_text("photos/cats/0.png 7\n")
     Path("wide.png").write_bytes(encoded(picture(20, 40), ".png"))
@@ -177,6 +180,8 @@ SCENARIOS: dict[str, Scenario] = {
     "a compressed archive": looking("a.tar.gz"),
     "text": looking("words.txt"),
     "CSV": looking("table.csv"),
+    "two texts": looking("list.txt", "table.csv"),
+    "a folder of texts beside a picture": looking("captions"),
     "single numbers": looking("one.h5"),
     "a net": looking("net.prototxt"),
     "a cut HDF5 file": looking("cut.h5"),

@@ -51,6 +51,24 @@ def write_idx(path: Path, array: Any) -> None:
     path.write_bytes(gzip.compress(header + array.tobytes()) if path.suffix == ".gz" else header + array.tobytes())
 
 
+def test_a_quoted_glob_and_the_printed_line_are_taken_as_path_takes_them() -> None:
+    for number in (10, 2):
+        with h5py.File(f"a_{number}.h5", "w") as file:
+            file["data"], file["label"] = DATA, LABEL
+    found = source_of(["a_*.h5"])
+    assert found.declared == {"hdf5": {"path": ["a_2.h5", "a_10.h5"]}}
+    assert source_of([f"source: {in_yaml(dict(found.declared))}"]).declared == found.declared
+
+
+def test_the_pictures_of_a_mixed_folder_are_listed_when_asked_for() -> None:
+    Path("mixed").mkdir()
+    Path("mixed/0.png").write_bytes(encoded(picture(6, 8), ".png"))
+    for name in "abc":
+        Path(f"mixed/{name}.txt").write_text("a cat\n")
+    assert source_of(["mixed"], image_list=Path("list.txt")).kind == "image_list"
+    assert Path("list.txt").read_text() == "mixed/0.png\n"
+
+
 def test_the_tops_of_an_hdf5_file_are_its_data_sets_of_one_length() -> None:
     with h5py.File("a.h5", "w") as file:
         file["data"], file["label"], file["names"] = DATA, LABEL, np.arange(3)

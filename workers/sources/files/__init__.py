@@ -22,7 +22,7 @@ from .identity import digest, of_looks, spread, without_paths
 from .kept_indices import kept
 from .lru import ChunkCache, RecentlyUsed, Scratch
 from .object_stores import ObjectStore, locate, objects_below
-from .paths import PackedNames, expand_paths, list_hdf5_files, natural_key
+from .paths import PackedNames, expand_paths, is_table, list_hdf5_files, natural_key, table_advice
 from .remote import (
     CONNECTIONS,
     Pending,

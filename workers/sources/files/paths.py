@@ -181,6 +181,21 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
     return [_listed(line.strip(), number, file, base_dir, what) for number, line in enumerate(lines, 1) if line.strip()]
 
 
+def is_table(file: Path) -> bool:
+    """Return true for a table of text, by the end of its name."""
+    return file.suffix.lower() in (".csv", ".tsv")
+
+
+def table_advice(file: Path) -> str:
+    """Return what to do with a table of text."""
+    separator = ", sep='\\t'" if file.suffix.lower() == ".tsv" else ""
+    return (
+        f"{str(file)!r} is a table of text, which would be parsed anew in each epoch: convert it once, in Python by "
+        f"pandas.read_csv({str(file)!r}{separator}).to_parquet({str(file.with_suffix('.parquet'))!r}), and name that "
+        "file, as {parquet: {path: FILE}}"
+    )
+
+
 def _has_signature(stream: IO[bytes] | RangeStream) -> bool:
     """Return true if the HDF5 signature stands at 0, 512, 1024, 2048, …: a user block may precede it."""
     size, position = stream.seek(0, os.SEEK_END), 0
@@ -202,6 +217,8 @@ def _listed(line: str, number: int, file: Path, base_dir: Path, what: str) -> Pa
             f"{what}: {str(file)!r} is not an HDF5 file, and its line {number} names a picture, {line!r}: "
             f"{GIVEN_PICTURES}"
         )
+    if found is None and is_table(file):
+        raise SourceError(f"{what}: {table_advice(file)}")
     if found is None:
         raise SourceError(
             f"{what}: {str(file)!r} is not an HDF5 file, so it was read as a list of HDF5 files, and its line {number} "
