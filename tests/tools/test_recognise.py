@@ -470,6 +470,7 @@ def test_a_name_that_begins_with_a_tilde_and_no_user_is_a_file() -> None:
         ("{image_list: {path: a.txt, color: bgr}}", "bgr"),
         ("{concat: [{parquet: a}, {tar: {path: a.tar}}]}", "rgb"),
         ("{concat: [{parquet: a}, {npy: {data: a.npy}}]}", ""),
+        ("{zip: [{parquet: a}, {npy: {data: a.npy}}]}", "rgb"),
         ("{npy: {data: a.npy}}", ""),
         ("{lmdb: raw}", "bgr"),
     ],

@@ -42,7 +42,7 @@ from ..loading import (
 )
 from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
 from ..sources import color_of, is_our_own, lists_tops, open_source
-from ..sources.mixed import ConcatSource, MixedSource, open_mix
+from ..sources.mixed import MixedSource, SeveralSources, open_mix
 from ..sources.stream import StreamSource
 from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
@@ -162,7 +162,7 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
 
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
-    parts = source.sources if isinstance(source, ConcatSource) else (source,)
+    parts = source.sources if isinstance(source, SeveralSources) else (source,)
     own = [part for part in parts if isinstance(part, Source) and type(part).close is Source.close]
     before = trial_copy(own) if parameters.has_loaders else own
     try:

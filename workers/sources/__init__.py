@@ -41,19 +41,19 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
         return options
     if kind == "stream":
         raise ParameterError(
-            "source: the samples of a stream have no indices, so it can be no part of mix or concat, nor be inspected "
-            "or packed: give it to a reader or a layer by itself, and mix streams in its function"
+            "source: the samples of a stream have no indices, so it can be no part of mix, concat or zip, nor be "
+            "inspected or packed: give it to a reader or a layer by itself, and mix streams in its function"
         )
     if kind not in KINDS:
         raise ParameterError(
             f"source: unknown kind {kind!r}{nearest(kind, KINDS)}; the known kinds are {', '.join(KINDS)}"
         )
     entry = KINDS[kind]
-    if isinstance(options, str | PurePath) and kind != "concat":
+    if isinstance(options, str | PurePath) and not entry.is_list:
         if entry.example:
             raise ParameterError(f"source {kind}: got {shown(options)}: give each top's name, such as {entry.example}")
         options = {"path": options}
-    if not isinstance(options, Mapping) and kind != "concat":
+    if not isinstance(options, Mapping) and not entry.is_list:
         raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
     if entry.library:
         need(entry.library, f"source {kind}")
@@ -77,7 +77,7 @@ def with_color(declared: Any, color: str) -> Any:
 
 
 def _colored(kind: str, options: Any, color: str) -> Any:
-    if kind == "concat" and isinstance(options, list | tuple):
+    if kind in KINDS and KINDS[kind].is_list and isinstance(options, list | tuple):
         return [with_color(part, color) for part in options]
     if kind not in KINDS or not KINDS[kind].has_pictures:
         return options
@@ -87,15 +87,18 @@ def _colored(kind: str, options: Any, color: str) -> Any:
 
 
 def color_of(declared: Any) -> str:
-    """Return the order of the channels of all pictures in `declared`, a source or a list of them; "" without one."""
+    """Return the order of the channels of all pictures in `declared`, a source or a list of them; "" without one.
+
+    Of a zip that of its first source.
+    """
     if isinstance(declared, list | tuple):
         colors = {color_of(part) for part in declared}
         return colors.pop() if len(colors) == 1 else ""
     if not isinstance(declared, Mapping):
         return ""
     for kind, options in declared.items():  # a part of a mix has its weight beside it
-        if kind == "concat":
-            return color_of(options)
+        if kind in KINDS and KINDS[kind].is_list:
+            return color_of(options[:1] if kind == "zip" and isinstance(options, list | tuple) else options)
         if kind in KINDS and KINDS[kind].has_pictures and not isinstance(options, Source):
             return str(options.get("color", "rgb")) if isinstance(options, Mapping) else "rgb"
     return ""
@@ -105,8 +108,10 @@ def lists_tops(declared: Any) -> bool:
     """Return true if `declared`, a source or a list of them, says itself in which order its tops come."""
     if isinstance(declared, list | tuple):
         return all(map(lists_tops, declared))
+    if isinstance(declared, Mapping) and "tops" in declared:  # beside a part of a zip
+        return True
     for kind, options in declared.items() if isinstance(declared, Mapping) else ():
-        if kind == "concat" and not lists_tops(options):
+        if kind in KINDS and KINDS[kind].is_list and not lists_tops(options):
             return False
         if kind in KINDS and KINDS[kind].finds_tops:
             return isinstance(options, Mapping) and bool(options.get("members") or options.get("columns"))
@@ -127,7 +132,7 @@ def options_of(kind: str) -> type[msgspec.Struct]:
 
 def is_our_own(source: Source) -> bool:
     """Return true if reading `source` runs no code of the user's."""
-    of_one_kind = source.kind in KINDS and source.kind not in ("concat", "stream")
+    of_one_kind = source.kind in KINDS and source.kind != "stream" and not KINDS[source.kind].is_list
     return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
 
 

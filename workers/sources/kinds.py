@@ -22,8 +22,9 @@ class Kind:
     `opener`, `options`: `module:name` in this package, of the class or function that opens a source, and of the class
     of its options, "" if it has none. `library`: a library that it needs and blobfeed does not require.
     `example`: of options whose keys are the tops; such a kind takes no bare path. `about`: what `blobfeed params` says
-    of such keys. `finds_tops`: the files say which tops there are, if no option lists them. `in_memory`: all samples
-    lie in memory. `has_pictures`: it decodes pictures, in the order `color`.
+    of such keys. `is_list`: it is made of a list of sources. `finds_tops`: the files say which tops there are, if no
+    option lists them. `in_memory`: all samples lie in memory. `has_pictures`: it decodes pictures, in the order
+    `color`.
 
     The rest tells files by their looks. `names`: a pattern for the end of a file's name. `signatures`: bytes, each with
     the offset where a file has them. `markers`: files of which a folder has one.
@@ -34,6 +35,7 @@ class Kind:
     library: str = ""
     example: str = ""
     about: str = ""
+    is_list: bool = False
     finds_tops: bool = False
     in_memory: bool = False
     has_pictures: bool = False
@@ -111,7 +113,15 @@ KINDS: Mapping[str, Kind] = {
         names=r"(idx\d-ubyte|\.idx)(\.gz)?",
     ),
     "concat": Kind(
-        "mixed:open_concat", about="a list of sources, one behind the other: {concat: [{hdf5: …}, {npy: …}]}."
+        "mixed:open_concat",
+        about="a list of sources, one behind the other: {concat: [{hdf5: …}, {npy: …}]}.",
+        is_list=True,
+    ),
+    "zip": Kind(
+        "zipped:open_zip",
+        about="a list of sources of one length, side by side: {zip: [{image_list: …}, {hdf5: …, tops: {mask: data}}]}. "
+        "Beside a source stand its tops, or for each top its name there; without it those of the source.",
+        is_list=True,
     ),
 }
 

@@ -24,18 +24,45 @@ class _Weight(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
-class ConcatSource(Source):
+class SeveralSources(Source):
+    """A source that is made of `sources`, of any kinds, also the user's own: what all such have in common."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
+        self.descriptors = tuple(number for source in sources for number in source.descriptors)
+        self.rows_at_once = max(source.rows_at_once for source in sources)
+
+    @property
+    def stores_rows(self) -> bool:
+        return all(source.stores_rows for source in self.sources)
+
+    def check_samples(self) -> None:
+        for source in self.sources:
+            source.check_samples()
+
+    def _content(self) -> dict[str, str]:
+        parts = [source.identity() for source in self.sources]
+        names = [name for name in dict.fromkeys(chain(*parts)) if name not in ("source", "arrays")]
+        return {name: "; ".join(part.get(name, "none") for part in parts) for name in names}
+
+    def fingerprint(self) -> str:
+        return f"{self.kind}:" + "|".join(source.fingerprint() for source in self.sources)
+
+    def close(self) -> None:
+        for source in self.sources:
+            source.close()
+
+
+class ConcatSource(SeveralSources):
     """`sources` must have the same names, shapes and types; raises SourceError if they do not."""
 
     kind = "concat"
 
     def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = tuple(sources)
+        super().__init__(sources)
         self.sizes = tuple(len(source) for source in sources)
         self._starts = np.cumsum([0, *self.sizes])
-        self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
-        self.descriptors = tuple(number for source in sources for number in source.descriptors)
-        self.rows_at_once = max(source.rows_at_once for source in sources)
         first = sources[0]
         for other in sources[1:]:
             if dict(other.specs) != dict(first.specs):
@@ -59,16 +86,8 @@ class ConcatSource(Source):
                 self.sources[number].read_at(inside, positions, out)
 
     @property
-    def stores_rows(self) -> bool:
-        return all(source.stores_rows for source in self.sources)
-
-    @property
     def gathered(self) -> Collection[str]:
         return set.intersection(*(set(source.gathered) for source in self.sources))
-
-    def check_samples(self) -> None:
-        for source in self.sources:
-            source.check_samples()
 
     @property
     def outliers(self) -> Mapping[str, Outlier]:
@@ -96,18 +115,6 @@ class ConcatSource(Source):
     def chunks_are_cheap(self) -> bool:
         return all(source.chunks_are_cheap for source in self.sources)
 
-    def _content(self) -> dict[str, str]:
-        parts = [source.identity() for source in self.sources]
-        names = [name for name in dict.fromkeys(chain(*parts)) if name not in ("source", "arrays")]
-        return {name: "; ".join(part.get(name, "none") for part in parts) for name in names}
-
-    def fingerprint(self) -> str:
-        return f"{self.kind}:" + "|".join(source.fingerprint() for source in self.sources)
-
-    def close(self) -> None:
-        for source in self.sources:
-            source.close()
-
 
 class MixedSource(ConcatSource):
     """The same for `mix`: each source has a weight."""
@@ -130,10 +137,10 @@ def open_concat(parts: object, *, tops: Tops, base_dir: Path) -> ConcatSource:
     """Open what `source: {concat: [{hdf5: {…}}, {npy: {…}}, …]}` declares; raises ParameterError, SourceError."""
     if not isinstance(parts, list | tuple) or not parts:
         raise ParameterError(f"source concat: expected a list of sources, got {parts!r}")
-    return ConcatSource([_open_part(f"concat[{number}]", part, tops, base_dir) for number, part in enumerate(parts)])
+    return ConcatSource([open_part(f"concat[{number}]", part, tops, base_dir) for number, part in enumerate(parts)])
 
 
-def _open_part(what: str, spec: object, tops: Tops, base_dir: Path) -> Source:
+def open_part(what: str, spec: object, tops: Tops, base_dir: Path) -> Source:
     try:
         return open_source(hdf5_if_path(spec), tops=tops, base_dir=base_dir)
     except (ParameterError, SourceError) as error:
@@ -150,5 +157,5 @@ def open_mix(parts: Sequence[Mapping[str, Any]], *, tops: Tops, base_dir: Path) 
         weight = {key: value for key, value in part.items() if key == "weight"}
         weights.append(check_options(weight, _Weight, f"mix[{number}]").weight)
         spec = {kind: options for kind, options in part.items() if kind != "weight"}
-        sources.append(_open_part(f"mix[{number}]", spec, tops, base_dir))
+        sources.append(open_part(f"mix[{number}]", spec, tops, base_dir))
     return MixedSource(sources, weights)

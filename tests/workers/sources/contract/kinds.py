@@ -442,6 +442,15 @@ def _concat(folder: Path, content: Content) -> Written:
     return Written(folder, {"concat": parts}, _samples(content), places, stored.files)
 
 
+def _zip(folder: Path, content: Content) -> Written:
+    """The data in .npy files, the labels in memory, under another name."""
+    stored = _npy(folder, content)
+    parts = [{**stored.spec, "tops": "data"}, {"arrays": {"class": content.labels}, "tops": {"label": "class"}}]
+    places = [f"{place} and arrays[{index}]" for index, place in enumerate(stored.places)]
+    files = stored.files[: len([*content.parts])]  # the data's
+    return Written(folder, {"zip": parts}, _samples(content), places, files)
+
+
 KINDS: Mapping[str, Kind] = {
     "npy": Kind(_npy, "stamped", remote=True, has_limit=True),
     "npy, one file open": Kind(partial(_npy, open_files=1), "stamped", has_limit=True),
@@ -476,4 +485,5 @@ KINDS: Mapping[str, Kind] = {
         _hugging_face, "stamped", partial(_hugging_face, max_height=SIDE, max_width=SIDE), has_limit=True
     ),
     "concat": Kind(_concat, "stamped"),
+    "zip": Kind(_zip, "stamped"),
 }
