@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,25 @@ def test_a_large_jpeg_is_decoded_no_larger_than_its_crop_needs(pictures: dict[st
     assert lent((200, 300))[0] == (240, 320)
     assert lent((480, 640))[0] == lent((9999, 9999))[0] == (480, 640)
     assert lent((100, 100))[6] == (120, 90), "a PNG as it is"
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar"])
+def test_the_pictures_of_another_top_keep_their_size(kind: str, tmp_path: Path) -> None:
+    content = encoded(picture(480, 640), ".jpg")
+    path = write_list(tmp_path, {"0.jpg": content})
+    listed = {"image_list": {"path": str(path), "root_folder": str(tmp_path), "equal_sizes": True}}
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for name in ("left", "right"):
+            member = tarfile.TarInfo(f"0.{name}.jpg")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    members = {"data": "left.jpg", "other": "right.jpg"}
+    source: dict[str, Any] = {"tar": {"path": str(tmp_path / "a.tar"), "members": members, "equal_sizes": True}}
+    if kind == "zip":
+        source = {"zip": [{**listed, "tops": ["data"]}, {**listed, "tops": {"other": "data"}}]}
+    with BatchReader(source, batch_size=1, transform={"random_resized_crop": 64}, num_loaders=0) as reader:
+        batch = next(iter(reader))
+    assert {name: batch[name].shape[1:] for name in members} == {"data": (3, 64, 64), "other": (3, 480, 640)}
 
 
 def test_a_reduced_picture_has_the_same_part(pictures: dict[str, Any]) -> None:

@@ -119,7 +119,10 @@ class Source(ABC):
         return None
 
     def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Iterable[Mapping[str, AnyArray]] | None:
-        """Return views as `lend`, of pictures whose crop will be resized: smaller copies take less time to decode."""
+        """Return views as `lend`, of pictures whose crop will be resized: smaller copies take less time to decode.
+
+        Those of the first top: no other one is cropped, so all others keep their size.
+        """
         return self.lend(indices)
 
     @property

@@ -96,9 +96,9 @@ class ZipSource(SeveralSources):
         return self._lent(indices, [source.lend(indices) for source in self.sources])
 
     def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Iterable[Mapping[str, AnyArray]] | None:
-        cropped = next(iter(self._specs))  # only the first top is, and all others are to keep their size
+        first = next(iter(self._specs))
         lent = [
-            source.lend_reduced(indices, sufficient) if cropped in tops.values() else source.lend(indices)
+            source.lend_reduced(indices, sufficient) if next(iter(tops.values())) == first else source.lend(indices)
             for source, tops in self._parts()
         ]
         return self._lent(indices, lent)

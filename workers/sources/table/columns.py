@@ -106,7 +106,10 @@ class Column(ABC):
         return True
 
     def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
-        """Return views of these samples, as Source.lend and lend_reduced do; None if they must be read."""
+        """Return views of these samples, as Source.lend and lend_reduced do; None if they must be read.
+
+        `sufficient` is for the first top alone.
+        """
         return None
 
     def close(self) -> None:  # noqa: B027 - stores are closed by the table
@@ -250,7 +253,9 @@ class Records(Column, Generic[Place, _Record]):
             of_row = None if sufficient is None else partial(sufficient, row)
             try:
                 record = self._parse(self._store.read(self._place(index)), index)
-                sample = {top: view(record, of_row) for top, view in views.items()}
+                sample = {
+                    top: view(record, None if number else of_row) for number, (top, view) in enumerate(views.items())
+                }
             except Exception as error:
                 raise self._error(index) from error
             yield sample

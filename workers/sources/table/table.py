@@ -177,7 +177,8 @@ class Table(Source):
             begin()
         found: list[Any] = []
         for column in self._columns:
-            if (views := column.lend(indices, sufficient)) is None:
+            is_first = next(iter(column.specs)) == next(iter(self._specs))
+            if (views := column.lend(indices, sufficient if is_first else None)) is None:
                 return None
             found.append(views)
         if self._is_remote:
