@@ -18,7 +18,7 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from ...api import AnyArray, ArraySpec, CacheCounts, IndexArray, NamedRows, Outlier, RaggedRows, Rows, Source
+from ...api import AnyArray, ArraySpec, CacheCounts, IndexArray, NamedRows, RaggedRows, Rows, Source
 from ...base import another_host, text_digest
 from .form import Form
 from .store import Store, prepare, remove
@@ -127,10 +127,6 @@ class CachedSource(Source):
             )
         self._damaged.add(index)
         return None
-
-    @property
-    def outliers(self) -> Mapping[str, Outlier]:
-        return self._source.outliers
 
     def where(self, index: int) -> str:
         return self._source.where(index)
