@@ -110,7 +110,7 @@ class ImageData(_DataLayer):
             "dct_scaling": False,
             "exif": True,  # as Caffe with OpenCV 3 or later
         }
-        if options.new_height:
+        if options.new_height or options.new_width:
             source |= {"new_height": options.new_height, "new_width": options.new_width}
         elif largest := self._largest():
             source["max_height"] = largest

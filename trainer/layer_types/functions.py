@@ -105,6 +105,8 @@ def _eltwise(*x: Tensor, operation: int, coeff: Sequence[float]) -> Tensor:
     if operation == EltwiseOp.MAX:
         # Not torch.maximum: it halves the gradient between equal numbers; Caffe gives it to the later bottom.
         return functools.reduce(lambda first, second: torch.where(first > second, first, second), x)
+    if len(coeff) not in (0, len(x)):
+        raise ValueError(f"needs one coeff for each bottom, got {list(coeff)}")
     terms = (factor * term for factor, term in zip(coeff, x, strict=True)) if coeff else x
     return functools.reduce(torch.add, terms)
 

@@ -160,14 +160,9 @@ class Layer(nn.Module):
             value = self.param if of_layer else self.options
             if not is_wrong(value):
                 continue
-            steps: list[str | int] = [] if of_layer else [*self.fields[:1]]
-            for step in filter(None, field.split(".")):
-                if step.isdecimal():  # the number of a repeated value: the message shows all of them
-                    steps.append(int(step))
-                else:
-                    value = getattr(value, step)
-                    steps.append(step)
-            raise self.context.prototxt_error(text.format(value), *steps)
+            name = field.removeprefix(".")
+            steps = [name] if of_layer else [*self.fields[:1], name]
+            raise self.context.prototxt_error(text.format(getattr(value, name)), *steps)
 
     def read_options(self) -> None:
         """Read and check what is used often; most layers need none."""
@@ -185,7 +180,10 @@ class Layer(nn.Module):
         """Make the weights and give the tops their first shapes."""
         shapes = [blob.shape for blob in bottom]
         self.make_weights(*shapes)
-        for blob, shape in zip(top, self.top_shapes(*shapes), strict=True):
+        made = self.top_shapes(*shapes)
+        if len(made) != len(top):
+            raise self.context.misfit(f"makes {len(made)} tops, and the net names {len(top)}")
+        for blob, shape in zip(top, made, strict=True):
             blob.reshape(*shape)
 
     def make_weights(self, *bottom: Shape) -> None:

@@ -1,4 +1,7 @@
-"""Options that no layer of a type can work with, whatever its bottoms' shapes: a row each."""
+"""Options of a layer that would be ignored, or work in another way than in Caffe, without a word: a row each.
+
+An option that makes a forward fail needs no row, if the error says why: `Layer.top_shapes` tries one.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ from ..prototxt import MOVED, EltwiseOp, NormRegion, PoolMethod
 Refusal = tuple[str, Callable[[Any], object], str]
 """A field; if it is wrong; the message, with "{}" for the field's value.
 
-The field is one of the type's own options, and these decide; or it is one of the layer, as ".transform_param.scale" and
-".top.1" ("." is the layer itself), and the LayerParameter decides.
+The field is one of the type's own options, and these decide; or it is one of the layer, as ".transform_param", and the
+LayerParameter decides.
 """
 
 
@@ -29,16 +32,11 @@ def _missing(param: str, *names: str) -> list[Refusal]:
     return [refusal(name) for name in names]
 
 
-def _files(param: str) -> list[Refusal]:
-    """Return the refusals of a layer over files."""
-
-    def needed(name: str) -> Refusal:
-        return name, lambda own: not getattr(own, name), f"{param} needs {name!r}"
-
+def _moved(param: str) -> list[Refusal]:
     def elsewhere(name: str) -> Refusal:
         return name, lambda own: own.HasField(name), f"{name!r} belongs in transform_param"
 
-    return [*map(needed, ("source", "batch_size")), *map(elsewhere, MOVED.get(param, ()))]
+    return list(map(elsewhere, MOVED[param]))
 
 
 def _named_twice(older: str) -> Refusal:
@@ -54,15 +52,6 @@ def _slides(own: Any) -> bool:
     return any(map(own.HasField, ("kernel_size", "kernel_h", "kernel_w"))) or strides != {1} or _padded(own)
 
 
-def _counts(numbers: Sequence[object], blobs: Sequence[object], less: int = 0) -> bool:
-    """There are numbers, but not one for each blob."""
-    return len(numbers) not in (0, len(blobs) - less)
-
-
-_CONVOLUTION: list[Refusal] = [
-    *_below_one("num_output"),
-    (".", lambda layer: len(layer.top) != len(layer.bottom), "needs as many tops as bottoms"),
-]
 _BASE: Refusal = (
     "base",
     lambda own: own.base != -1 and (own.base <= 0 or own.base == 1),
@@ -72,16 +61,17 @@ _BASE: Refusal = (
 REFUSALS: dict[str, Sequence[Refusal]] = {
     "Clip": _missing("clip_param", "min", "max"),
     "Concat": [_named_twice("concat_dim")],
-    "Convolution": _CONVOLUTION,
+    "Convolution": _below_one("num_output"),
     "Data": [
-        *_files("data_param"),
+        *_missing("data_param", "source"),
+        *_moved("data_param"),
         (
             ".transform_param",
             lambda layer: layer.transform_param.force_color and layer.transform_param.force_gray,
             "force_color and force_gray exclude each other",
         ),
     ],
-    "Deconvolution": _CONVOLUTION,
+    "Deconvolution": _below_one("num_output"),
     "Dropout": [
         (
             "dropout_ratio",
@@ -90,29 +80,14 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
         )
     ],
     "Eltwise": [
-        (
-            ".eltwise_param.coeff",
-            lambda layer: _counts(layer.eltwise_param.coeff, layer.bottom),
-            "needs one coeff for each of its bottoms, got {}",
-        ),
         ("coeff", lambda own: own.coeff and own.operation != EltwiseOp.SUM, "coeff works only with operation: SUM"),
     ],
-    "Embed": _below_one("num_output", "input_dim"),
+    "Embed": _below_one("num_output"),
     "Exp": [_BASE],
-    "Filter": [
-        (".", lambda layer: len(layer.top) != len(layer.bottom) - 1, "needs one top for each bottom but the last")
-    ],
-    "HDF5Data": _files("hdf5_data_param"),
+    "HDF5Data": _missing("hdf5_data_param", "source"),
     "HDF5Output": [("file_name", lambda own: not own.file_name, "hdf5_output_param needs a file_name")],
     "Im2col": [("axis", lambda own: own.axis not in (1, -3), "axis must be 1, that of the channels, got {}")],
-    "ImageData": [
-        *_files("image_data_param"),
-        (
-            ".",
-            lambda layer: bool(layer.image_data_param.new_height) != bool(layer.image_data_param.new_width),
-            "new_height and new_width go together",
-        ),
-    ],
+    "ImageData": [*_missing("image_data_param", "source"), *_moved("image_data_param")],
     "InnerProduct": _below_one("num_output"),
     "Log": [_BASE],
     "LRN": [
@@ -133,28 +108,14 @@ REFUSALS: dict[str, Sequence[Refusal]] = {
             "global_pooling takes no kernel, no stride but 1 and no pad but 0",
         ),
         (
-            ".top.1",
+            ".top",
             lambda layer: layer.pooling_param.pool != PoolMethod.MAX and len(layer.top) > 1,
             "only pool: MAX has a second top",
         ),
     ],
-    "Python": _missing("python_param", "module", "layer"),
-    "Reshape": [
-        (
-            "shape",
-            lambda own: min(own.shape.dim, default=0) < -1 or list(own.shape.dim).count(-1) > 1,
-            "dim must be 0, positive, or once -1, got {.dim}",
-        )
-    ],
+    "Python": _missing("python_param", "module"),
     "RNN": _below_one("num_output"),
-    "Slice": [
-        _named_twice("slice_dim"),
-        (
-            ".slice_param.slice_point",
-            lambda layer: _counts(layer.slice_param.slice_point, layer.top, 1),
-            "needs one slice_point less than its tops, got {}",
-        ),
-    ],
+    "Slice": [_named_twice("slice_dim")],
     "SPP": [
         *_below_one("pyramid_height"),
         ("pool", lambda own: own.pool == PoolMethod.STOCHASTIC, "pool: STOCHASTIC is not supported here"),
