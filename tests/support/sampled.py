@@ -31,10 +31,11 @@ def expected_batches(
             dealt = list(run[first : first + each * world_size])
             if last_batch == "drop" and len(dealt) < each * world_size:
                 continue
-            if len(dealt) < world_size:
-                return "are left for the last round"
+            if not first and len(dealt) < world_size:
+                return "fewer than there are ranks"
             # Equal parts, the first ones longer by one.
             cuts = [part * (len(dealt) // world_size) + min(part, len(dealt) % world_size) for part in (rank, rank + 1)]
-            mine = dealt[slice(*cuts)]
+            if not (mine := dealt[slice(*cuts)]):
+                continue
             batches.append([int(index) for batch in mine for index in batch] if gives_batches else list(map(int, mine)))
     return batches

@@ -18,7 +18,7 @@ _MOST_BATCHES = 64
 
 
 class Batches:
-    """The batches of one rank; every rank has the same number of them.
+    """The batches of one rank; every rank has the same number of them, but for `partial`.
 
     `last_batch` applies when an epoch is not a multiple of batch_size × world_size:
 
@@ -26,7 +26,7 @@ class Batches:
       last round.
     - drop: each epoch has as many full rounds as fit; the samples behind them are skipped.
     - partial: the last round of an epoch splits the remaining samples among the ranks, in parts whose sizes differ by
-      one at most.
+      one at most; a rank that gets none has a round less in that epoch.
 
     `start`: the global position of the first round, to resume or to skip. Batches with `start=other.round_start(k)` and
     otherwise equal arguments are exactly those of `other` from k on. batch_size, world_size and last_batch may differ,
@@ -45,7 +45,7 @@ class Batches:
         self.batches_per_epoch = self._rounds_in(samples)
         """The number of this rank's batches in a whole epoch, rounded up for wrap: an epoch may end within a batch."""
         self._first_rounds = self._rounds_in(samples - skipped)
-        self._check_every_rank_gets_some(samples - skipped)
+        self._check_every_rank_gets_some()
         self.total = self._total()
         """The number of this rank's batches from `start` to the end of the last epoch; None without an end."""
 
@@ -75,10 +75,17 @@ class Batches:
         return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def _rounds_in(self, rows: int) -> int:
-        drops = self.parameters.last_batch == "drop"
-        return rows // self.round_rows if drops else -(-rows // self.round_rows)
+        whole, rest = divmod(rows, self.round_rows)
+        least = {"wrap": 1, "drop": self.round_rows, "partial": self.parameters.own_rank + 1}
+        return whole + (rest >= least[self.parameters.last_batch])
 
-    def _check_every_rank_gets_some(self, first_rows: int) -> None:
+    @property
+    def unequal_rest(self) -> int:
+        """The samples in the last round of an epoch if only some ranks get one of them, else 0."""
+        rest = self.samples % self.round_rows
+        return rest if self.parameters.last_batch == "partial" and rest < self.world_size else 0
+
+    def _check_every_rank_gets_some(self) -> None:
         last_batch = self.parameters.last_batch
         sizes = f"samples={self.samples}, batch_size={self.parameters.batch_size}, world_size={self.world_size}"
         if last_batch == "drop" and not self.batches_per_epoch:
@@ -86,13 +93,11 @@ class Batches:
                 f"last_batch is 'drop', and an epoch has no full batch for every rank: {sizes}, but "
                 f"{self.round_rows} samples are needed; use a smaller batch_size, or last_batch 'wrap' or 'partial'"
             )
-        for rows, what in ((self.samples, "an epoch"), (first_rows, f"the epoch from position {self.start} on")):
-            rest = rows % self.round_rows
-            if last_batch == "partial" and 0 < rest < self.world_size:
-                raise ParameterError(
-                    f"last_batch is 'partial', and the last round of {what} has {rest} samples for "
-                    f"{self.world_size} ranks, so some would get none: {sizes}; use last_batch 'wrap' or 'drop'"
-                )
+        if last_batch == "partial" and self.samples < self.world_size:
+            raise ParameterError(
+                f"last_batch is 'partial', and an epoch has fewer samples than there are ranks, so some would get none:"
+                f" {sizes}; use last_batch 'wrap', or fewer ranks"
+            )
 
 
 def rand_skip_of(seed: int, rand_skip: int) -> int:

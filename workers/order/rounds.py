@@ -99,7 +99,7 @@ class Rounds:
         if found is None:
             return None
         epoch, end, length = found[-1]
-        least = each * ranks // rounds if given.last_batch == "drop" else 1
+        least = {"wrap": 1, "drop": each * ranks // rounds, "partial": rank + 1}[given.last_batch]
         runs = list(self._runs(row, found, first, first + each))
         self.epoch, self.item = (epoch, end) if length - end >= least else (epoch + 1, 0)
         return Placed(runs, rounds, (self.epoch, self.item))
@@ -131,11 +131,13 @@ class Rounds:
             left = length - self.item
             if left < 0:
                 self.stop(f"and the state to go on from stands behind {self.item}: use the same sampler")
-            elif given.last_batch == "partial" and 0 < left < self._ranks:
+            elif given.last_batch == "partial" and not self.item and 0 < left < self._ranks:
                 self.stop(
-                    f"of which {left} are left for the last round of {self._ranks} ranks, so some would get none: "
-                    "use last_batch 'wrap' or 'drop'"
+                    f"which is fewer than there are ranks, {self._ranks}, so some would get none: use last_batch "
+                    "'wrap', or fewer ranks"
                 )
+            elif given.last_batch == "partial" and left <= self._rank:  # the ranks before this one get what is left
+                self.epoch, self.item = self.epoch + 1, 0
             elif given.last_batch == "drop" and not self.item and left < round_items:
                 self.stop(
                     f"and last_batch is 'drop': a full round of all ranks needs {round_items}; give more, or use "

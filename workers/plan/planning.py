@@ -303,6 +303,12 @@ def _ordered_plan(
         position=position,
     ).sized()
     _warn_of_outliers(plan, plain)
+    if plan.batches is not None and (rest := plan.batches.unequal_rest):
+        _log.warning(
+            "last_batch is 'partial', and an epoch's last round has %d samples for %d ranks: the others end the epoch "
+            "a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",
+            *(rest, parameters.ranks),
+        )
     return plan
 
 

@@ -67,8 +67,7 @@ ORDERS: dict[str, Scenario] = {
     "a weight of a millionth": mixed(1, 1e-6),
     "a weight that no pattern draws": lambda _: draws_per_pattern([1, 8192]),
     "no full round": lambda _: batches(30, 16, "drop", world_size=2),
-    "a last round of fewer samples than ranks": lambda _: batches(33, 16, "partial", world_size=2),
-    "a first round of fewer samples than ranks": lambda _: batches(32, 16, "partial", world_size=2, start=31),
+    "fewer samples than ranks": lambda _: batches(2, 16, "partial", world_size=3),
 }
 DRAWN: dict[str, Any] = {
     "an index beyond the samples": [1, 2, 100],
