@@ -172,6 +172,7 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
     return {
         "trainer": now.header.trainer,
         "assembler": now.header.assembler,
+        "program": now.header.about.program,
         "source": now.header.about.source,
         "seconds": (now.now_ns - now.header.begun_ns) / 1e9,
         **counts,
@@ -246,7 +247,8 @@ def _panel(shown: dict[str, Any], width: int) -> Panel:
         )
     if nodes := Counter(loader["node"] for loader in shown["loader_states"] if loader["node"]):
         facts.add_row("remote", ", ".join(f"{count} on {node}" for node, count in sorted(nodes.items())), "")
-    title = Text(f"{shown['source']}, trainer {shown['trainer']}", overflow="fold")
+    program = shown["program"] and f"{shown['program']}, "
+    title = Text(f"{program}{shown['source']}, trainer {shown['trainer']}", overflow="fold")
     fits = len(title) <= width - 2
     loaders = () if shown["in_process"] else ("", _loaders(shown["loader_states"], width))
     heading = () if fits else (title,)
@@ -274,7 +276,7 @@ def _cells(loader: dict[str, Any]) -> dict[str, str]:
     numbers = ("", "") if loader["node"] else (f"{loader['cpu']:.0%}", f"{loader['resident'] / 2**20:,.0f} MiB")
     sample = str(loader["sample"]) if loader["sample"] >= 0 else ""
     seconds = f"{loader['seconds']:.1f} s"
-    cells = (str(loader["loader"]), str(loader["pid"]), loader["activity"], sample, seconds, *numbers)
+    cells = (str(loader["loader"]), str(loader["pid"] or ""), loader["activity"], sample, seconds, *numbers)
     return dict(zip(_CELLS, cells, strict=True))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Unpack, cast
+from typing import Any, ClassVar, NamedTuple, NoReturn, Unpack, cast
 
 import msgspec
 import numpy as np
@@ -184,6 +184,12 @@ class BatchReader(Closing):
         return True  # without it Python asks for the length, which an endless one has not
 
     # ---- loops
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            f"{type(self).__name__}[{index!r}]: a reader gives batches in a loop and has none by number: "
+            "next(iter(reader)) is the next one; H5Dataset reads samples by index"
+        )
 
     def __iter__(self) -> Iterator[NamedBatch]:
         return _Loop(self)

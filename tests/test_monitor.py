@@ -101,7 +101,7 @@ def test_a_trainer_without_loaders_is_seen_too(tmp_path: Path) -> None:
 def test_a_net_that_takes_its_time_is_the_bottleneck(starving: Trainer) -> None:
     told, table = watched(starving, blames("trainer"), "the trainer is to blame")
     assert told["diagnosis_since_start"]["sentence"].startswith("the net is the bottleneck")
-    assert told["trainer"] == starving.pid
+    assert (told["trainer"], told["program"]) == (starving.pid, "-c")
     assert len(told["loader_states"]) == 2
     assert "■" in table
 

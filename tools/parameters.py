@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -71,12 +72,19 @@ def as_text(name: str = "") -> str:
 
     Raises ParameterError for a name that none has.
     """
+    if name in ("decode", "postprocess"):
+        from ..layers import MultiProcessInputLayer
+
+        text = textwrap.indent(inspect.getdoc(getattr(MultiProcessInputLayer, name)) or "", "  ")
+        return (
+            f"{name}: no key of param_str, but an argument of readers and a method of a layer; see your_code.md\n{text}"
+        )
     everything = {each.name: each for each in documented(Parameters)}
     if not name:
         return "\n".join(map(_line, everything.values())) + f"\n\nkinds of source: {', '.join(KINDS)}"
     found: list[str] = []
-    if name in everything or name in KINDS:
-        head = _line(everything[name]) if name in everything else f"source: {{{name}: …}}"
+    if name in everything or name in KINDS or name in _PARTS:
+        head = _head(everything.get(name), name)
         part = options_of(name) if name in _WITH_OPTIONS else _PARTS.get(name)
         if name in KINDS and KINDS[name].about:
             head += f"\n  {KINDS[name].about}"
@@ -88,6 +96,15 @@ def as_text(name: str = "") -> str:
         known = [*everything, *KINDS]
         raise ParameterError(f"unknown parameter {name!r}{meant(name, known)}; `blobfeed params` prints all")
     return "\n".join(found)
+
+
+def _head(one: Documented | None, name: str) -> str:
+    """Return what stands above the options of a parameter, a kind of source, or a part that only these have."""
+    if one is not None:
+        return _line(one)
+    if name in KINDS:
+        return f"source: {{{name}: …}}"
+    return f"{name}: {(inspect.getdoc(_PARTS[name]) or '').partition(chr(10))[0]}"
 
 
 def _inside(name: str) -> list[str]:

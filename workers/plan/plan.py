@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
@@ -360,7 +362,9 @@ class Plan:
     @property
     def description(self) -> About:
         """The status board's description of the run, made in the trainer."""
-        return About(os.getpid(), self.slots, self.batches_per_slot, self.source.kind)
+        given = sys.argv[0] if sys.argv else ""
+        program = Path(given).name or Path("/proc/self/exe").readlink().name  # an embedded interpreter has no script
+        return About(os.getpid(), self.slots, self.batches_per_slot, self.source.kind, program)
 
     @property
     def slots(self) -> int:

@@ -27,7 +27,7 @@ from .linux import memfd_create
 NAME: Final = "blobfeed-board"
 """The name of the memory file, as /proc shows it."""
 
-MAGIC: Final = 0x626C_6F62_0005
+MAGIC: Final = 0x626C_6F62_0006
 
 _TIME_BUCKETS = 64
 SHORTEST_BITS = 10
@@ -97,7 +97,8 @@ class LoaderState:
         what = "epoch" if self.activity is Activity.SAMPLING else "sample"
         sample = f" {what} {self.sample}" if self.sample >= 0 else ""
         seconds = time.monotonic() - self.since
-        return f"loader {self.loader} (pid {self.pid}): {self.activity.name.lower()}{sample} for {seconds:.1f} s"
+        pid = f" (pid {self.pid})" if self.pid else ""  # one that is still to be forked has none
+        return f"loader {self.loader}{pid}: {self.activity.name.lower()}{sample} for {seconds:.1f} s"
 
 
 class About(NamedTuple):
@@ -107,6 +108,8 @@ class About(NamedTuple):
     slots: int
     batches_per_slot: int
     source: str
+    program: str = ""
+    """The name of the trainer's script: several may train on one machine."""
 
 
 def _fitted(text: str, size: int) -> bytes:
@@ -137,6 +140,7 @@ class Header(ctypes.Structure):
         ("batches_per_slot", _word),
         ("counts", _word * len(Count)),
         ("source", ctypes.c_char * _SOURCE_BYTES),
+        ("program", ctypes.c_char * _SOURCE_BYTES),
         ("death", ctypes.c_char * _DEATH_BYTES),
     )
     magic: int
@@ -149,11 +153,13 @@ class Header(ctypes.Structure):
     counts: _Words
     """By Count."""
     source: bytes
+    program: bytes
     death: bytes
 
     @property
     def about(self) -> About:
-        return About(self.trainer, self.slots, self.batches_per_slot, _decoded(self.source))
+        source, program = _decoded(self.source), _decoded(self.program)
+        return About(self.trainer, self.slots, self.batches_per_slot, source, program)
 
     @property
     def last_death(self) -> str:
@@ -285,8 +291,8 @@ class StatusBoard:
 
     def describe(self, about: About) -> None:
         header = self.header
-        header.trainer, header.slots, header.batches_per_slot, source = about
-        header.source = _fitted(source, _SOURCE_BYTES)
+        header.trainer, header.slots, header.batches_per_slot, source, program = about
+        header.source, header.program = _fitted(source, _SOURCE_BYTES), _fitted(program, _SOURCE_BYTES)
 
     def note_death(self, text: str) -> None:
         self.header.death = _fitted(text, _DEATH_BYTES)

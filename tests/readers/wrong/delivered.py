@@ -82,6 +82,7 @@ INTO = {
 }
 _MEAN_BEFORE = npy(np.zeros((2, 6, 7), np.float32))
 DELIVERED = {
+    "a batch by its number": asked(lambda reader: reader[0]),
     "mean file, empty": mean(b""),
     "mean file, text": mean(b"no such thing"),
     "mean file, another shape than its numbers": mean(legacy_shape(1, 2, 3, 5) + floats(MEAN)),
