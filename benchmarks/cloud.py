@@ -51,7 +51,8 @@ def _write(folder: Path, sample_bytes: int) -> None:
 
 def blobfeed_rate(name: str) -> float:
     source = {"hdf5": {"path": f"s3://bucket/{name}"}}
-    with BatchReader(source, batch_size=_BATCH, shuffle=True, num_loaders=_LOADERS, seed=1, delivery="view") as reader:
+    given: Any = {"num_loaders": _LOADERS, "delivery": "view", "epochs": None}
+    with BatchReader(source, batch_size=_BATCH, shuffle=True, seed=1, **given) as reader:
         batches = iter(reader)
         for _ in range(4):
             next(batches)

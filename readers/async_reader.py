@@ -245,5 +245,6 @@ def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
         "prefetch_batches": options.njob + _PAIRS - 1,
         "shuffle": options.shuffle,
         "last_batch": "partial",
+        "epochs": None,
         "device": "cuda" if options.cuda else "cpu",
     }

@@ -43,7 +43,7 @@ _RESTART_S = 0.2
 class BatchReader(Closing):
     """Whole batches by name, made ahead of time in other processes.
 
-        reader = BatchReader({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
+        reader = BatchReader({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True)
         for batch in reader:
             train(batch["data"], batch["label"])
 
@@ -52,10 +52,11 @@ class BatchReader(Closing):
     of an epoch (docs/order.md). `base_dir`: the folder of relative paths, else the working directory. `train`: False
     for centred crops and no mirroring.
 
-    `epochs`: each loop over the reader covers so many epochs, and the next loop goes on with the following ones,
-    shuffled anew. The last batch of an epoch is smaller if `batch_size` does not divide it (`last_batch` says
-    otherwise). A loop ends before the first batch that begins in a later epoch. Without `epochs` a loop never ends. A
-    loop that is left early is over: the next one begins with the next epochs; an endless one is continued. After Ctrl-C
+    `epochs`: each loop over the reader covers so many epochs, one by default, and the next loop goes on with the
+    following ones, shuffled anew. The last batch of an epoch is smaller if `batch_size` does not divide it
+    (`last_batch` says otherwise). A loop ends before the first batch that begins in a later epoch. With `epochs=None`
+    it never ends. A loop that is left early is over: the next one begins with the next epochs; an endless one is
+    continued. After Ctrl-C
     or an error, `next` of the same loop returns the batch that was not received; for a new loop that goes on there,
     call `load_state_dict(state_dict())`.
 
@@ -172,7 +173,9 @@ class BatchReader(Closing):
         """
         batches = self.batches_per_loop
         if batches is None and self.parameters.epochs is None:
-            raise TypeError("a BatchReader without 'epochs' is endless and has no length; give epochs=1 for one")
+            raise TypeError(
+                "a BatchReader with epochs=None is endless and has no length: leave 'epochs' out for one epoch a loop"
+            )
         if batches is None:
             raise TypeError(
                 "a BatchReader of a stream has no length, nor has one of a user's own sampler: where an epoch ends is "

@@ -18,7 +18,7 @@ class JaxDataset(DatasetOverReader):
 
         mesh = jax.make_mesh((jax.device_count(),), ("data",))
         sharding = NamedSharding(mesh, PartitionSpec("data"))
-        for batch in JaxDataset("train.h5", batch_size=64, shuffle=True, epochs=1, sharding=sharding):
+        for batch in JaxDataset("train.h5", batch_size=64, shuffle=True, sharding=sharding):
             train(batch["data"], batch["label"])
 
     The arguments are those of BatchReader, `reader` is the BatchReader underneath. `sharding`: of every array, a

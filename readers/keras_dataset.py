@@ -24,10 +24,10 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         valid = KerasDataset({"npy": {"data": "x_valid.npy", "label": "y_valid.npy"}}, batch_size=64)
         model.fit(train, validation_data=valid, epochs=5)
 
-    The arguments are those of BatchReader, `reader` is the BatchReader underneath; `epochs` is 1 unless
-    given. `inputs`, `targets` and `weights` name the tops that the model gets as such, one or a list
-    of them, for models with several inputs or outputs; without them the first top is the input, the second the target
-    and the third the sample weight, and the lengths that `pad` makes are none of them.
+    The arguments are those of BatchReader, `reader` is the BatchReader underneath. `inputs`, `targets` and `weights`
+    name the tops that the model gets as such, one or a list of them, for models with several inputs or outputs; without
+    them the first top is the input, the second the target and the third the sample weight, and the lengths that `pad`
+    makes are none of them.
 
     Keras asks for batches by number, in an order of its own; it gets them in the order of the seed, each once. What
     Keras draws only to look at it, when it builds a model, is delivered again. If a pass has no length (`epochs=None`,
@@ -47,7 +47,6 @@ class KerasDataset(DatasetOverReader, keras.utils.PyDataset):  # type: ignore[mi
         **arguments: Unpack[ReaderArguments],
     ) -> None:
         super().__init__(workers=1, use_multiprocessing=False)
-        arguments.setdefault("epochs", 1)
         self.reader = owning_reader(KerasDataset, source, arguments)
         if inputs is None and targets is None and weights is None:
             self.reader._pipeline.plan.require_order("KerasDataset takes inputs, targets and weights by position")

@@ -27,6 +27,9 @@ SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
 _OWN = ("copy", "tuples")
 """Arguments of a reader that its datasets declare themselves, or do without."""
 
+EPOCHS = 1
+"""The epochs of a loop over a reader by default, as of any other loader. A layer's data have no end."""
+
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Hook = TypeVar("_Hook")
 
@@ -86,7 +89,8 @@ def check_reader_parameters(
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
-    if values.get("epochs") is not None:  # a loop over a reader ends, and then it should have had each sample once
+    declared.setdefault("epochs", EPOCHS)
+    if declared["epochs"] is not None:  # a loop over a reader ends, and then it should have had each sample once
         declared.setdefault("last_batch", "partial")
     if copy is not None:
         delivery: Literal["copy", "view"] = "copy" if copy else "view"
@@ -108,6 +112,8 @@ def check_keywords(reader: Callable[..., object], parameters: Mapping[str, objec
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
+    if field.name == "epochs":
+        return EPOCHS
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return inspect.Parameter.empty if field.default is msgspec.NODEFAULT else field.default

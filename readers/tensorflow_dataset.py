@@ -26,16 +26,16 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
 ) -> tf.data.Dataset:
     """A dataset of whole batches: dicts of tensors by name, of known type and shape.
 
-        dataset = TensorFlowDataset({"npy": {"image": "x.npy", "label": "y.npy"}}, batch_size=64, epochs=1)
+        dataset = TensorFlowDataset({"npy": {"image": "x.npy", "label": "y.npy"}}, batch_size=64)
         for batch in dataset:
             train(batch["image"], batch["label"])
 
     The arguments are those of BatchReader; or one BatchReader, without `device` and with copies, whose `state_dict` and
-    `close` then stay at hand. Each pass over the dataset is one loop over the reader: with `epochs=1` an epoch, in new
-    order each time. The batch axis is known unless `last_batch` is "partial", the source a stream, or a `batch_sampler`
-    says how many rows a batch has. Strings become tf.string. The batches are ready when asked for: `.map(…)` them, but
-    do not `.shuffle` or `.batch` them again. What TensorFlow draws only to look at it, when Keras builds a model, is
-    delivered again if a pass has a length, so not without `epochs`, and not of a stream or of a `sampler` without one.
+    `close` then stay at hand. Each pass over the dataset is one loop over the reader: an epoch, in new order each time.
+    The batch axis is known unless `last_batch` is "partial", the source a stream, or a `batch_sampler` says how many
+    rows a batch has. Strings become tf.string. The batches are ready when asked for: `.map(…)` them, but do not
+    `.shuffle` or `.batch` them again. What TensorFlow draws only to look at it, when Keras builds a model, is delivered
+    again if a pass has a length, so not with `epochs=None`, and not of a stream or of a `sampler` without one.
 
     Raises ParameterError for a type that TensorFlow does not have, and what BatchReader raises.
     """

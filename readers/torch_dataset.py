@@ -17,7 +17,7 @@ from .keywords import ReaderArguments, SourceLike, names_arguments_of
 class TorchDataset(DatasetOverReader, IterableDataset[NamedBatch]):
     """Whole batches of torch tensors by name, for plain loops, DataLoader and what is built on it.
 
-        dataset = TorchDataset({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True, epochs=1)
+        dataset = TorchDataset({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True)
         for batch in DataLoader(dataset, batch_size=None):     # or: for batch in dataset
             train(batch["data"], batch["label"])
 

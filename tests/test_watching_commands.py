@@ -225,5 +225,5 @@ def test_progress_bars_know_how_long_a_loop_is() -> None:
         assert tqdm.tqdm(iter(reader), file=shown).total == 10
         assert len(list(track(reader, console=Console(file=shown)))) == 10
         assert "100%" in shown.getvalue()
-    with BatchReader(source, batch_size=4, num_loaders=1) as endless:
+    with BatchReader(source, batch_size=4, num_loaders=1, epochs=None) as endless:
         assert tqdm.tqdm(iter(endless), file=shown).total is None

@@ -93,7 +93,14 @@ def _rate(batches: Batches, seconds: float) -> float:
 def _blobfeed(source: Source, shuffle: Any, batch_size: int, loaders: int) -> Iterator[Batches]:
     padding: Any = {"pad": {}} if any(spec.varies for spec in source.specs.values()) else {}
     with BatchReader(
-        source, batch_size=batch_size, shuffle=shuffle, num_loaders=loaders, rank=0, world_size=1, **padding
+        source,
+        batch_size=batch_size,
+        shuffle=shuffle,
+        num_loaders=loaders,
+        epochs=None,
+        rank=0,
+        world_size=1,
+        **padding,
     ) as reader:
         yield (batch.rows for batch in reader)
 

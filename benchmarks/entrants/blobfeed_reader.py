@@ -17,6 +17,6 @@ from .orders import into_blob
 
 @contextmanager
 def open_batches(work: Work, samples: int, copy: bool = True) -> Iterator[Iterator[Batch]]:
-    parameters = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters}
+    parameters = {"batch_size": work.batch_size, "num_loaders": WORKERS, "epochs": None, **work.parameters}
     with BatchReader(work.source(samples), copy=copy, **parameters) as reader:
         yield into_blob(work, (tuple(batch.values()) for batch in reader))

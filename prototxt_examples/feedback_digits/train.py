@@ -29,7 +29,7 @@ def mislabel(sample: Any, rng: np.random.Generator) -> Any:
 def digits(name: str, **how: Any) -> BatchReader:
     source = {"hdf5": {"path": f"digits_{name}.h5"}}
     scale = {"scale": 1 / 16}
-    return BatchReader(source, base_dir=DIGITS, batch_size=64, epochs=1, device="cpu", transform=scale, **how)
+    return BatchReader(source, base_dir=DIGITS, batch_size=64, device="cpu", transform=scale, **how)
 
 
 def train(*, feedback: bool) -> float:

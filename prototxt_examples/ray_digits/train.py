@@ -49,7 +49,7 @@ def train(settings: dict[str, Any]) -> None:
     def digits(name: str, **how: Any) -> BatchReader:
         # One loader beside each worker, and one on whatever node has the resource.
         remote = {"address": settings["address"], "count": 1, "resources": {"loader": 1}}
-        given: dict[str, Any] = {"batch_size": 32, "epochs": 1, "transform": {"scale": 1 / 16}}
+        given: dict[str, Any] = {"batch_size": 32, "transform": {"scale": 1 / 16}}
         source = {"hdf5": {"path": settings["digits"] + f"/digits_{name}.h5"}}
         return BatchReader(source, device="cpu", num_loaders=1, remote_loaders=remote, **given, **how)
 

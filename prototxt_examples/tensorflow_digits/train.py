@@ -12,7 +12,7 @@ DIGITS = Path(__file__).parent.parent / "digits"
 
 def digits(part: str, **how: Any) -> tf.data.Dataset:
     source = {"hdf5": {"path": f"digits_{part}.h5"}}
-    return TensorFlowDataset(source, base_dir=DIGITS, batch_size=64, epochs=1, transform={"scale": 1 / 16}, **how)
+    return TensorFlowDataset(source, base_dir=DIGITS, batch_size=64, transform={"scale": 1 / 16}, **how)
 
 
 tf.random.set_seed(1)

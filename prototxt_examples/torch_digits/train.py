@@ -14,7 +14,7 @@ DIGITS = Path(__file__).parent.parent / "digits"
 def digits(name: str, **how: Any) -> BatchReader:
     source = {"hdf5": {"path": f"digits_{name}.h5"}}
     scale = {"scale": 1 / 16}
-    return BatchReader(source, base_dir=DIGITS, batch_size=64, epochs=1, device="cpu", transform=scale, **how)
+    return BatchReader(source, base_dir=DIGITS, batch_size=64, device="cpu", transform=scale, **how)
 
 
 torch.manual_seed(1)

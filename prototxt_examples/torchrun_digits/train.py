@@ -20,7 +20,7 @@ EPOCHS = int(os.environ.get("EPOCHS", "10"))
 
 def digits(name: str, **how: Any) -> BatchReader:
     source = {"hdf5": {"path": f"digits_{name}.h5"}}
-    settings: dict[str, Any] = {"batch_size": 32, "epochs": 1, "transform": {"scale": 1 / 16}}
+    settings: dict[str, Any] = {"batch_size": 32, "transform": {"scale": 1 / 16}}
     return BatchReader(source, base_dir=DIGITS, device="cpu", num_loaders=1, **settings, **how)
 
 

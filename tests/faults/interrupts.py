@@ -165,7 +165,7 @@ def _forwards(
 
 def _reader(source: Source, interrupts: int, seed: int, into: bool = False, **given: Any) -> tuple[int, Ledger]:
     interrupter, ledger = Interrupter(seed), Ledger()
-    with BatchReader(source, **_GIVEN, **given) as reader:
+    with BatchReader(source, epochs=None, **_GIVEN, **given) as reader:
         own = {name: np.empty((_BATCH, *spec.shape), spec.dtype) for name, spec in reader.specs.items()}
         loop = reader.into(own) if into else iter(reader)
         while interrupter.interrupts < interrupts:

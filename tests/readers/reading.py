@@ -10,8 +10,8 @@ SAMPLES = 10
 
 
 def read(source: object, **parameters: Any) -> BatchReader:
-    """In this process, if the test does not ask for loaders: test_in_process.py holds the two to the same batches."""
-    return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, **parameters})  # type: ignore[arg-type]
+    """Endless, and in this process, if the test does not say otherwise: test_in_process.py compares with loaders."""
+    return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, "epochs": None, **parameters})  # type: ignore[arg-type]
 
 
 def all_labels(batches: list[NamedBatch]) -> list[int]:

@@ -103,6 +103,8 @@ def described(batch: NamedBatch) -> tuple[int, int, int, list[int]]:
 
 
 def test_a_loop_has_each_sample_once_and_endless_readers_and_layers_fill_the_last_batch(source: dict[str, Any]) -> None:
+    with BatchReader(source, batch_size=4, num_loaders=0) as reader:  # an epoch a loop
+        assert [[batch.epoch for batch in reader] for _ in range(2)] == [[0] * len(reader), [1] * 3]
     with read(source, epochs=2, shuffle=True) as reader:
         batches = list(reader)
     assert [batch.rows for batch in batches] == [4, 4, 2, 4, 4, 2]
@@ -114,7 +116,7 @@ def test_a_loop_has_each_sample_once_and_endless_readers_and_layers_fill_the_las
         assert [harness.forward()["label"].tolist()[-1] for _ in range(3)] == [3, 7, 1]
 
 
-def test_without_epochs_a_loop_never_ends_and_is_continued_by_the_next(source: dict[str, Any]) -> None:
+def test_with_no_end_of_epochs_a_loop_is_continued_by_the_next(source: dict[str, Any]) -> None:
     with read(source) as reader:
         first = [batch for batch, _ in zip(reader, range(7), strict=False)]
         second = [batch for batch, _ in zip(reader, range(2), strict=False)]

@@ -85,7 +85,8 @@ def test_a_cache_is_filled_and_read_in_process(sources: dict[str, Any], tmp_path
 
 def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> None:
     parts = [{"arrays": {"data": large(count, (3, 16, 16)), "label": labels(count)}} for count in (SAMPLES, 60)]
-    settings: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 3, "num_loaders": 0, "decode": noisy}
+    settings: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 3, "num_loaders": 0, "epochs": None}
+    settings["decode"] = noisy
     count = 400
     with BatchReader(mix=parts, **settings) as reader:
         expected = [bytes_of(batch) for batch in islice(reader, count)]

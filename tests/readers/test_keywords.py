@@ -54,7 +54,7 @@ def test_help_shows_every_parameter_with_its_default(reader: Callable[..., objec
     shown = inspect.signature(reader).parameters
     assert set(ReaderParameters.__annotations__) <= set(shown)
     assert shown["batch_size"].default is inspect.Parameter.empty
-    assert (shown["num_loaders"].default, shown["epochs"].default) == ("auto", None)
+    assert (shown["num_loaders"].default, shown["epochs"].default) == ("auto", 1)
 
 
 _PROGRAM = """

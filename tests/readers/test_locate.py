@@ -61,7 +61,7 @@ def test_any_batch_is_located_as_it_is_delivered_past_or_coming_and_from_any_sta
     tmp_path: Path, kind: str, last_batch: str
 ) -> None:
     given: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "seed": 5, "last_batch": last_batch, **KINDS[kind]}
-    given |= {"rank": 1, "world_size": 2, "decode": epoch_of}
+    given |= {"epochs": None, "rank": 1, "world_size": 2, "decode": epoch_of}
     source = write_hdf5(tmp_path / "train.h5", SAMPLES)
     with BatchReader(source, **given) as reader:
         ahead = located(reader.locate(range(BATCHES)))
@@ -79,7 +79,7 @@ def test_any_batch_is_located_as_it_is_delivered_past_or_coming_and_from_any_sta
 
 def test_a_mix_is_located_by_the_epochs_and_the_files_of_its_sources(tmp_path: Path) -> None:
     sources = [write_hdf5(tmp_path / "a.h5", 10), write_hdf5(tmp_path / "b.h5", 30)]
-    with BatchReader(mix=sources, batch_size=4, shuffle=True, num_loaders=0, decode=epoch_of) as reader:
+    with BatchReader(mix=sources, batch_size=4, shuffle=True, num_loaders=0, epochs=None, decode=epoch_of) as reader:
         found = reader.locate(range(12))
         assert located(found) == {batch.number: places(batch) for batch in islice(reader, 12)}
     assert {place.where.split(".h5")[0][-1] for place in found[0]} == {"a", "b"}
@@ -95,17 +95,18 @@ def test_excluded_samples_never_come(tmp_path: Path) -> None:
 
 def test_from_a_state_of_another_batch_size_what_comes_is_located(tmp_path: Path) -> None:
     source = write_hdf5(tmp_path / "train.h5", SAMPLES)
-    with BatchReader(source, batch_size=4, num_loaders=0) as reader:
+    with BatchReader(source, batch_size=4, num_loaders=0, epochs=None) as reader:
         list(islice(reader, 5))
         state = reader.state_dict()
-    with BatchReader(source, batch_size=8, num_loaders=0) as reader:
+    with BatchReader(source, batch_size=8, num_loaders=0, epochs=None) as reader:
         reader.load_state_dict(state)
         assert reader.locate(5)[5][0].index == 20
 
 
 def test_weights_that_were_set_count_in_coming_epochs_and_past_ones_are_refused(tmp_path: Path) -> None:
     source = write_hdf5(tmp_path / "train.h5", SAMPLES)
-    given: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "sampler": {"draws": 8}, "decode": epoch_of}
+    given: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "epochs": None, "sampler": {"draws": 8}}
+    given["decode"] = epoch_of
     with BatchReader(source, **given) as reader:
         reader.set_weights(np.eye(SAMPLES)[6])
         coming = located(reader.locate(range(6)))

@@ -285,7 +285,7 @@ def test_a_layer_may_have_a_sampler_of_its_own(tmp_path: Path) -> None:
     with LayerHarness(BucketLayer, {**given, "first": 5}) as harness:
         shapes = [harness.forward()["label"].shape[0] for _ in range(4)]
         assert shapes == [2, 1, 2, 1]
-    with BatchReader(spec, batch_size=3, num_loaders=0) as reader:
+    with BatchReader(spec, batch_size=3, num_loaders=0, epochs=None) as reader:
         stored = list(chain.from_iterable(batch["label"].tolist() for batch in islice(reader, 20)))
     with LayerHarness(ReversedLayer, given) as harness:
         assert harness.forward()["label"].tolist() == [stored[59], stored[58], stored[57]]

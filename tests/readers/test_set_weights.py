@@ -74,7 +74,7 @@ def _first_by_new_weights(resumed_after: int = 0, **values: Any) -> int:
 
     Twelve more may be planned, one of them of the next epoch. If the slots that slow batches get counted, none would.
     """
-    given = {"batch_size": 4, "seed": SEED, "num_loaders": 0, "sampler": {"draws": 160}, **values}
+    given = {"batch_size": 4, "epochs": None, "seed": SEED, "num_loaders": 0, "sampler": {"draws": 160}, **values}
     taken: list[Any] = []
     state = None
     for stop in sorted({resumed_after, 90}):
@@ -118,7 +118,7 @@ def test_a_state_has_the_weights() -> None:
 def test_weights_set_in_every_step_take_no_more_memory() -> None:
     samples, steps = 100_000, 60
     numbers = {"arrays": {"label": np.arange(samples)}}
-    with BatchReader(numbers, batch_size=4, num_loaders=1, sampler={"draws": 40}) as reader:
+    with BatchReader(numbers, batch_size=4, num_loaders=1, epochs=None, sampler={"draws": 40}) as reader:
         for number, _ in enumerate(islice(reader, steps)):
             reader.set_weights(np.arange(samples) == number)
         (file,) = (number for number, target in descriptors().items() if "weights" in target)

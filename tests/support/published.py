@@ -92,7 +92,9 @@ def digest(parameters: Mapping[str, Any], folder: Path, *, num_loaders: int, res
     hash_ = hashlib.sha256()
 
     def make() -> blobfeed.BatchReader:
-        return blobfeed.BatchReader(batch_size=_BATCH, num_loaders=num_loaders, base_dir=folder, **parameters)
+        return blobfeed.BatchReader(
+            batch_size=_BATCH, num_loaders=num_loaders, base_dir=folder, epochs=None, **parameters
+        )
 
     with make() as reader:
         for batch in itertools.islice(reader, resume_at or _BATCHES):

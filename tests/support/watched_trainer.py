@@ -82,6 +82,7 @@ def main() -> None:
         batch_size=8,
         num_loaders=0 if how == "local" else 2,
         tops="number",
+        epochs=None,
         trace="".join(trace),
     )
     for number, batch in enumerate(reader):

@@ -295,7 +295,7 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
     plan = make_plan(check_parameters({"source": {"hdf5": {}}, **given}), Hooks(), tmp_path, True, source)
     seen = look(plan, tmp_path, is_bgr=False)
     source.close()
-    with BatchReader({"hdf5": {"path": tmp_path / "a.h5"}}, num_loaders=1, **given) as reader:  # type: ignore[arg-type]
+    with BatchReader({"hdf5": {"path": tmp_path / "a.h5"}}, num_loaders=1, epochs=None, **given) as reader:  # type: ignore[arg-type]
         for epoch, batch in zip(range(len(seen.pictures)), reader, strict=False):
             assert (np.stack(seen.pictures[epoch]) == batch["data"]).all()
     assert len(seen.pictures) == 6

@@ -143,9 +143,10 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     seed: determines the order and all random numbers.
     seed_globals: seed NumPy's and Python's global generators for each sample, too.
     rand_skip: at the start, skip a number of samples below this one, drawn by the seed, as Caffe's data layers do.
-    epochs: the data end after so many epochs; without it they never end.
+    epochs: the epochs of a loop over a reader: 1 unless it is given, and None for no end; the data of a layer end after
+        so many, and without it never.
     last_batch: if the batch size does not divide the epoch: "wrap" into the next one, "drop" the rest, or deliver a
-        "partial" batch, which readers with epochs do unless it is given.
+        "partial" batch, which readers do unless it is given, or epochs is None.
     rank: number of this process's part of the data, from 0; set automatically under torchrun and in Caffe.
     world_size: number of processes that share the data; goes with rank.
     transform: scale, mean, crop and mirror of the first top, as in Caffe's transform_param; see delivery.md.

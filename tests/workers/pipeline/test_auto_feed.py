@@ -17,7 +17,7 @@ from blobfeed.workers.transport import ring
 from blobfeed import BatchReader, PipelineStalled, RingAllocationError, SampleError, SourceError
 from tests.support.boards import boards_of
 
-SETTINGS: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3}
+SETTINGS: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3, "epochs": None}
 ROWS = np.zeros((64, 3, 224, 224), np.uint8) + np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1)
 
 

@@ -430,7 +430,7 @@ def test_two_put_end_to_end_have_the_samples_of_both(name: str, ragged: bool, in
 @pytest.mark.parametrize("name", KINDS)
 def test_a_mix_has_whole_epochs_of_each_source(name: str) -> None:
     with written(name, content_of(6)) as one, written(name, content_of(4, seed=1)) as other:
-        given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_loaders": 0}
+        given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_loaders": 0, "epochs": None}
         with BatchReader(mix=[one.open(), other.open()], **given) as reader:
             drawn = [row.tobytes() for batch, _ in zip(reader, range(12), strict=False) for row in batch["data"]]
     for made in (one, other):
