@@ -64,7 +64,7 @@ class BatchReader(Closing):
     of your own: keep them, collect them, write into them; memory that you release is used again, so that a plain loop
     allocates nothing. `copy=False` saves the copy: the arrays are the slot's own memory, writable, and valid until the
     next step of the loop. `tuples=True` gives tuples of them in the order of the tops, for `for data, label in reader`,
-    in place of NamedBatches, which are dicts and so unpack to their names.
+    in place of NamedBatches, which are mappings.
 
     Raises ParameterError, SourceError, and the errors of `decode` on its first sample. The first step of the first
     loop, or `start`, starts the processes.

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from opcode import opmap
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -27,11 +25,8 @@ if TYPE_CHECKING:
     from .cuda_device import CudaDevice
 
 
-_UNPACKING = (opmap["UNPACK_SEQUENCE"], opmap["UNPACK_EX"])
-
-
 class NamedBatch(dict[str, Any]):
-    """One batch: by the top's name an array, or a tensor, of shape (rows, *sample shape).
+    """One batch, a mapping: by the top's name an array, or a tensor, of shape (rows, *sample shape).
 
     `number`: counts the batches of the run.  `epoch`, `position`: those of its first row.  `rows`: the number of rows.
     `indices`: the sample of each row, shape (rows,) int64.  If a framework makes a new one of a batch's arrays, its
@@ -54,21 +49,6 @@ class NamedBatch(dict[str, Any]):
     def __missing__(self, name: object) -> Any:
         __tracebackhide__ = True
         raise nothing_there(name, self, "batch")
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names. Raises ParameterError for `data, label = batch`, which would get names, not arrays.
-
-        Only the instruction in the caller tells this from `for name in batch`.
-        """
-        __tracebackhide__ = True
-        caller = sys._getframe(1)
-        if caller.f_code.co_code[caller.f_lasti] in _UNPACKING:
-            arrays = ", ".join(f"batch[{name!r}]" for name in self)
-            raise ParameterError(
-                f"a batch is a dict, so unpacking it gives its names and no arrays: write {arrays}, or give the reader "
-                "tuples=True"
-            )
-        return super().__iter__()
 
     def __repr__(self) -> str:
         arrays = ", ".join(f"{name}: {tuple(array.shape)} {array.dtype}" for name, array in self.items())

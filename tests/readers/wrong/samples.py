@@ -198,7 +198,6 @@ BATCHES: dict[str, Scenario] = {
     "a misspelt name in a batch": with_batch(lambda batch: batch["dta"]),
     "a misspelt name in a sample": read(ARRAYS, decode=lambda sample, _rng: sample["image"]),
     "a misspelt name in postprocess": read(ARRAYS, postprocess=lambda batch: {"new": batch["lable"]}),
-    "a batch that is unpacked": with_batch(lambda batch: exec("x, y = batch", {"batch": batch})),
     "indices of a batch that was made by hand": with_batch(lambda batch: type(batch)(dict(batch)).indices),
     "the length of an endless reader": asked(len, epochs=None),
     "the length of an unknown sampler": asked(len, ARRAYS, sampler=in_order),
