@@ -31,6 +31,7 @@ from ..api import (
 )
 from ..base import ParameterError, derive_key
 from ..order import seed_generators
+from .row_maker import require_kept
 from .transform import CROPS
 
 DECODED = "(decoded) "
@@ -70,6 +71,8 @@ class Postprocessor:
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
         made = self._run({name: trial[name] for name in decoded if name != CROPS}, samples)
         wanted = chosen(made, parameters.tops, "parameter 'tops', after postprocess")
+        if parameters.tops is not None:
+            require_kept(made.keys() - {*wanted, *decoded}, parameters.tops, "postprocess returned")
         self.specs = {name: _spec_of(name, made, len(samples.indices)) for name in wanted}
         chosen(made, parameters.max_shapes, "parameter 'max_shapes', after postprocess")
         for name, shape in parameters.max_shapes.items():
@@ -94,6 +97,9 @@ class Postprocessor:
         made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
+        if lost := made.keys() - self.specs.keys() - decoded.keys():
+            names = ", ".join(sorted(map(str, lost)))
+            raise ValueError(f"postprocess gave {names}, too, and not in setup, expected {', '.join(self.specs)}")
         # An array that the hook left alone or changed in place is already where it belongs, unless setup has learnt
         # another shape or type for its top. A view on another top could be overwritten before it is copied.
         in_place = {name: rows for name, rows in decoded.items() if self._keys[name] == name}

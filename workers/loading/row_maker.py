@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -63,7 +63,9 @@ class RowMaker:
             first = trial()
             made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
             self.names_tops = isinstance(made, Mapping)
-            self._are_chosen = bool(wanted)
+            self._left_out = frozenset(raw_specs) - {*wanted} if wanted else frozenset()
+            if wanted and isinstance(made, Mapping):
+                require_kept(made.keys() - {*wanted, *raw_specs}, wanted, "decode returned")
             self._names = wanted or _names_of(made, fields, parameters.tops or ())
             specs = {
                 name: ArraySpec(value.shape, _learnt(value.dtype, raw_specs.get(name)))
@@ -101,9 +103,9 @@ class RowMaker:
         return self._by_name(self._run(self.hooks.decode, sample, rng))
 
     def _by_name(self, made: object) -> dict[str, AnyArray]:
-        """Return the result as arrays by name; from a mapping, only the names in `tops` if that is set."""
-        if self._are_chosen and isinstance(made, Mapping):
-            made = {name: made[name] for name in self._names if name in made}
+        """Return the result as arrays by name; from a mapping without what was only read, if `tops` is set."""
+        if self._left_out and isinstance(made, Mapping):
+            made = {name: value for name, value in made.items() if name not in self._left_out}
         return by_name(made, self._names, "decode returned")
 
     def _run(self, decode: DecodeHook, sample: Sample, rng: np.random.Generator) -> object:
@@ -200,6 +202,15 @@ def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str
         shapes = {name: (parameters.max_rows, *specs[name].shape[1:]) for name in of_rows}
     shapes |= {name: shape for name, shape in parameters.max_shapes.items() if name in specs}
     return {name: ArraySpec(shape, specs[name].dtype, varies=True) for name, shape in shapes.items()}
+
+
+def require_kept(lost: Collection[str], tops: Sequence[str], what: str) -> None:
+    """Raise ParameterError, begun by `what`, if a hook made arrays that `tops` does not name."""
+    if lost:
+        raise ParameterError(
+            f"{what} {', '.join(sorted(map(str, lost)))}, and 'tops' is {list(tops)}, so that would be lost: name it "
+            "in 'tops', or do not return it; which arrays are read, 'fields' says"
+        )
 
 
 def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> tuple[str, ...]:

@@ -159,6 +159,12 @@ READERS = {
     "tuples of unknown order": read("sides.h5", tuples=True),
     "a transform of unknown order": read("sides.h5", transform={"scale": 2.0}),
     "a decode of unknown order": read("sides.h5", decode=lambda sample, rng: (sample["left"], sample["right"])),
+    "a top that decode makes and tops leave out": read(
+        ARRAYS, decode=lambda sample, rng: {**sample, "mask": sample["data"] > 0}, tops=["data", "label"]
+    ),
+    "a top that postprocess makes and tops leave out": read(
+        ARRAYS, postprocess=lambda batch: {"mask": batch["data"] > 0}, tops=["data", "label"]
+    ),
     "gray of RGB": read({"image_list": {"path": "pictures.txt", "max_height": 9}}, transform={"force_gray": True}),
     "a misspelt balance": read(ARRAYS, sampler={"balance": "lable"}),
     "a misspelt balance of a file": read(sampler={"balance": "lable"}),

@@ -91,12 +91,14 @@ def test_a_python_float_becomes_the_type_of_blobs_and_others_keep_theirs(value: 
     assert by_name(value, ("top",), "decode returned")["top"].dtype == dtype
 
 
-def test_tops_may_be_some_of_what_decode_returns() -> None:
+def test_what_was_only_read_may_stay_beside_the_tops_and_nothing_else_may() -> None:
     def decode(raw: Sample, _: object) -> dict[str, Any]:
-        return {"left": raw["data"][0], "right": raw["data"][1], "note": None} | ({"late": 7} if raw.index else {})
+        return {**raw, "right": raw["data"][1]} | ({"late": 7} if raw.index else {})
 
     made = maker(decode, tops=("right",))
-    np.testing.assert_array_equal(row_of(made, sample(1))["right"], sample(1)["data"][1])
+    np.testing.assert_array_equal(row_of(made, sample(0))["right"], sample(0)["data"][1])
+    with pytest.raises(SampleShapeError, match="late"):
+        row_of(made, sample(1))
 
 
 # ---- what the tops are
