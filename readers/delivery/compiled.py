@@ -34,14 +34,15 @@ def converting_into(
     """Return a function that puts `(value - mean) * scale` into `out`; None without Numba, or for little data.
 
     `out`: shape (rows, *sample shape). `stored`: the type of the samples' values. `mean`: shape (), or that of a
-    sample, its axes of length 1 broadcast. `scale`: one number, or shape (channels, 1, …).
+    sample, its axes of length 1 broadcast. `scale`: one number, or shape (channels, 1, …). Numbers along the last axis
+    are left to NumPy.
     """
     if not _fits(stored, out):
         return None
     means, scales = mean.reshape(-1), np.float32(scale).reshape(-1)
-    if mean.size in (1, *out.shape[1:2]) and mean.shape[1:] == (1,) * (mean.ndim - 1):
+    if _is_by_channel(mean) and _is_by_channel(scale):
         loop, cut = _compiled(_by_plane), [max(means.size, scales.size), -1]
-    elif scales.size == 1:
+    elif scales.size == 1 and mean.shape == out.shape[1:]:
         loop, cut = _compiled(_by_item), [-1]
     else:
         return None
@@ -73,10 +74,16 @@ def convert_cropped(
 
     `means`: shape (means, channels, height, width). `corners`: shape (rows, 3), which mean, its part's top and left.
     """
-    if not rows.flags.c_contiguous or not _fits(rows.dtype, out) or (loop := _compiled(_by_crop)) is None:
+    if not rows.flags.c_contiguous or not _is_by_channel(scale) or not _fits(rows.dtype, out):
+        return False
+    if (loop := _compiled(_by_crop)) is None:
         return False
     loop(rows, out, means, corners, np.float32(scale).reshape(-1))
     return True
+
+
+def _is_by_channel(numbers: float | NDArray[np.float32]) -> bool:
+    return all(extent == 1 for extent in np.shape(numbers)[1:])
 
 
 def _fits(stored: np.dtype[Any], out: AnyArray) -> bool:

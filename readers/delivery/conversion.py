@@ -38,12 +38,14 @@ class Conversion:
 
     `scale`: one number, or float32 of shape (channels, 1, 1).
     `mean`: float32, shape (channels, height, width), (channels, 1, 1) or (1, 1, 1), or None.
+    `axis`: 0, or -1 where both have a number for each entry of the last axis: shape (1, features).
     `image`: what `mean` is the centre of, for rows whose crops lie elsewhere.
     """
 
     scale: float | Mean = 1.0
     mean: Mean | None = None
     image: MeanImage | None = None
+    axis: int = 0
 
     @functools.cached_property
     def changes_values(self) -> bool:
@@ -157,15 +159,21 @@ def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
             yield from ((here, *inner) for inner in _blocks(shape[1:]))
 
 
-def mean_of(values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value") -> Mean:
-    """`mean_value`, or `scale`, for samples of `shape` (channels, height, width): one for all channels, or one each."""
-    channels = shape[0] if shape else 1
-    if len(values) not in (1, channels):
+def mean_of(
+    values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value", axis: int = 0
+) -> Mean:
+    """`mean_value`, or `scale`, for samples of `shape`: one number, or one for each entry of `axis`, 0 or -1."""
+    entries = shape[axis] if shape else 1
+    if len(values) not in (1, entries):
+        of_last = "; for the last axis, such as the features of a window, say axis: last"
+        hint = of_last if axis == 0 and len(values) == shape[-1] else channels_first_hint(shape)
+        each = "channels" if axis == 0 else "entries of the last axis"
         raise ParameterError(
             f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
-            f"shape {shape}: expected one value, or one for each of the {channels} channels{channels_first_hint(shape)}"
+            f"shape {shape}: expected one value, or one for each of the {entries} {each}{hint}"
         )
-    return np.array(values, np.float32).reshape((-1, *[1] * (len(shape) - 1)) if shape else ())
+    others = [1] * (len(shape) - 1)
+    return np.array(values, np.float32).reshape(([-1, *others] if axis == 0 else [*others, -1]) if shape else [])
 
 
 def check_types(stored: np.dtype[np.generic], into: np.dtype[np.generic], conversion: Conversion, top: str) -> None:

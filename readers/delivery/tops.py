@@ -138,12 +138,13 @@ class UnevenTop(_ConvertedTop):
         channels = max(np.size(self.conversion.scale), 1 if self.conversion.mean is None else self.conversion.mean.size)
         if channels == 1:
             return
-        other = np.flatnonzero(shapes[:, 0] != channels)
+        other = np.flatnonzero(shapes[:, self.conversion.axis] != channels)
         if len(other):
+            each = "channels" if self.conversion.axis == 0 else "entries of the last axis"
             raise UnequalShapesError(
                 f"top {self.name!r}: sample {batch.indices[other[0]]} has the shape "
                 f"{tuple(map(int, shapes[other[0]]))}, and 'transform' a mean or a scale for each of {channels} "
-                "channels: give all samples as many in decode, or use one number as mean and as scale"
+                f"{each}: give all samples as many in decode, or use one number as mean and as scale"
             )
 
 
@@ -273,12 +274,12 @@ def _conversion(name: str, spec: ArraySpec, transform: Transform, base_dir: Path
                 "which it cannot scale: make numbers of them in decode, or name another top first in 'tops'"
             )
         return Conversion()
-    given = transform.scale
-    scale = mean_of(given, spec.shape, name, "scale") if isinstance(given, tuple) else given
+    given, axis = transform.scale, 0 if transform.axis == "first" else -1
+    scale = mean_of(given, spec.shape, name, "scale", axis) if isinstance(given, tuple) else given
     if transform.mean_value:
-        return Conversion(scale, mean_of(transform.mean_value, spec.shape, name))
+        return Conversion(scale, mean_of(transform.mean_value, spec.shape, name, axis=axis), axis=axis)
     if not transform.mean_file:
-        return Conversion(scale)
+        return Conversion(scale, axis=axis)
     if spec.varies:
         raise ParameterError(
             f"parameter 'transform.mean_file' is {transform.mean_file!r}, and the samples of top {name!r} vary in "

@@ -47,6 +47,8 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     scale: factor of the values, applied after the mean is subtracted; one number, or one for each channel.
     mean_value: the mean to subtract: one number, or one for each channel.
+    axis: the axis of a sample along which scale and mean_value have their numbers: "first", the channels of a picture,
+        or "last", the features of a window's steps.
     mean_file: instead, a mean image: .npy, or the .binaryproto of Caffe's compute_image_mean.
     crop_size: height and width of the part cut out of each picture, at a random place in training, else in the centre;
         one number for both; 0 for the whole picture.
@@ -59,6 +61,7 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     scale: float | tuple[float, ...] = 1.0
     mean_value: tuple[float, ...] = ()
+    axis: Literal["first", "last"] = "first"
     mean_file: str = ""
     crop_size: NotNegative | Size = 0
     random_resized_crop: RandomResizedCrop | None = None

@@ -29,7 +29,7 @@ def _rows(draw: st.DrawFn) -> AnyArray:
 
 @st.composite
 def _means(draw: st.DrawFn, shape: tuple[int, ...]) -> Mean | None:
-    mean_shape = draw(st.sampled_from([None, (1, 1, 1), (shape[0], 1, 1), shape]))
+    mean_shape = draw(st.sampled_from([None, (1, 1, 1), (shape[0], 1, 1), (1, 1, shape[-1]), shape]))
     if mean_shape is None:
         return None
     mean: Mean = draw(arrays.arrays(np.float32, mean_shape, elements=st.floats(-255, 255, width=32)))
@@ -44,7 +44,8 @@ def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
     mean = data.draw(_means(rows.shape[1:]))
     given: Any = scale
     if data.draw(st.booleans()):
-        given = data.draw(arrays.arrays(np.float32, (rows.shape[1], 1, 1), elements=st.floats(-2, 2, width=32)))
+        along = data.draw(st.sampled_from([(rows.shape[1], 1, 1), (1, 1, rows.shape[-1])]))
+        given = data.draw(arrays.arrays(np.float32, along, elements=st.floats(-2, 2, width=32)))
     out = np.full(rows.shape, np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery_values, "_BLOCK_ITEMS", block)
@@ -79,6 +80,8 @@ def test_a_mean_value_is_for_all_channels_or_for_one_each(values: tuple[float, .
     mean = np.broadcast_to(mean_of(values, shape, "data"), shape)
     for channel in range(shape[0]):
         assert (mean[channel] == values[min(channel, len(values) - 1)]).all()
+    last = np.broadcast_to(mean_of(values, shape[::-1], "data", axis=-1), shape[::-1])
+    np.testing.assert_array_equal(last, mean.T)
 
 
 _INTEGERS = st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])

@@ -169,8 +169,9 @@ def test_a_scaled_top_is_not_cut_to_whole_numbers_on_a_device(feeding: Any) -> N
 @pytest.mark.parametrize("into", ["float16", "float32", "float64"])
 def test_the_arithmetic_is_the_same_on_every_device(device: str, into: str) -> None:
     images = np.random.default_rng(0).random((2, 3, 4, 5)) * 255
-    means = [None, *(np.full(shape, 104.00698793, np.float32) for shape in ((), (1, 1, 1), (3, 4, 5)))]
-    for stored, mean, scale in itertools.product(("uint8", "int32", "float16", "float64"), means, (1.0, 1 / 255)):
+    means = [None, *(np.full(shape, 104.00698793, np.float32) for shape in ((), (1, 1, 1), (1, 1, 5), (3, 4, 5)))]
+    scales: tuple[Any, ...] = (1.0, 1 / 255, np.full((1, 1, 5), 1 / 3, np.float32))
+    for stored, mean, scale in itertools.product(("uint8", "int32", "float16", "float64"), means, scales):
         rows = images.astype(stored)
         conversion = Conversion(scale, mean)
         here = np.zeros(rows.shape, into)

@@ -14,7 +14,7 @@ from tests.support.catalogue import Scenario
 from tests.support.reader_data import IMAGE
 
 from ..delivery.test_mean_file import MEAN, floats, legacy_shape, new_shape, npy
-from .parameters import ARRAYS, asked, read
+from .parameters import ARRAYS, IMAGES, asked, read
 
 
 def into(**given: Any) -> Scenario:
@@ -100,6 +100,7 @@ DELIVERED = {
     "mean file, samples of several sizes": uneven(
         lambda rows: {"data": np.zeros((3, rows, 4))}, [3, 8, 4], pad={}, transform={"mean_file": "mean.npy"}
     ),
+    "five means, of the last axis": read(IMAGES, transform={"mean_value": [1, 2, 3, 4, 5]}),
     "a scale of text": read("names.h5", tops=["name"], transform={"scale": 0.5}),
     "pad, a misspelt top": uneven(lambda rows: {"data": np.zeros(rows)}, [8], pad={"value": {"dat": 1}}),
     "pad, a top of one size": uneven(
