@@ -13,7 +13,6 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.layers import standin
-from blobfeed.readers.delivery import make_tops
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +20,7 @@ from benchmarks import entrants, files_run, harness, report, works
 from benchmarks import files as file_costs
 from benchmarks.chart import chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, HDF5_SAMPLES_TEN, NPY_224, DataSet
-from benchmarks.delivery import SLOTS, Shape, StillPipeline, host_rows
+from benchmarks.delivery import Shape, host_rows
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
 from benchmarks.job import Figures, Outcome, Result
 from benchmarks.page_cache import drop, files
@@ -355,25 +354,3 @@ def test_each_way_of_delivery_is_measured() -> None:
 
     rows = host_rows(Shape(2, (3, 4, 4)), 0.0, {"NumPy": standin.Blob, "torch CPU": lambda: Blob(torch.device("cpu"))})
     assert len({row[0] for row in rows}) == 13
-
-
-def test_a_ring_that_stands_still_is_delivered_to_a_device() -> None:
-    torch = pytest.importorskip("torch")
-    from blobfeed.layers.torch_blob import Blob
-    from blobfeed.readers.delivery.cuda_delivery import CudaDelivery
-
-    from tests.support.played_device import PlayedDevice
-
-    pipeline: Any = StillPipeline(Shape(2, (3, 4, 4)), "uint8")
-    tops = make_tops(pipeline.specs, pipeline.parameters, Path())
-    device: Any = PlayedDevice(patience=10**9)
-    delivery, blob = CudaDelivery(pipeline, tops, device), Blob(torch.device("cpu"))
-    blob.reshape(2, 3, 4, 4)
-    for _ in range(SLOTS + 1):
-        wanted = pipeline.ring.views[delivery.progress.taken % SLOTS]["data"]
-        with device.judge:
-            delivery.deliver([blob])
-        np.testing.assert_array_equal(np.asarray(blob.data), wanted)
-    delivery.close()
-    pipeline.ring.close()
-    assert [*device.wrong, *device.judge.races] == []
