@@ -18,13 +18,13 @@ unexport PYTHONPATH PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
-.PHONY: help train test test-long test-lowest test-cloud test-wheel test-cuda quick faults bench docs lint types pytest format clean distclean
+.PHONY: help train test test-all test-lowest test-cloud test-wheel test-cuda quick faults bench docs lint types types-all pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
-	@echo 'make test       every check: format, lint, types, tests'
+	@echo 'make test       the checks of a change: format, lint, types, tests'
 	@echo 'make quick      only the tests of pure code, which start no process and import no framework: seconds'
-	@echo 'make test-long  every check, with the tests that take minutes'
+	@echo 'make test-all   the rest: frameworks, documents, examples, crashes, tests that take minutes, types of tests'
 	@echo 'make test-lowest the tests, with the oldest versions of libraries that setup.py accepts'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
 	@echo 'make test-wheel the tests of layers and of BatchReader, with the built wheel and without the folders it is built from'
@@ -40,15 +40,17 @@ train: $(VENV)/package
 
 test: lint types pytest
 
-test-long: lint types
-	$(BIN)/pytest -m 'slow or not slow' -o faulthandler_timeout=900 -o timeout=1800
+# What `test` leaves out; continuous integration runs both.
+test-all: types-all
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow or integration' \
+		-o faulthandler_timeout=900 -o timeout=1800
 
 # In an environment of its own. Old libraries beside new ones warn of each other, so that warnings are no errors there.
 test-lowest:
 	mkdir -p $(VENV)/lowest
 	$(PYTHON) tests/support/lowest.py > $(VENV)/lowest/constraints.txt
 	$(MAKE) VENV=$(VENV)/lowest CONSTRAINED='--constraint $(VENV)/lowest/constraints.txt --no-warn-script-location' \
-		PYTEST_OPTIONS='-W default --deselect tests/test_package.py::$(PINNED)' pytest
+		PYTEST_OPTIONS='-W default -m "not slow" --deselect tests/test_package.py::$(PINNED)' pytest
 
 PINNED := test_every_dependency_is_pinned_at_the_version_that_is_tested
 
@@ -100,13 +102,17 @@ types: $(VENV)/package $(VENV)/test-dependencies
 	rm -rf $(VENV)/types
 	mkdir $(VENV)/types
 	ln -s ../../tests ../../benchmarks ../../prototxt_examples $(VENV)/types/
-	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache \
-		-p blobfeed -p tests -p benchmarks -p prototxt_examples
+	cd $(VENV)/types && ../bin/mypy --config-file ../../pyproject.toml --cache-dir ../../.mypy_cache $(TYPED)
+
+TYPED := -p blobfeed -p prototxt_examples
+types-all: TYPED += -p tests -p benchmarks
+types-all: types
 
 # Three at a time, file by file: much of the time is spent waiting, for a process to start or to be seen dead. In the
 # order of tests/conftest.py, which begins with the files that take longest; xdist's own begins with those of most tests.
 pytest: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 $(PYTEST_OPTIONS)
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder --durations 20 -m 'not slow and not integration' \
+		$(PYTEST_OPTIONS)
 
 format: $(VENV)/test-dependencies
 	$(BIN)/ruff check --fix .

@@ -59,6 +59,23 @@ _LONG = (
     "test_cli_interrupt.py",
 )
 
+# Left to `make test-all`: other frameworks, documents, examples, a cluster, servers of others, kills and crashes in
+# full, and the device that is played where there is none.
+_INTEGRATION = (
+    "readers/delivery/test_cuda_*.py",
+    "readers/test_framework_examples.py",
+    "readers/test_jax_dataset.py",
+    "readers/test_keras_dataset.py",
+    "readers/test_tensorflow_dataset.py",
+    "test_distribution.py",
+    "test_documents.py",
+    "test_examples.py",
+    "workers/processes/test_crashes.py",
+    "workers/processes/test_trainer_death.py",
+    "workers/remote/*.py",
+    "workers/sources/cloud/test_real_servers.py",
+)
+
 settings.register_profile("busy cores", deadline=None)
 settings.load_profile("busy cores")
 
@@ -103,6 +120,8 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 def pytest_itemcollected(item: pytest.Item) -> None:
     if purity.is_in_pure_room(item.path):
         item.add_marker("pure")
+    if any(item.path.match(pattern) for pattern in _INTEGRATION):
+        item.add_marker("integration")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -83,6 +83,7 @@ _WRONG = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.timeout(900)  # as long as `make types` takes on a busy machine, if that has left no cache
 def test_mypy_takes_what_is_right_and_refuses_what_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = tmp_path / "program.py"
