@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
@@ -51,6 +52,31 @@ def _image_list(folder: Path) -> dict[str, Any]:
         (folder / f"{number}.png").write_bytes(picture)
     (folder / "a.txt").write_text("".join(f"{number}.png 1\n" for number in range(4)))
     return {"image_list": {"path": "a.txt", **EQUAL}}
+
+
+def _hdf5_samples(folder: Path) -> dict[str, Any]:
+    with h5py.File(folder / "a.h5", "w") as file:
+        for number in range(6):
+            sample = file.create_group(str(number))
+            if number != 2:
+                sample["x"] = np.zeros((4, 4), "f4" if number != 3 else "i4")
+            sample["y"] = np.full(2, number)
+            if number != 4:
+                sample.attrs["label"] = number
+    return {"hdf5_samples": {"path": "a.h5", "datasets": ["x", "y"], "labels": ["label"]}}
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_samples_of_hdf5_that_are_not_like_the_others_are_replaced(tmp_path: Path, loaders: int) -> None:
+    source = _hdf5_samples(tmp_path)
+    given: dict[str, Any] = {"batch_size": 3, "epochs": 1, "num_loaders": loaders, "base_dir": tmp_path}
+    with pytest.raises(SourceError, match="2 lacks x"):
+        BatchReader(source, **given)
+    with BatchReader(source, **given, on_error="replace") as reader:
+        batches = [batch.copy() for batch in reader]
+    labels = np.concatenate([batch["label"] for batch in batches])
+    assert set(labels.tolist()) == {0, 1, 5}
+    assert np.concatenate([batch["y"] for batch in batches])[:, 0].tolist() == labels.tolist()
 
 
 @pytest.mark.parametrize("write", [_tar, _tar_lacking, _parquet, _lmdb, _image_list])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ class SamplesIndex:
 
     Files that the limit leaves out come last, without a start. `labels`: for each label top the values of all samples,
     shape (samples, *shape of one). `others`: sets of files that links, external storage and virtual data sets lead to,
-    the first one empty.
+    the first one empty. `bad`: what is wrong with those samples that are not like the others.
     """
 
     starts: NDArray[np.int64]
@@ -100,6 +100,7 @@ class SamplesIndex:
     data: Mapping[str, IndexedData]
     labels: Mapping[str, AnyArray]
     others: tuple[tuple[FileStamp, ...], ...] = ((),)
+    bad: Mapping[int, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.names)

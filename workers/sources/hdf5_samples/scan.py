@@ -42,6 +42,7 @@ class Scan:
         self._data = {top: _DataColumn(path) for top, path in wanted.data.items()}
         self._labels = {top: _LabelColumn(name) for top, name in wanted.labels.items()}
         self._others: dict[tuple[FileStamp, ...], int] = {(): 0}
+        self._bad: dict[int, str] = {}
 
     def add_file(self, stamp: Stamp, locking: Locking, *, allow_external: bool) -> None:
         """Take in the samples of one file, unless those before have enough; raises SourceError."""
@@ -60,9 +61,10 @@ class Scan:
                 for found in _found(file, self._wanted, self._headers):
                     if isinstance(found, _Samples):
                         self._add_samples(found)
+                    elif isinstance(found, _Bad):
+                        self._add_bad(found.name, SourceError(found.text))
                     else:
-                        with errors_named(f"{_WHAT}: {stamp.path}:{found.name}"):
-                            self._add_sample(stamp, found)
+                        self._add_sample(stamp, found)
                     if len(self._names) >= shown + _SAMPLES_A_WORD:
                         shown = len(self._names)
                         self._progress.tell(stamp.path, shown)
@@ -78,8 +80,35 @@ class Scan:
         return HeaderReader(descriptor, stamp.size, labels) if usual and not self._wanted.in_groups else None
 
     def _add_sample(self, stamp: Stamp, found: _Sample) -> None:
-        name, entry = found.name, found.entry
-        where = f"{stamp.path}:{name}"
+        where = f"{stamp.path}:{found.name}"
+        try:
+            with errors_named(f"{_WHAT}: {where}"):
+                values = self._looked_at(stamp, found.entry, where)
+        except SourceError as error:
+            self._add_bad(found.name, error)
+            return
+        for label, value in zip(self._labels.values(), values, strict=True):
+            label.add(value)
+        self._names.append(found.name)
+        if self._headers and found.address >= 0:
+            self._learn(self._headers, found)
+
+    def _add_bad(self, name: str, error: SourceError) -> None:
+        """Take in a sample that is not like the others, so that reading it is an error; raises that of the first one.
+
+        In the columns it has what the one before it has: nobody reads that.
+        """
+        if not self._names:
+            raise error
+        for column in self._data.values():
+            column.repeat_last(len(self._names))
+        for label in self._labels.values():
+            label.repeat_last(len(self._names))
+        self._bad[len(self._names)] = str(error)
+        self._names.append(name)
+
+    def _looked_at(self, stamp: Stamp, entry: h5py.HLObject, where: str) -> list[AnyArray | bytes]:
+        """Add the data of a sample, and return its labels; raises SourceError, maybe when some data have been added."""
         datasets = {top: _member(entry, path, where) for top, path in self._wanted.data.items()}
         for top, dataset in datasets.items():
             column = self._data[top]
@@ -90,11 +119,7 @@ class Scan:
                 if isinstance(stamp, FileStamp) and dataset.file.filename != stamp.path:
                     others = (FileStamp.of(dataset.file.filename), *others)
                 column.offsets[-1] = -1 - self._others.setdefault(others, len(self._others))
-        for label in self._labels.values():
-            label.add((entry, *datasets.values()), where)
-        self._names.append(name)
-        if self._headers and found.address >= 0:
-            self._learn(self._headers, found)
+        return [label.look((entry, *datasets.values()), where) for label in self._labels.values()]
 
     def _learn(self, headers: HeaderReader, found: _Sample) -> None:
         """Have the headers of other data sets compared with this one's."""
@@ -123,6 +148,7 @@ class Scan:
             {top: column.indexed(top) for top, column in self._data.items()},
             {top: column.values(len(self._names)) for top, column in self._labels.items()},
             tuple(self._others),
+            self._bad,
         )
 
 
@@ -133,6 +159,14 @@ class _Sample:
     name: str
     entry: h5py.HLObject
     address: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Bad:
+    """A sample that lacks something. `text`: what is wrong with it."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +221,12 @@ class _DataColumn:
             raise SourceError(f"{_WHAT}: {where} reaches to byte {end}, the file has {stamp.size}: it was cut short")
         return int(offset)
 
+    def repeat_last(self, samples: int) -> None:
+        """Add once more what the last of so many samples has; what has been added behind it goes."""
+        del self.offsets[samples:], self._shapes[samples * self._rank :]
+        self.offsets.append(-1)
+        self._shapes.extend(self._shapes[(samples - 1) * self._rank :])
+
     def add_many(self, offsets: NDArray[np.int64], shapes: NDArray[np.int64]) -> None:
         """Data sets with the type and the number of axes of those before."""
         self.offsets.frombytes(offsets.tobytes())
@@ -218,11 +258,11 @@ class _LabelColumn:
         self._first = ""
         self._type: h5py.h5t.TypeID | None = None
 
-    def add(self, holders: Sequence[h5py.HLObject], where: str) -> None:
+    def look(self, holders: Sequence[h5py.HLObject], where: str) -> AnyArray | bytes:
+        """The value of a sample, as bytes if it is like the first one; raises SourceError."""
         self.last = self._like_before(holders[0])
         if self.last is not None:
-            self._bytes += self.last
-            return
+            return self.last
         value, self._newest = _attribute(holders, self.name, where), where
         if not self._first:
             self._dtype, self._shape, self._first = value.dtype, value.shape, where
@@ -233,6 +273,13 @@ class _LabelColumn:
                 f"{_WHAT}: attribute {self.name!r} of {where} has {value.shape} {value.dtype}, that of {self._first} "
                 f"has {self._shape} {self._dtype}: a label needs the same shape and kind in all samples"
             )
+        return value
+
+    def add(self, value: AnyArray | bytes) -> None:
+        """Add what `look` gave; raises SourceError for integers that the type of all would round."""
+        if isinstance(value, bytes):
+            self._bytes += value
+            return
         widened = np.result_type(self._dtype, value.dtype)
         if widened != self._dtype:
             before = np.frombuffer(self._bytes, self._dtype)
@@ -248,6 +295,10 @@ class _LabelColumn:
                 f"{self._dtype}, which would round {rounded}: store it as one type in all samples"
             )
         return values.astype(self._dtype, copy=False).tobytes()
+
+    def repeat_last(self, samples: int) -> None:
+        """Add once more what the last of so many samples has."""
+        self._bytes += self._bytes[len(self._bytes) // samples * (samples - 1) :]
 
     def _like_before(self, holder: h5py.HLObject) -> bytes | None:
         """The attribute's value if it is a number, or an array of them, as the first one was.
@@ -271,7 +322,7 @@ class _LabelColumn:
         return np.frombuffer(bytes(self._bytes), self._dtype).reshape(samples, *self._shape)
 
 
-def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples]:
+def _found(file: h5py.File, wanted: Wanted, headers: HeaderReader | None) -> Iterator[_Sample | _Samples | _Bad]:
     seen: set[tuple[int, int]] = set()
     for name in wanted.groups:
         group = file.get(name) if name else file
@@ -284,12 +335,14 @@ def first_sample(group: h5py.Group, datasets: Sequence[str]) -> h5py.HLObject | 
     """The first data set, or group with `datasets`, at or below `group` by whatever links; raises SourceError."""
     wanted = Wanted({path: path for path in datasets} or {"": ""}, {}, ())
     found = next(_walk(group, group.name.strip("/"), wanted, None, set()), None)
+    if isinstance(found, _Bad):
+        raise SourceError(found.text)
     return found.entry if isinstance(found, _Sample) else None
 
 
 def _walk(
     group: h5py.Group, name: str, wanted: Wanted, headers: HeaderReader | None, seen: set[tuple[int, int]]
-) -> Iterator[_Sample | _Samples]:
+) -> Iterator[_Sample | _Samples | _Bad]:
     """The samples at and below `group`, in natural order; a group that is linked more than once is entered once."""
     info = h5py.h5o.get_info(group.id)
     if (info.fileno, info.addr) in seen:
@@ -301,14 +354,21 @@ def _walk(
             yield _Sample(name, group, -1)
             return
         if len(missing) < len(wanted.data):
-            raise SourceError(f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
+            yield _Bad(name, f"{_WHAT}: {group.file.filename}:{name} lacks {', '.join(missing)}{_held(group)}")
+            return
     for members, addresses, read in _in_runs(_links(group), headers):
         paths = [f"{name}/{member}" if name else member for member in members]
         if read is not None:
             yield _Samples(paths, read)
             continue
         for path, member, address in zip(paths, members, addresses, strict=True):
-            entry = _open(group, member, path)
+            try:
+                entry = _open(group, member, path)
+            except SourceError as error:
+                if wanted.in_groups:  # it need not be a sample
+                    raise
+                yield _Bad(path, str(error))
+                continue
             if isinstance(entry, h5py.Group):
                 yield from _walk(entry, path, wanted, headers, seen)
             elif isinstance(entry, h5py.Dataset) and not wanted.in_groups:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from ...api import (
 from ...base import BlobfeedError, ParameterError, SourceError, text_digest
 from ..files import FileStamp, Locking, Stamp, as_bytes, kept, list_hdf5_files, locate_part, stamp_of, stretches
 from ..stored import LIBRARY_MODULE, FileStore, stored_table
-from ..table import Column, OutRows, Table, WindowOptions
+from ..table import Column, OutRows, RecordError, Table, WindowOptions
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
 
@@ -79,6 +80,7 @@ def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_
     index = _make_index(stamps, wanted, checked)
     order = tuple(tops or (*wanted.data, *wanted.labels))
     if window is not None:
+        _require_all_good(index)
         return _windows(index, stamps, checked, window, order)
     others = [stamp for stamps in index.others for stamp in stamps]
     index = replace(index, data={top: data.up_to(checked.max_length) for top, data in index.data.items()})
@@ -90,7 +92,13 @@ def open_hdf5_samples(options: Mapping[str, object], *, tops: Tops = None, base_
         held_in=stamps[0].path,
         where=samples.where,
         options=(wanted, checked.allow_external),
+        check=partial(_require_all_good, index),
     )
+
+
+def _require_all_good(index: SamplesIndex) -> None:
+    for text in index.bad.values():
+        raise SourceError(text)
 
 
 class IndexedSamples(Column):
@@ -128,6 +136,8 @@ class IndexedSamples(Column):
         return column
 
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
+        for bad in self._index.bad.keys() & indices.tolist() if self._index.bad else ():
+            raise RecordError(bad) from ValueError(self._index.bad[bad].removeprefix(f"{_WHAT}: "))
         for top, values in self._labels.items():
             if top in out:
                 out[top][positions] = values[indices]
