@@ -31,6 +31,7 @@ from ..workers.base import (
 from ..workers.pipeline import Pipeline
 from ..workers.plan import Place, State, locate, open_declared
 from ..workers.processes import interrupts_deferred, interrupts_ignored
+from ..workers.sources import with_own_arrays
 from ..workers.sources.stream import StreamSource
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
@@ -103,7 +104,15 @@ class BatchReader(Closing):
         self.error: Exception | None = None
         """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
         where = absolute(base_dir)
-        opened = source if isinstance(source, Source | StreamSource) else open_declared(self.parameters, hooks, where)
+        opened = source
+        if not isinstance(opened, Source | StreamSource):
+            opened = open_declared(self.parameters, hooks, where)
+            given = self.parameters
+            self.parameters = msgspec.structs.replace(
+                given,
+                source=with_own_arrays(given.source, opened),
+                mix=tuple(with_own_arrays(given.mix, opened)),
+            )
         self.is_indexed = isinstance(opened, Source)
         """False for a stream, which has neither length nor indices."""
         # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.

@@ -118,6 +118,22 @@ def lists_tops(declared: Any) -> bool:
     return True
 
 
+def with_own_arrays(declared: Any, source: Any) -> Any:
+    """Return `declared`, which `source` was opened from, with the source's own copies in place of arrays of the caller.
+
+    The caller may then drop the arrays: there is no need for both.
+    """
+    if isinstance(declared, list | tuple):
+        return [with_own_arrays(*part) for part in zip(declared, source.sources if declared else (), strict=True)]
+    if not isinstance(declared, Mapping):
+        return declared
+    if isinstance(declared.get("concat"), list | tuple):
+        return {**declared, "concat": with_own_arrays(declared["concat"], source)}
+    if isinstance(declared.get("arrays"), Mapping):
+        return {**declared, "arrays": {**declared["arrays"], **source.own_arrays}}
+    return declared
+
+
 def options_of(kind: str) -> type[msgspec.Struct]:
     """The class of the options of a kind of source that has any; raises ExtraMissing."""
     entry = KINDS[kind]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +55,29 @@ def _link(entry: Path) -> str:
         return str(entry.readlink())
     except OSError:  # the descriptor that lists them
         return ""
+
+
+@pytest.mark.parametrize(
+    "declare",
+    [
+        lambda data: {"source": {"arrays": {"data": data}}},
+        lambda data: {"source": {"arrays": {"data": data, "window": {"length": 3}}}},
+        lambda data: {"source": {"concat": [{"arrays": {"data": data}}, {"arrays": {"data": DATA}}]}},
+        lambda data: {"mix": [{"arrays": {"data": data}, "weight": 0.5}, {"arrays": {"data": DATA}}]},
+    ],
+    ids=["arrays", "windows", "concat", "mix"],
+)
+def test_a_reader_does_not_keep_the_array_beside_its_copy(declare: Callable[[Any], dict[str, Any]]) -> None:
+    class Mine(np.ndarray[Any, Any]):
+        """NumPy's own arrays have no weak references."""
+
+    data = DATA.copy().view(Mine)
+    kept = weakref.ref(data)
+    with BatchReader(batch_size=4, num_loaders=0, **declare(data)) as reader:
+        del data
+        next(iter(reader))
+        gc.collect()
+        assert kept() is None
 
 
 def test_a_killed_loaders_successor_reads_them_too(tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ class Memory(Store[str]):
         os.truncate(descriptor, os.fstat(descriptor).st_size + _ALIGNMENT)
         self._map(descriptor)
 
+    @property
+    def arrays(self) -> Mapping[str, AnyArray]:
+        """The copies by name, not to be written to."""
+        return self._arrays
+
     def __getitem__(self, name: str) -> AnyArray:
         """Return an array, not to be written to."""
         return self._arrays[name]

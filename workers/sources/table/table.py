@@ -24,6 +24,7 @@ from ...api import (
 from ...base import SourceError, text_digest
 from ..files import CONNECTIONS, Store, digest, require_in_range
 from .columns import Column, RecordError, Records, Views
+from .memory import Memory
 from .naming import sample_error
 from .windows import Sequences, WindowOptions, WindowPlaces, sequence_ends, windows_of
 
@@ -91,6 +92,12 @@ class Table(Source):
         self._finishes = tuple(store.finish for store in self._stores)
         self._ahead = tuple(column.will_need for column in columns if column.reads_ahead)
         self._announcements = _Announcements()
+
+    @property
+    def own_arrays(self) -> Mapping[str, AnyArray]:
+        """The arrays that the table has copied into memory, by name."""
+        copied = [store.arrays for store in self._stores if isinstance(store, Memory)]
+        return {name: array for arrays in copied for name, array in arrays.items()}
 
     def windows(self, options: WindowOptions, boundaries: Table | None = None, limit: int | None = None) -> Table:
         """Return the table whose samples are windows over the samples of this one.
