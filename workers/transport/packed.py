@@ -13,17 +13,17 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
-from itertools import chain, islice
+from itertools import chain
 from mmap import ALLOCATIONGRANULARITY
 from operator import attrgetter
 from pathlib import Path
 from pickle import HIGHEST_PROTOCOL, PickleBuffer, Unpickler
 from threading import local
-from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 from zlib import crc32
@@ -41,9 +41,6 @@ _SPAWNED = "__mp_main__"
 
 _BESIDE_BYTES = 1 << 16
 """An array of at least this size travels beside the pickle."""
-
-_MOST_TRIED = 1000
-"""Items of one object that are pickled one by one to find the one that cannot be."""
 
 _sent: dict[str, tuple[object, int]] = {}
 """By module: its spec, which a reload replaces, and the checksum of its source."""
@@ -182,47 +179,11 @@ def unsendable(parts: Mapping[str, object]) -> str | None:
 
 
 def _unsendable_error(parts: Mapping[str, object], error: Exception) -> ParameterError:
-    name = unsendable(parts)
-    found = "" if name is None else _culprit(parts[name])
     return ParameterError(
-        f"{name or 'the pipeline'} cannot be sent to the loaders: {type(error).__name__}: {error}{found}; make such an "
-        "object inside the hook at its first call, a source at its first read (its close drops it, if it has "
+        f"{unsendable(parts) or 'the pipeline'} cannot be sent to the loaders: {type(error).__name__}: {error}; make "
+        "such an object inside the hook at its first call, a source at its first read (its close drops it, if it has "
         "one), or leave it out in the __getstate__ of its class"
     )
-
-
-def _culprit(part: object) -> str:
-    """`; its a.files['x'][0] is of type h5py.File`: what in `part` cannot be pickled, as deep as it can be found."""
-    path, value, seen = "", part, {id(part)}
-    while True:
-        inside = ((step, inner) for step, inner in islice(_inside(value), _MOST_TRIED) if id(inner) not in seen)
-        found = next(((step, inner) for step, inner in inside if unsendable({"": inner}) is not None), None)
-        if found is None:
-            break
-        path, value = path + found[0], found[1]
-        seen.add(id(value))
-    kind = type(value)
-    module = "" if kind.__module__ == "builtins" else f"{kind.__module__.partition('.')[0]}."
-    return f"; its {path.lstrip('.')} is of type {module}{kind.__qualname__}" if path else ""
-
-
-def _inside(value: Any) -> Iterator[tuple[str, object]]:
-    """Yield each object that is pickled along with `value`, behind the way to it in code, such as `.args`."""
-    if isinstance(value, dict):
-        yield from ((f"[{key!r}]", inner) for key, inner in value.items())
-    elif isinstance(value, list | tuple | set | frozenset):
-        yield from ((f"[{number}]", inner) for number, inner in enumerate(value))
-    elif isinstance(value, MethodType):
-        yield "", value.__self__
-    elif isinstance(value, partial):
-        yield from (("", value.func), (".args", value.args), (".keywords", value.keywords))
-    elif isinstance(value, FunctionType):
-        cells = zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
-        yield from ((f".{name}", cell.cell_contents) for name, cell in cells if cell != CellType())
-        names = value.__code__.co_names
-        yield from ((f".{name}", value.__globals__[name]) for name in names if name in value.__globals__)
-    elif not isinstance(value, type | ModuleType):
-        yield from ((f".{name}", inner) for name, inner in getattr(value, "__dict__", {}).items())
 
 
 def hook_name(hook: object) -> str:
