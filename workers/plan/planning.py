@@ -87,9 +87,9 @@ def make_plan(
         moving("making a sample on trial")
         plan = _made_plan(parameters, hooks, base_dir, train, source)
         if parameters.has_loaders:
-            plan.decoded.require_sendable()
+            plan.decoded.require_sendable(to_all=True)
             if plan.sampling is not None:
-                plan.sampling.sampler.require_sendable()
+                plan.sampling.sampler.require_sendable(to_all=False)
         return plan
 
 

@@ -17,11 +17,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
+from inspect import getclosurevars
 from itertools import chain
 from mmap import ALLOCATIONGRANULARITY
 from operator import attrgetter
 from pathlib import Path
-from pickle import HIGHEST_PROTOCOL, PickleBuffer, Unpickler
+from pickle import HIGHEST_PROTOCOL, PickleBuffer, PicklingError, Unpickler
+from random import Random
 from threading import local
 from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any, Generic, TypeVar
@@ -66,11 +68,16 @@ class Packed(Generic[_T]):
         self._buffers: Sequence[PickleBuffer | memoryview] = ()
         self.modules = modules
 
-    def require_sendable(self) -> None:
-        """Raises ParameterError, naming what is to blame, if one of `parts` cannot be pickled."""
+    def require_sendable(self, *, to_all: bool) -> None:
+        """Raises ParameterError, naming what is to blame, if one of `parts` cannot be pickled.
+
+        If all loaders get a copy, warn of generators of random numbers.
+        """
         try:
-            for part in self._parts.values():
-                pack(part)
+            for name, part in self._parts.items():
+                pickler = _pickler_of(part, maps=self._maps)
+                if to_all:
+                    _warn_of_generators(name, part, pickler.generators)
         except Exception as error:
             raise _unsendable_error(self._parts, error) from None
 
@@ -103,13 +110,34 @@ def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer]
     In a process that multiprocessing has spawned, the main script's module has another name, and cloudpickle would take
     it for one that can be imported.
     """
+    pickler = _pickler_of(value, maps=maps)
+    modules = tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED))
+    return pickler.file.getvalue(), pickler.buffers, modules
+
+
+def _pickler_of(value: object, *, maps: bool) -> _Pickler:
+    """Return the pickler that has pickled `value`."""
     if (main := sys.modules["__main__"]).__name__ == _SPAWNED:
         cloudpickle.register_pickle_by_value(main)
-    with io.BytesIO() as file:
-        pickler = _Pickler(file, maps=maps)
-        pickler.dump(value)
-        modules = tuple(name for name in pickler.modules if name not in ("__main__", _SPAWNED))
-        return file.getvalue(), pickler.buffers, modules
+    pickler = _Pickler(maps=maps)
+    pickler.dump(value)
+    return pickler
+
+
+def _warn_of_generators(name: str, part: object, sent: Sequence[object]) -> None:
+    """Warn of those that `part` names itself, as a function names what its module has, and of those that are `sent`."""
+    function = getattr(part, "__func__", part)
+    named = dict(getattr(getattr(part, "__self__", part), "__dict__", {}))
+    if isinstance(function, FunctionType):
+        used = getclosurevars(function)
+        named.update(used.globals, **used.nonlocals)
+    names = {id(value): repr(what) for what, value in named.items() if isinstance(value, _GENERATORS)}
+    for each in {id(each): each for each in (*named.values(), *sent) if isinstance(each, _GENERATORS)}.values():
+        _log.warning(
+            "%s holds a generator of random numbers, %s (%s): each loader has a copy, and all copies give the same "
+            "numbers; take them from the argument `rng`; if the hook seeds it by `rng` before each use, all is well",
+            *(name, names.get(id(each), "unnamed"), type(each).__name__),
+        )
 
 
 def trial_copy(value: _T) -> _T:
@@ -198,6 +226,7 @@ def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
     return False
 
 
+_GENERATORS = np.random.Generator | np.random.RandomState | Random
 _Cached = type(lru_cache(len))
 _NAMED = type | FunctionType | BuiltinFunctionType | _Cached
 
@@ -251,6 +280,17 @@ def _map(
     return as_strided(memory[first : first + dtype.itemsize].view(dtype), shape, strides, subok=True)
 
 
+def _is_open_file(thing: Any) -> bool:
+    """Return true for what has a file of the kernel open. cloudpickle would send what is left of a text file."""
+    # The class is asked first: an object may answer to any name.
+    if not hasattr(type(thing), "fileno") or any(thing is each for each in (sys.stdin, sys.stdout, sys.stderr)):
+        return False
+    try:
+        return isinstance(thing.fileno(), int)
+    except (OSError, ValueError):  # as those in memory, and closed ones
+        return False
+
+
 def _is_global(thing: object) -> bool:
     """Return false for what was made within a function: that is sent whole, without its module."""
     return "<locals>" not in getattr(thing, "__qualname__", "")
@@ -279,13 +319,15 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         }
     )
 
-    def __init__(self, file: io.BytesIO, *, maps: bool) -> None:
+    def __init__(self, *, maps: bool) -> None:
         self._maps = maps
+        self.file = io.BytesIO()
+        self.generators: list[object] = []
         self.modules: dict[str, None] = {}
         self.buffers: list[PickleBuffer] = []
         # Bound to the list and not to the pickler, which would hold itself, and all that it has pickled, until the
         # garbage collector comes.
-        super().__init__(file, HIGHEST_PROTOCOL, buffer_callback=partial(_stays_inside, self.buffers))
+        super().__init__(self.file, HIGHEST_PROTOCOL, buffer_callback=partial(_stays_inside, self.buffers))
 
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, ModuleType):
@@ -295,6 +337,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
+        elif isinstance(thing, _GENERATORS):
+            self.generators.append(thing)
+        elif _is_open_file(thing):
+            name = getattr(thing, "name", "")
+            raise PicklingError(
+                f"{name!r} is an open file ({type(thing).__name__}): its position is this process's own"
+            )
         elif self._maps and isinstance(thing, np.ndarray) and (mapped := _reduce_mapped(thing)):
             return mapped
         elif isinstance(thing, _NAMED):

@@ -171,6 +171,13 @@ def sends_a_file(folder: Path) -> Any:
         return read(ARRAYS, num_loaders=1, decode=lambda sample, _rng: (a, sample)[1])(folder)
 
 
+def sends_a_text(folder: Path) -> Any:
+    (folder / "words.txt").write_text("word\n" * 9999)
+    with (folder / "words.txt").open() as words:
+        lines = enumerate(words)
+        return read(ARRAYS, num_loaders=1, decode=lambda sample, _rng: (next(lines), sample)[1])(folder)
+
+
 def sends_a_lock(folder: Path) -> Any:
     lock = Lock()
 
@@ -231,6 +238,7 @@ OWN = {
     "decode, another shape in a loader": decoding(lambda data: data[:2], num_loaders=1),
     "decode, a breakpoint in a loader": read(ARRAYS, decode=breaks, num_loaders=1),
     "decode, an open file": sends_a_file,
+    "decode, an open text file": sends_a_text,
     "postprocess, a lock": sends_a_lock,
     "postprocess, a fraction": later(lambda batch: {"new": batch["label"] + 0.5}),
     "postprocess, a large fraction": later(lambda batch: {"new": batch["label"].astype(np.float64) * 1e30}),

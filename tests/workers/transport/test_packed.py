@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import functools
+import io
 import json
 import os
 import pickle
+import random
 import sys
 import threading
 import time
 from importlib import import_module, reload
 from pathlib import Path
+from random import randint
 from types import ModuleType
 from typing import Any
 
@@ -198,6 +201,46 @@ def test_an_array_whose_file_is_no_longer_there_is_sent(tmp_path: Path, why: str
 def test_what_cannot_be_sent_though_each_part_can_is_the_pipelines() -> None:
     with pytest.raises(ParameterError, match=r"'_thread\.lock'"):
         pickle.dumps(Packed(threading.Lock(), parts={"decode hook 'f'": of_this_module}))
+
+
+generator = np.random.default_rng(1)
+
+
+class _Augments:
+    def __init__(self) -> None:
+        self.state = np.random.RandomState(1)
+
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> float:
+        return self.state.rand()
+
+
+def _held() -> list[tuple[Any, str]]:
+    mine, hidden = random.Random(1), [np.random.default_rng(1)]
+    draw = randint
+    return [
+        (lambda _sample, _rng: generator.random(), "'generator' (Generator)"),
+        (lambda _sample, _rng: mine.random(), "'mine' (Random)"),
+        (lambda _sample, _rng: draw(0, 9), "unnamed (Random)"),
+        (lambda _sample, _rng: hidden[0].random(), "unnamed (Generator)"),
+        (_Augments(), "'state' (RandomState)"),
+        (_Augments().__call__, "'state' (RandomState)"),
+        (lambda _sample, rng: rng.random() + np.random.rand() + random.random(), ""),  # noqa: NPY002
+    ]
+
+
+@pytest.mark.parametrize(("hook", "named"), _held())
+def test_a_generator_that_a_hook_holds_is_warned_of(hook: Any, named: str, caplog: pytest.LogCaptureFixture) -> None:
+    Packed(hook, parts={"decode hook 'f'": hook}).require_sendable(to_all=True)
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        f"decode hook 'f' holds a generator of random numbers, {named}"
+    ][: bool(named)]
+    assert "`rng`" in caplog.text or not named
+
+
+def test_files_in_memory_and_the_standard_streams_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", sys.__stderr__)
+    memory, stream = io.StringIO("text"), sys.stderr
+    assert cloudpickle.loads(pack(lambda: (memory.read(), stream))[0])() == ("text", sys.stderr)
 
 
 SPAWNED = """
