@@ -157,7 +157,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     concatenate: tops whose samples are put end to end instead of stacked; see delivery.md.
     max_rows: the most rows of one sample of a concatenated top.
     pad: bring the samples of a batch to one size; see delivery.md.
-    cache: keep decoded samples in a file from the first epoch on; see sources_images.md.
+    cache: keep decoded samples in a database from the first epoch on; see sources_images.md.
     on_error: "raise", or "replace" a sample that cannot be read by another one.
     max_bad_samples: the most different samples that may be replaced before the run ends.
     task_timeout_s: seconds at one task, or at one sample of a stream, after which a loader counts as hung and is
