@@ -140,7 +140,7 @@ def announce_files(paths: Sequence[bytes]) -> bool:
 def _opened(paths: Sequence[bytes]) -> Iterator[int]:
     """A descriptor of each in turn, valid until the next; the read that follows reports what cannot be opened."""
     for path in paths:
-        with suppress(OSError):
+        with suppress(OSError, ValueError):  # the latter for a zero byte in the path
             file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 yield file
