@@ -27,7 +27,7 @@ _PLAIN = {bool, int, str, bytes, NoneType, Evidence}
 _BY_NAME = (Failure, Failed)
 """Their texts say how long a loader had been at work."""
 
-_COUNTERS = {"tasks_done", "dropped", "next_loader", "elapsed_ns", "_next_task"}
+_COUNTERS = {"tasks_done", "work", "dropped", "next_loader", "elapsed_ns", "_next_task"}
 """The last one numbers the ledger's tasks."""
 
 _GONE = -2

@@ -30,7 +30,7 @@ from pathlib import Path
 import zmq
 
 from ..base import LoaderDied
-from ..scheduling import Assembly, AutoScale
+from ..scheduling import Assembly, AutoScale, first_loaders
 from ..transport import (
     Count,
     Done,
@@ -87,7 +87,8 @@ class Assembler:
             # more than slots: each is one loader's task.
             wanted = min(plan.max_loaders, plan.shards.count, plan.slots)
         else:
-            wanted, self._auto = 1, AutoScale(plan.max_loaders, time.monotonic())
+            wanted = first_loaders(plan.seconds_per_row * given.batch_size, plan.max_loaders)
+            self._auto = AutoScale(plan.max_loaders, wanted)
         self._pool = new_pool(nursery, wanted=wanted, lines=local, in_flight=plan.tasks_in_flight)
         self._pools = [self._pool]
         if config.remote_home is not None:
@@ -218,15 +219,20 @@ class Assembler:
         return next((pool for pool in self._pools if loader in pool), self._pool)
 
     def _scale(self, waited_s: float) -> None:
-        auto, before = self._auto, self._pool.wanted
-        if auto is None or not auto.observe(waited_s, self._clock.now):
+        auto, ledger, before = self._auto, self._assembly.ledger, self._pool.wanted
+        if auto is None or not auto.observe(
+            self._clock.now,
+            waited_s=waited_s,
+            ready=ledger.slots_full > 0 or self._plan.slots <= 2,  # of two, the other one may just be filled
+            loaders=ledger.working,
+            work=self._assembly.work,
+        ):
             return
-        if auto.wanted < before:
-            self._assembly.ledger.dismiss_one()
+        for _ in range(auto.wanted, before):
+            ledger.dismiss_one()
         self._pool.wanted = auto.wanted
         self._pools_due = 0.0
-        if auto.settled:
-            _log.info("num_loaders: auto has settled on %d of at most %d", auto.wanted, self._plan.max_loaders)
+        _log.debug("num_loaders: auto goes from %d to %d of at most %d", before, auto.wanted, self._plan.max_loaders)
 
     def _let_go(self) -> None:
         for loader in self._assembly.ledger.dismissed_and_free():

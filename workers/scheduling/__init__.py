@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 from .assembly import OUT_OF_MEMORY, Assembly, Death, Reception, TaskSize
-from .autoscale import AutoScale
+from .autoscale import AutoScale, Work, first_loaders
 from .ledger import ENOUGH_TO_CONVICT, MAX_ASSIGNED, Evidence, Ledger, Task

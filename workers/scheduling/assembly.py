@@ -30,6 +30,7 @@ from ..transport import (
     ToLoader,
     ToTrainer,
 )
+from .autoscale import Work
 from .ledger import Evidence, Ledger, Task
 
 _MEMORY = 0.7
@@ -98,6 +99,7 @@ class Assembly:
         self._ends = 0
         """The number of ends behind which the run went on."""
         self.tasks_done = 0
+        self.work = Work()
         self.replaced = 0
         """The number of rows filled with a replacement."""
         self._batches = self._samples = 0
@@ -156,6 +158,7 @@ class Assembly:
         if not task.is_postprocess:
             self.schedule.note_done(task.group, done.stream_rows)
         self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
+        self.work = Work(self.work.busy_s + done.elapsed_ns / 1e9, self.work.rows + task.rows)
         for bad in done.bad:
             self._note_bad(task.group, bad)
         return True

@@ -248,10 +248,17 @@ class Ledger:
     def loaders(self) -> list[int]:
         return list(self._loaders)
 
+    @property
+    def working(self) -> int:
+        """The number of local loaders that receive tasks."""
+        return len(self._local())
+
+    def _local(self) -> list[_Loader]:
+        return [line for line in self._loaders.values() if not (line.dismissed or line.remote)]
+
     def dismiss_one(self) -> None:
         """Dismiss the local loader with the fewest tasks: it receives no more."""
-        working = [line for line in self._loaders.values() if not line.dismissed and not line.remote]
-        if working:
+        if working := self._local():
             least = min(working, key=lambda line: len(line.tasks))
             least.dismissed = True
             self._put_back_waiting(least)
