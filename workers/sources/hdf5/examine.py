@@ -62,6 +62,10 @@ def examine_file(
     return arrays
 
 
+_said: set[tuple[str, ...]] = set()
+"""The default tops that the log has named: of many files alike, as in a `concat`, it names them once."""
+
+
 def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
     """Return "data" and "label"; for a file without "data" all arrays, in the order that their names decide.
 
@@ -97,7 +101,9 @@ def default_tops(stamp: Stamp, locking: Locking) -> tuple[str, ...]:
         )
     tops = in_order(sorted(shapes, key=lambda name: (-math.prod(shapes[name][1:]), name)))
     without = f"; without those that have no number or string for each sample: {', '.join(others)}" if others else ""
-    _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), without)
+    if tops not in _said:
+        _said.add(tops)
+        _log.warning("%s, so its tops are all its arrays: tops=[%s]%s", where, ", ".join(tops), without)
     return tops
 
 

@@ -68,6 +68,8 @@ def test_a_file_without_data_gives_all_its_arrays_and_the_log_names_them_once(
     source = opened("hdf5", tmp_path, path="xy.h5")
     assert list(source.specs) == ["X", "a_label"]
     assert_rows(source, [5, 0], {"X": x, "a_label": y})
+    (tmp_path / "alike.h5").write_bytes((tmp_path / "xy.h5").read_bytes())
+    assert list(opened("hdf5", tmp_path, path="alike.h5").specs) == ["X", "a_label"]
     (record,) = caplog.records
     assert (
         "tops=[X, a_label]; without those that have no number or string for each sample: version" in record.getMessage()
