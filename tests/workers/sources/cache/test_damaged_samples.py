@@ -103,7 +103,7 @@ def test_a_run_counts_the_damaged_samples_and_delivers_all(transform: dict[str, 
     ) as reader:
         data = np.concatenate([batch["data"] for batch in reader])
         counted = reader.statistics()
-        assert counted.cache_hits >= SAMPLES  # loaders work ahead
+        assert counted.cache_hits >= SAMPLES - 4  # loaders work ahead
         assert counted.damaged_in_cache == 4
         assert sum(reader.statistics().damaged_in_cache for _ in reader) == 12  # they were mended
     corner = (slice(0, 2), slice(1, 3)) if transform else ()

@@ -34,6 +34,7 @@ def fork(work: Callable[[], object]) -> int:
         warnings.simplefilter("ignore", DeprecationWarning)  # libraries have threads, which are not in the fork
         child = os.fork()
     if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(DEADLINE_S))
         try:
             work()
@@ -48,14 +49,13 @@ def exit_code(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def reading(made: bytes, inner: Numbers, seed: int, note: Callable[[], object] = int) -> Callable[[], None]:
+def reading(made: bytes, inner: Numbers, seed: int) -> Callable[[], None]:
     """A process that has the cache `made` reads all samples one by one, in an order of its own."""
 
     def work() -> None:
         with closing(pickle.loads(made)) as source:
             for index in np.random.default_rng(seed).permutation(len(inner)).tolist():
                 check(source, inner, [index])
-                note()
 
     return work
 
@@ -79,25 +79,28 @@ def test_processes_fill_one_cache_at_the_same_time(tmp_path: Path) -> None:
 def test_of_900_samples_all_are_whole_after_writers_were_killed(tmp_path: Path) -> None:
     inner = Numbers(WORDS, samples=900)
     made = pickle.dumps(CachedSource(inner, tmp_path / "cache", LIMIT))
-    random = np.random.default_rng(7)
+
+    def killed(seed: int) -> None:
+        kernel, random = fcntl.flock, np.random.default_rng(seed)
+
+        def flock(lock: Any, operation: int) -> None:
+            kernel(lock, operation)
+            if operation & fcntl.LOCK_EX and seed < 60:  # a commit begins, which takes some milliseconds
+                signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-6, 20e-3))
+
+        fcntl.flock = flock
+        reading(made, inner, seed)()
+
+    ended: list[int] = []
     stored = 0
-    for number in range(60):
-        if stored == len(inner):
-            break
-        told, tell = os.pipe()
-        seeds = [3 * number + each for each in range(3)]
-        note = partial(os.write, tell, b".")
-        writers = [fork(reading(made, inner, seed, note)) for seed in seeds]
-        os.close(tell)
-        for writer in writers[: 3 if number < 20 else 1]:  # each at a moment of its own, many while they write
-            left = int(random.integers(1, 200))
-            while left and (read := os.read(told, left)):
-                left -= len(read)
-            os.kill(writer, signal.SIGKILL)
-        os.close(told)
-        assert {exit_code(writer) for writer in writers} <= {0, 1, -signal.SIGKILL}
+    while stored < 900:
+        writers = [fork(partial(killed, len(ended) + number)) for number in range(3)]
+        ended += map(exit_code, writers)
+        assert len(ended) < 3000
         with closing(pickle.loads(made)) as source:
             stored = source.cached_samples
+    assert set(ended) <= {0, -signal.SIGALRM}
+    assert ended.count(-signal.SIGALRM) > 20
     with closing(pickle.loads(made)) as source:
         check(source, inner, [*range(900)])
         assert source.cache_counts == (900, 0, 0)
