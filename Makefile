@@ -28,7 +28,7 @@ help:
 	@echo 'make test-lowest the tests, with the oldest versions of libraries that setup.py accepts'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
 	@echo 'make test-wheel the tests of layers and of BatchReader, with the built wheel and without the folders it is built from'
-	@echo 'make test-cuda  the tests that need a GPU, under torch'"'"'s race detector'
+	@echo 'make test-cuda  the tests that need a GPU, under torch'"'"'s race detector, and the table of benchmarks.delivery'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
 	@echo 'make docs       the site of the documents, into site/'
@@ -71,11 +71,12 @@ test-wheel: $(VENV)/test-dependencies
 	echo '$(CURDIR)/$(VENV)/wheel' > $(CHECKOUT_PTH)
 	cd $(VENV)/wheel && ../bin/pytest -n 2 tests/layers tests/readers/test_batch_reader.py tests/readers/test_published_bytes.py
 
-# Without a device each test is skipped with the reason. There torch's race detector is left out,
-# since under it a torch for CPUs fails at its first operation.
+# Without a device each test is skipped with the reason, and the table has no rows of one. There torch's race detector
+# is left out, since under it a torch for CPUs fails at its first operation.
 test-cuda: $(VENV)/package $(VENV)/test-dependencies
 	env $$($(BIN)/python -c 'import torch; print("TORCH_CUDA_SANITIZER=1" * torch.cuda.is_available())') \
 		$(BIN)/pytest -m cuda -rs
+	$(BIN)/python -P -m benchmarks.delivery
 
 # tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies

@@ -2,7 +2,8 @@
 
 A ring stands still here, filled once, with no loaders beside: what is measured is the way from a slot into a blob, in
 turns with a plain copy of the same batch as float32 into the same blob. Slots are many enough that none is in the
-cache. Mean and scale are compiled where Numba is installed.
+cache. Mean and scale are compiled where Numba is installed. Where torch finds a CUDA device, its blobs are filled too,
+in turns with torch's own copy from page-locked memory, and the time ends when the device has finished.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -137,22 +139,29 @@ class Timing:
     """The median over pairs: what disturbs one of a pair disturbs the other."""
 
 
-def in_turns(call: Callable[[], object], plain: Callable[[], object], seconds: float) -> Timing:
-    """Median times of both, called in turn for so long, and five times at least."""
+Clock = Callable[[], float]
+
+
+def in_turns(
+    call: Callable[[], object], plain: Callable[[], object], seconds: float, clock: Clock = time.thread_time
+) -> Timing:
+    """Median times of both by `clock`, called in turn for so long, and five times at least.
+
+    A thread's own time by default: what else runs on the machine takes its turns in the middle of a copy.
+    """
     pairs: list[tuple[float, float]] = []
     call()
     end = time.monotonic() + seconds
     while time.monotonic() < end or len(pairs) < 5:
-        pairs.append((timed(call), timed(plain)))
+        pairs.append((timed(call, clock), timed(plain, clock)))
     took, copied = (statistics.median(times) for times in zip(*pairs, strict=True))
     return Timing(took, copied, statistics.median(own / copy for own, copy in pairs))
 
 
-def timed(call: Callable[[], object]) -> float:
-    # The thread's own time: what else runs on the machine takes its turns in the middle of a copy.
-    begun = time.thread_time()
+def timed(call: Callable[[], object], clock: Clock) -> float:
+    begun = clock()
     call()
-    return time.thread_time() - begun
+    return clock() - begun
 
 
 def plain_copy(out: AnyArray) -> Callable[[], None]:
@@ -160,6 +169,25 @@ def plain_copy(out: AnyArray) -> Callable[[], None]:
     sources = [np.full(out.shape, number, np.float32) for number in range(SLOTS)]
     turn = iter(range(sys.maxsize))
     return lambda: np.copyto(out, sources[next(turn) % SLOTS])
+
+
+def cuda_rows(shape: Shape, seconds: float) -> list[list[str]]:
+    """Each case on a blob of the current CUDA device, beside a copy from page-locked memory; none without a device."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return []
+
+    def clock() -> float:
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    locked = torch.zeros((shape.rows, *shape.sample), pin_memory=True)
+    memory = torch.empty_like(locked, device=device)
+    plain = partial(memory.copy_, locked, non_blocking=True)
+    name = torch.cuda.get_device_name(device)
+    return [_measured(name, case, shape, TorchBlob(device), seconds, plain, clock) for case in _CASES]
 
 
 def host_rows(shape: Shape, seconds: float, blobs: Mapping[str, Callable[[], Any]]) -> list[list[str]]:
@@ -170,11 +198,19 @@ def host_rows(shape: Shape, seconds: float, blobs: Mapping[str, Callable[[], Any
     return [_measured(kind, case, shape, blobs[kind](), seconds) for kind, case in cases]
 
 
-def _measured(kind: str, case: Case, shape: Shape, blob: Any, seconds: float) -> list[str]:
+def _measured(
+    kind: str,
+    case: Case,
+    shape: Shape,
+    blob: Any,
+    seconds: float,
+    plain: Callable[[], object] | None = None,
+    clock: Clock = time.thread_time,
+) -> list[str]:
     pipeline = StillPipeline(shape, case.dtype, **case.values)
     delivery = ready(pipeline, blob)
-    plain = plain_copy(as_numpy(blob.data))
-    timing = in_turns(lambda: delivery.deliver([blob]), plain, seconds)
+    plain = plain or plain_copy(as_numpy(blob.data))
+    timing = in_turns(lambda: delivery.deliver([blob]), plain, seconds, clock)
     delivery.close()
     pipeline.ring.close()
     return [
@@ -201,7 +237,9 @@ def main(given: Sequence[str] | None = None) -> None:
     compiled = "with Numba" if importlib.util.find_spec("numba") else "without Numba"
     print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
     head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]
-    print(table(head, host_rows(shape, arguments.seconds, blobs)), flush=True)
+    rows = host_rows(shape, arguments.seconds, blobs)
+    rows += cuda_rows(shape, arguments.seconds) if "torch CPU" in blobs else []
+    print(table(head, rows), flush=True)
 
 
 if __name__ == "__main__":
