@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from .identity import of_stamps
+from .identity import digest, of_stamps
 from .remote import Stamp
 
 Place = TypeVar("Place")
@@ -46,13 +46,15 @@ class Store(Generic[Place]):
         """Start reading ahead, as Column.will_need does."""
         return True
 
-    def content(self) -> dict[str, str]:
-        """Return short texts by name by which a saved state knows this data again, wherever it has been moved to."""
-        return of_stamps(self.stamps) if self.stamps else {}
+    def content(self, *, every: bool) -> dict[str, str]:
+        """Return short texts by name by which this data is known again.
 
-    def fingerprint(self) -> str:
-        """Return a text that changes whenever the bytes may have changed."""
-        return repr(self.stamps) if self.stamps else ""
+        Without `every` it is for a saved state: at most 1000 files are looked at, and paths do not count, since a data
+        set may be moved. With it, it is for a cache, whose rows would be wrong in silence: all files, and their paths.
+        """
+        if not self.stamps:
+            return {}
+        return {"files": digest(self.stamps)} if every else of_stamps(self.stamps)
 
     def close(self) -> None:
         """Release handles and maps; the next `begin` or `read` opens them again."""

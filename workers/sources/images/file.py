@@ -74,18 +74,17 @@ class WholeFiles(Store[int]):
             self._objects.fetch(map(os.fsdecode, urls))
         return now or announce_files([path for path in paths if path not in urls])
 
-    def content(self) -> dict[str, str]:
-        """Covers the sizes and times of at most 1000 files, of none if they are objects or not looked at."""
+    def content(self, *, every: bool) -> dict[str, str]:
+        """Covers the sizes and times of the files, of none if they are not looked at; of objects only with `every`."""
+        if every:
+            return {"files": self._all_files()}
         if self.is_remote or not self._are_looked_at:
             return {}
         looks = [look_at(self.path(number)) for number in spread(len(self._names))]
         return of_looks([size for size, *_ in looks], [time for _, time, _ in looks])
 
-    def fingerprint(self) -> str:
-        """Covers each file's size and modification time, or an object's version, if they are looked at.
-
-        Looks at all of them; in object storage by lists of their folders.
-        """
+    def _all_files(self) -> str:
+        """Return a digest of the root folder and of all files; in object storage by lists of their folders."""
         digest = blake2b(self._root, digest_size=16)
         if self._are_looked_at:
             paths = [self.path(number) for number in range(len(self._names))]

@@ -270,12 +270,12 @@ class Table(Source):
     def _content(self) -> dict[str, str]:
         known: dict[str, list[str]] = {}
         for store in self._stores:
-            for name, text in store.content().items():
+            for name, text in store.content(every=False).items():
                 known.setdefault(name, []).append(text)
         return {name: "; ".join(texts) for name, texts in known.items()} | {"options": digest(self._options)}
 
     def fingerprint(self) -> str:
-        stores = [store.fingerprint() for store in self._stores]
+        stores = [store.content(every=True) for store in self._stores]
         specs = [(top, str(spec)) for top, spec in self._specs.items()]
         decided = self._samples, self._options, [column.options for column in self._columns]
         return f"{self.kind}:{text_digest(repr((stores, specs, decided)))}"

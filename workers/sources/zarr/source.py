@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ...api import NotNegative, Paths, Tops, check_options
-from ...base import SourceError, blake2b, folder_of, is_url, join_path
+from ...base import SourceError, folder_of, is_url, join_path
 from ..files import digest, expand_paths, natural_key, objects_below, spread
 from ..stored import ArrayOptions, ChunkObjects, StoredArray, by_conventions, dims_by_top, from_names, stored_table
 from ..table import Store, Table
@@ -76,22 +76,16 @@ class _Chunks(Store[str]):
     def __init__(self, arrays: Sequence[StoredArray]) -> None:
         self._arrays = arrays
 
-    def content(self) -> dict[str, str]:
-        """Covers the chunks and shards of local arrays, at most 1000 of each array."""
+    def content(self, *, every: bool) -> dict[str, str]:
+        """Covers the size and the time of each chunk and shard; without `every` at most 1000 of each local array."""
+        if every:
+            folders = [array.layout.folder for array in self._arrays if isinstance(array.layout, ChunkObjects)]
+            return {"chunks": digest([list(objects_below(folder, _WHAT)) for folder in folders])}
         looks = []
         for path in (path for array in self._arrays for path in _some_chunks(array)):
             with suppress(FileNotFoundError):  # a chunk of fill values
                 looks.append((path.name, path.stat().st_size, path.stat().st_mtime_ns))
         return {"chunks": digest(looks)}
-
-    def fingerprint(self) -> str:
-        """Covers the size and the time of each chunk and shard; looks at all of them."""
-        digest = blake2b(digest_size=16)
-        for array in self._arrays:
-            assert isinstance(array.layout, ChunkObjects)
-            for found in objects_below(array.layout.folder, _WHAT):
-                digest.update(repr(found).encode())
-        return digest.hexdigest()
 
 
 def _expanded(path: str, base_dir: Path) -> list[str]:
