@@ -196,10 +196,10 @@ def test_batches_that_share_a_slot_are_said_to_be_counted_together() -> None:
 def test_a_narrow_terminal_cuts_no_word(starving: Trainer, width: int) -> None:
     monitor = Monitor(starving.pid)
     wait_until(lambda: len(as_mapping(monitor.look()[0])["loader_states"]) == 2, "both loaders run")
-    drawn = {}
+    drawn, looked = {}, monitor.look()
     for columns in (width, 200):
         console = Console(width=columns, record=True, file=io.StringIO())
-        console.print(view(monitor.look(), columns))
+        console.print(view(looked, columns))
         drawn[columns] = console.export_text()
     assert max(map(len, drawn[width].splitlines())) <= width
     assert "…" not in drawn[width]

@@ -49,7 +49,7 @@ def test_a_fork_that_outlives_the_trainer_keeps_nothing_of_blobfeed_alive(tmp_pa
 
 FORKED_READER = """
 feed = pipeline()
-reader = BatchReader(Numbers(), batch_size=4, num_loaders=2)
+reader = BatchReader(Numbers(), batch_size=4, num_loaders=2, epochs=None)
 batches = iter(reader)
 next(batches)
 steps(feed, 8)
