@@ -62,7 +62,9 @@ class Scan:
                     if isinstance(found, _Samples):
                         self._add_samples(found)
                     elif isinstance(found, _Bad):
-                        self._add_bad(found.name, SourceError(found.text))
+                        if not self._names:
+                            raise SourceError(found.text)
+                        self._add_bad(found.name, found.text)
                     else:
                         self._add_sample(stamp, found)
                     if len(self._names) >= shown + _SAMPLES_A_WORD:
@@ -85,7 +87,9 @@ class Scan:
             with errors_named(f"{_WHAT}: {where}"):
                 values = self._looked_at(stamp, found.entry, where)
         except SourceError as error:
-            self._add_bad(found.name, error)
+            if not self._names:
+                raise
+            self._add_bad(found.name, str(error))
             return
         for label, value in zip(self._labels.values(), values, strict=True):
             label.add(value)
@@ -93,18 +97,16 @@ class Scan:
         if self._headers and found.address >= 0:
             self._learn(self._headers, found)
 
-    def _add_bad(self, name: str, error: SourceError) -> None:
-        """Take in a sample that is not like the others, so that reading it is an error; raises that of the first one.
+    def _add_bad(self, name: str, text: str) -> None:
+        """Take in a sample that is not like those before it, so that reading it is an error, which says `text`.
 
         In the columns it has what the one before it has: nobody reads that.
         """
-        if not self._names:
-            raise error
         for column in self._data.values():
             column.repeat_last(len(self._names))
         for label in self._labels.values():
             label.repeat_last(len(self._names))
-        self._bad[len(self._names)] = str(error)
+        self._bad[len(self._names)] = text
         self._names.append(name)
 
     def _looked_at(self, stamp: Stamp, entry: h5py.HLObject, where: str) -> list[AnyArray | bytes]:
