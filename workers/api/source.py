@@ -138,7 +138,8 @@ class Source(ABC):
     def where(self, index: int) -> str:
         """Return the file and the entry in it that hold sample `index`, for error messages.
 
-        A loader calls it for the first sample of each task, and for long ones, so it should read nothing.
+        A loader calls it for the first sample of each task and for long ones, for those from another thread, so it
+        should read nothing.
         """
         return f"{type(self).__name__} sample {index}"
 

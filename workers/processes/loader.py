@@ -67,6 +67,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
             files = config.descriptors.drawn, config.descriptors.weights
             place = Workplace(ring.views, status, send_error, *files, exceptions_only)
             worker = config.plan.worker(place)
+            status.keep_places()
     except Exception as error:
         report(StartFailed(loader, summary_of(error), send_exception(errors, error), describe(error)))
         context.destroy(linger=_LAST_REPORT_MS)

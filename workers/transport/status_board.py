@@ -15,6 +15,7 @@ import ctypes
 import enum
 import mmap
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -37,6 +38,8 @@ _PLACES = 2 * 66
 """The buckets of a loader's own count: two for each number of bits that a time can have."""
 
 _SUM_NS = 10_000_000
+_LOOK_S = 0.5
+"""The time between two looks at the sample whose location may be unknown."""
 
 
 class Activity(enum.IntEnum):
@@ -352,6 +355,7 @@ class LoaderStatus:
         self._next_sum = 0
         self.locate: Callable[[int], str] | None = None
         """Returns the location of a sample. A worker sets it, since it is often the user's code."""
+        self._noting = threading.Lock()
 
     def begin(self, loader: int, pid: int) -> None:
         line = self._line
@@ -443,17 +447,28 @@ class LoaderStatus:
                 times[min(max(0, place - 2 * SHORTEST_BITS), _TIME_BUCKETS - 1)] += rows
         self._spent, self._times = [0] * len(Activity), [0] * _PLACES
         self._next_sum = now + _SUM_NS
-        if self.locate is not None:
-            self._note_places(self.locate)
+        self._note_places()
 
-    def _note_places(self, locate: Callable[[int], str]) -> None:
+    def keep_places(self) -> None:
+        """Note places from a thread, too: a sample that is never finished has no later moment for it."""
+        threading.Thread(target=self._keep_places, name="blobfeed-places", daemon=True).start()
+
+    def _keep_places(self) -> None:
+        while True:
+            time.sleep(_LOOK_S)
+            self._note_places()
+
+    def _note_places(self) -> None:
         """Write the locations of the current sample and of the slowest one, for who sees the board and no source."""
+        if (locate := self.locate) is None:
+            return
         line = self._line
-        current = line.sample if line.activity in BUSY else -1
-        slowest = line.slowest_sample if line.slowest_ns else -1
-        for sample, place in ((current, line.place), (slowest, line.place_slowest)):
-            if place.lacks(sample):
-                place.note(sample, locate(sample))
+        with self._noting:
+            current = line.sample if line.activity in BUSY else -1
+            slowest = line.slowest_sample if line.slowest_ns else -1
+            for sample, place in ((current, line.place), (slowest, line.place_slowest)):
+                if place.lacks(sample):
+                    place.note(sample, locate(sample))
 
     # ---- written by the assembler
 
