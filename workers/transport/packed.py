@@ -131,8 +131,8 @@ def _warn_of_generators(name: str, part: object, sent: Sequence[object]) -> None
     if isinstance(function, FunctionType):
         used = getclosurevars(function)
         named.update(used.globals, **used.nonlocals)
-    names = {id(value): repr(what) for what, value in named.items() if isinstance(value, _GENERATORS)}
-    for each in {id(each): each for each in (*named.values(), *sent) if isinstance(each, _GENERATORS)}.values():
+    names = {id(value): repr(what) for what, value in named.items() if _is_generator(value)}
+    for each in {id(each): each for each in (*named.values(), *sent) if _is_generator(each)}.values():
         _log.warning(
             "%s holds a generator of random numbers, %s (%s): each loader has a copy, and all copies give the same "
             "numbers; take them from the argument `rng`; if the hook seeds it by `rng` before each use, all is well",
@@ -226,9 +226,16 @@ def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
     return False
 
 
-_GENERATORS = np.random.Generator | np.random.RandomState | Random
 _Cached = type(lru_cache(len))
 _NAMED = type | FunctionType | BuiltinFunctionType | _Cached
+
+
+def _is_generator(value: object) -> bool:
+    """Return true for a random generator; a process that has not imported numpy.random holds none of NumPy's."""
+    random = sys.modules.get("numpy.random")
+    return isinstance(value, Random) or (
+        random is not None and isinstance(value, random.Generator | random.RandomState)
+    )
 
 
 def _reduce_cached(cached: Any) -> Any:
@@ -337,7 +344,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             by_value = thing.__name__ in cloudpickle.list_registry_pickle_by_value()
             if sys.modules.get(thing.__name__) is thing and not by_value:
                 return import_module, (thing.__name__,)
-        elif isinstance(thing, _GENERATORS):
+        elif _is_generator(thing):
             self.generators.append(thing)
         elif _is_open_file(thing):
             name = getattr(thing, "name", "")
