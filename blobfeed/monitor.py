@@ -12,13 +12,13 @@ import tty
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import asdict
 from glob import iglob
 from itertools import pairwise
 from pathlib import Path
 from select import select
 from typing import Any
 
+import msgspec
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -183,8 +183,8 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "stall_share": recent.stall_share,
         "stall_share_since_start": whole.stall_share,
         "stall_history": [interval(later, earlier).stall_share for earlier, later in pairwise(readings)],
-        "diagnosis": asdict(diagnose(recent, cores)),
-        "diagnosis_since_start": asdict(diagnose(whole, cores)),
+        "diagnosis": msgspec.structs.asdict(diagnose(recent, cores)),
+        "diagnosis_since_start": msgspec.structs.asdict(diagnose(whole, cores)),
         "last_death": now.header.last_death,
         "in_process": now.in_process,
         "cache": now.cache_counts._asdict(),

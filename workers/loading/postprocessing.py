@@ -7,11 +7,11 @@ rows is changed in place. Any other top has its own memory in the slot, besides 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from operator import le
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ..api import (
@@ -38,8 +38,7 @@ DECODED = "(decoded) "
 """The prefix of the names of decoded rows in a slot that do not have the shape and type of a top."""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchSamples:
+class BatchSamples(msgspec.Struct, frozen=True):
     """The samples of a hook's batch: the index of each row, shape (rows,), and the epoch of the first one.
 
     `key`: unique among the batches of the run; the hook's random numbers depend on it and on the seed alone.

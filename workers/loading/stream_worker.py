@@ -30,8 +30,7 @@ _Noted = TypeVar("_Noted")
 _log = logging.getLogger("blobfeed")
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """An unchecked value of the stream's iterator. `index` counts a shard's samples within one epoch.
 
     `number`: unique among the samples of the epoch, over all shards of all ranks.

@@ -16,7 +16,6 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import is_not
 from typing import Any
@@ -72,8 +71,7 @@ class WorkDone(msgspec.Struct, frozen=True):
     drawn: Drawn | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Workplace:
+class Workplace(msgspec.Struct, frozen=True):
     """The resources of a loader. `slots`: each slot's rows by name.
 
     `drawn`, `weights`: descriptors of the files with a sampler's draws and with weights that the user sets; -1 without.

@@ -12,9 +12,9 @@ positions, everything behind the short chunk's window comes `gap` earlier.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 
+import msgspec
 import numpy as np
 
 from ..api import IndexArray
@@ -31,8 +31,7 @@ from .epoch_order import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+class _Epoch(msgspec.Struct, frozen=True):
     """The random choices of one epoch. A rank is a chunk's place in the epoch's random order."""
 
     number: int

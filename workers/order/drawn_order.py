@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
+import msgspec
 import numpy as np
 
 from ..api import IndexArray, Parameters
@@ -43,8 +44,7 @@ class DrawsFile(Protocol):
     def free(self, offset: int, size: int, /) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+class _Epoch(msgspec.Struct, frozen=True):
     """A drawn epoch. `starts`: the first sample of each of its batches, and the end, if it was drawn in batches.
 
     `others`: see Run.

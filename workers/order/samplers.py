@@ -12,11 +12,11 @@ import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from operator import length_hint
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
@@ -33,16 +33,14 @@ _MOST_BATCHES = 1 << 24
 _ONE_AXIS = "expected one axis, the samples' indices; whole batches are what a batch_sampler gives"
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnEpoch:
+class DrawnEpoch(msgspec.Struct, frozen=True):
     """An epoch. `indices`: the samples in order, shape (samples,). `sizes`: its batches' sizes, or None."""
 
     indices: IndexArray
     sizes: IndexArray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AboutSampler:
+class AboutSampler(msgspec.Struct, frozen=True):
     """The facts known of a sampler before it draws, also in the assembler, which never unpickles the sampler.
 
     `name`: for messages and states. `length`: samples, or batches, in every epoch; None if it is unknown before

@@ -15,9 +15,10 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import zmq
 
 from ..api import without_source
@@ -31,8 +32,7 @@ _ALIGNMENT = 64
 """The alignment of arrays in bytes: a cache line, which suffices for any instruction."""
 
 
-@dataclass(frozen=True, slots=True)
-class Descriptors:
+class Descriptors(msgspec.Struct, frozen=True):
     """The descriptors that the assembler, the nursery and the loaders inherit; -1 for none."""
 
     trainer: int
@@ -61,8 +61,7 @@ class Descriptors:
 RemoteHome = Callable[["Config", zmq.Poller], Home]
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(msgspec.Struct, frozen=True):
     """The plan, and the connections to the trainer."""
 
     plan: Plan
@@ -88,7 +87,7 @@ class Config:
 
         `inherited`: descriptors that it needs besides the loaders'. Raises any exception of pickling user code.
         """
-        sent = replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
+        sent = msgspec.structs.replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
         buffers: list[pickle.PickleBuffer] = []
         packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
         descriptor = memfd_create("blobfeed-config")

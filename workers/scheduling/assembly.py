@@ -47,8 +47,7 @@ OUT_OF_MEMORY = "perhaps out of memory: see dmesg; use fewer loaders or smaller 
 _KILLED = "killed by SIGKILL"
 
 
-@dataclass(frozen=True, slots=True)
-class Death:
+class Death(msgspec.Struct, frozen=True):
     """The death of a loader: its last state, and the way it ended in words; `place`: of its last sample, or ""."""
 
     loader: int

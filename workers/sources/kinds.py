@@ -8,15 +8,15 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 _HDF5 = b"\x89HDF\r\n\x1a\n"
 
 
-@dataclass(frozen=True)
-class Kind:
+class Kind(msgspec.Struct, frozen=True):
     """One kind of source.
 
     `opener`, `options`: `module:name` in this package, of the class or function that opens a source, and of the class

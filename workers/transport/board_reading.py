@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import time
-from dataclasses import dataclass
+
+import msgspec
 
 from ..api import CacheCounts
 from .status_board import MAGIC, SHORTEST_BITS, Activity, Header, Line, StatusBoard
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """The whole board at one moment, `now_ns` by time.monotonic_ns()."""
 
     now_ns: int

@@ -19,8 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+import msgspec
 
 from ..api import CacheCounts
 from .linux import memfd_create
@@ -84,8 +85,7 @@ class Count(enum.IntEnum):
     """time.monotonic_ns() at which the trainer began to wait; 0: it does not."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoaderState:
+class LoaderState(msgspec.Struct, frozen=True):
     """The activity of one loader; `task` is 0 and `sample` is -1 if there is none."""
 
     pid: int

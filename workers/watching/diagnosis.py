@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import math
-from dataclasses import dataclass
+
+import msgspec
 
 from ..transport import BUSY, Activity
 from .intervals import Interval, SlowSample
@@ -43,8 +44,7 @@ class Blame(enum.StrEnum):
     LOADERS = "loaders"
 
 
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
+class Diagnosis(msgspec.Struct, frozen=True):
     blame: Blame
     sentence: str
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from ..transport import BUSY, Activity, Count, Line, Reading, bucket_ns
 
 
-@dataclass(frozen=True, slots=True)
-class SlowSample:
+class SlowSample(msgspec.Struct, frozen=True):
     """A sample that took `seconds`, or has taken them so far; the first of `rows` if that many were read together."""
 
     seconds: float
@@ -21,8 +21,7 @@ class SlowSample:
     activity: Activity
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(msgspec.Struct, frozen=True):
     """Times in seconds; those of loaders are sums over all loaders."""
 
     seconds: float

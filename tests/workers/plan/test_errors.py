@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from blobfeed.workers.api import Transform, by_name
@@ -47,7 +47,7 @@ def hook(result: Any, *, gives_batches: bool = False) -> Scenario:
 
 def _breaks_its_word() -> IterableSampler:
     sampler = IterableSampler("sampler list", [1, 2], gives_batches=False)
-    sampler.about = replace(sampler.about, length=3)
+    sampler.about = msgspec.structs.replace(sampler.about, length=3)
     return sampler
 
 

@@ -256,7 +256,7 @@ def test_what_is_told_of_a_task_on_which_loaders_die(stream: bool, postprocess: 
         if postprocess:
             report(made, order)
             (order,) = orders(made)
-        made.loader_died(replace(death(loader, order.task.task, sample=4), how=how))
+        made.loader_died(msgspec.structs.replace(death(loader, order.task.task, sample=4), how=how))
     (failure,) = told(made)
     what = "its batch's postprocessing" if postprocess else "it"
     assert failure.text.startswith(f"3 loaders died on {what}, the last one, loader 3 (pid 9): decoding sample 4")

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from blobfeed.workers.transport import Activity
 from blobfeed.workers.watching import STALL_SHARE, Blame, Interval, SlowSample, diagnose
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 pytestmark = pytest.mark.pure
 

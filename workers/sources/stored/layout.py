@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,8 +22,7 @@ Dims = tuple[str, ...] | dict[str, tuple[str, ...]] | None
 """The option `dims`: the stored order of the first top's dimensions, or a mapping from top to such an order."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrangement:
+class Arrangement(msgspec.Struct, frozen=True):
     """The stored axis that counts the samples, and the order of the others.
 
     `order`: for each delivered axis, its number among the stored axes without `sample_axis`; None: they are delivered
@@ -74,16 +74,14 @@ def dims_by_top(dims: Dims, tops: Sequence[str], what: str) -> Mapping[str, tupl
 FilterKind = Literal["deflate", "crc32c", "numcodecs"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkFilter:
+class ChunkFilter(msgspec.Struct, frozen=True):
     """A step of writing a chunk's bytes; `codec`, for numcodecs alone, is the codec's configuration as JSON."""
 
     kind: FilterKind
     codec: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Chunked:
+class Chunked(msgspec.Struct, frozen=True, eq=False):
     """In chunks of equal shape, each somewhere in the file; an array in one piece is a single chunk of its own shape.
 
     `offsets`: int64, one for each position in the grid of chunks in C order, -1 if a chunk was never written: its
@@ -104,8 +102,7 @@ class Chunked:
         return tuple(range(len(self.chunk)))
 
 
-@dataclass(frozen=True, slots=True)
-class ThroughLibrary:
+class ThroughLibrary(msgspec.Struct, frozen=True):
     """Only the HDF5 library can read it.
 
     `chunk`: the shape of its chunks if it has any. `plugin`: whether the library needs hdf5plugin for its filters.
@@ -115,8 +112,7 @@ class ThroughLibrary:
     plugin: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkObjects:
+class ChunkObjects(msgspec.Struct, frozen=True):
     """In chunks of equal shape, each of them, or each shard of several, a file or object of its own, as in zarr.
 
     `folder`: where they lie. `lead`, `separator`: of their names, as in c/3/0. `order`: which axis of the array each

@@ -8,9 +8,9 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from ...api import AnyArray
@@ -26,8 +26,7 @@ Attributes = dict[str, list[Any]]
 Number = int | float
 
 
-@dataclass(frozen=True, slots=True)
-class Packing:
+class Packing(msgspec.Struct, frozen=True):
     """The values that stored numbers stand for: number × scale + offset, or NaN for what is missing.
 
     `stored`: the type in which the numbers are meant. `missing`: the numbers that stand for no value. `lowest`,
