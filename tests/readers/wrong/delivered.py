@@ -101,6 +101,7 @@ DELIVERED = {
         lambda rows: {"data": np.zeros((3, rows, 4))}, [3, 8, 4], pad={}, transform={"mean_file": "mean.npy"}
     ),
     "five means, of the last axis": read(IMAGES, transform={"mean_value": [1, 2, 3, 4, 5]}),
+    "three means, of single numbers": read({"arrays": {"data": np.zeros(8)}}, transform={"mean_value": [1, 2, 3]}),
     "a scale of text": read("names.h5", tops=["name"], transform={"scale": 0.5}),
     "pad, a misspelt top": uneven(lambda rows: {"data": np.zeros(rows)}, [8], pad={"value": {"dat": 1}}),
     "pad, a top of one size": uneven(
