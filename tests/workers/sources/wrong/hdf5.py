@@ -66,10 +66,6 @@ def _kinds(file: h5py.File) -> None:
     file["dangling"] = h5py.SoftLink("/nowhere")
 
 
-def _lengths_differ(file: h5py.File) -> None:
-    file["X"], file["y"] = np.zeros((6, 2)), np.zeros(5)
-
-
 def _many(file: h5py.File) -> None:
     for number in range(40):
         file[f"picture{number}"] = np.zeros((3, 4, 4))

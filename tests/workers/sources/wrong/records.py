@@ -157,7 +157,6 @@ def _cut(path: Path) -> None:
     (path / "data.mdb").write_bytes((path / "data.mdb").read_bytes()[:8192])
 
 
-_GRAY = raw_datum(np.ones((1, 2, 2), np.uint8))
 _PICTURE = encoded_datum(encoded(noise(5, 4), ".png"))
 _LARGE = [encoded_datum(encoded(noise(6, 5), ".png")), raw_datum(noise(8, 3).transpose(2, 0, 1).copy())]
 LMDB = {
@@ -214,10 +213,6 @@ def _row_of_a_database() -> Iterator[sqlite3.Row]:
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.row_factory = sqlite3.Row
         yield from connection.execute("select 1 as number, 'one' as name")
-
-
-def _shards(shard: int, num_shards: int) -> Iterator[int]:
-    yield shard
 
 
 def stream(*given: Any, **options: Any) -> Scenario:
