@@ -10,7 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from ..workers.api import Hooks, check_parameters
+from ..readers.keywords import check_reader_parameters
+from ..workers.api import Hooks
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError
 from ..workers.plan import Place, Plan, locate, make_plan
@@ -25,11 +26,9 @@ def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[P
     if given.endswith(".prototxt"):
         with plan_of_net(Path(given)) as (plan, _):
             return _located(plan, state, batches)
-    declared = parse_param_str(given, "parameters")
-    if declared.get("epochs") is not None:
-        declared.setdefault("last_batch", "partial")  # as in a reader
+    declared = check_reader_parameters("parameters", None, parse_param_str(given, "parameters"), None)
     # A reader's loops follow each other, and its batches are counted over all of them.
-    parameters = msgspec.structs.replace(check_parameters(declared), epochs=None)
+    parameters = msgspec.structs.replace(declared, epochs=None)
     plan = make_plan(parameters, Hooks(), Path.cwd(), True, None)
     with closing(plan.source):
         return _located(plan, state, batches)
