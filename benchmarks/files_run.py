@@ -23,7 +23,7 @@ from .processes import MARK, cpu_seconds, members, memory
 
 _BATCH = 64
 _DECIDES = 3
-"""`num_loaders: auto` needs some seconds until it has settled on a number of loaders."""
+"""`num_loaders: auto` needs some seconds until it has found the number of loaders."""
 
 Figures = dict[str, float]
 

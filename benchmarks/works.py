@@ -80,7 +80,7 @@ _BEST_NUMBER = Target(
     against=("blobfeed, 1 loader", "blobfeed, 2 loaders", "blobfeed, 4 loaders"),
     at_least=0.9,
 )
-"""The default is measured from its first batch on, while its loaders start, and the others once they are warm."""
+"""The default is measured from its second batch on, the others once they are warm."""
 
 
 def _stall(step_s: float) -> Work:
