@@ -57,9 +57,8 @@ class BatchReader(Closing):
     following ones, shuffled anew. The last batch of an epoch is smaller if `batch_size` does not divide it
     (`last_batch` says otherwise). A loop ends before the first batch that begins in a later epoch. With `epochs=None`
     it never ends. A loop that is left early is over: the next one begins with the next epochs; an endless one is
-    continued. After Ctrl-C
-    or an error, `next` of the same loop returns the batch that was not received; for a new loop that goes on there,
-    call `load_state_dict(state_dict())`.
+    continued. After Ctrl-C or an error, `next` of the same loop returns the batch that was not received; for a new loop
+    that goes on there, call `load_state_dict(state_dict())`.
 
     `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
     of your own: keep them, collect them, write into them; memory that you release is used again, so that a plain loop
