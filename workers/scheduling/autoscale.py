@@ -76,7 +76,10 @@ class _Window(NamedTuple):
 
 
 class AutoScale:
-    """Decides after windows of at least 8 groups and 0.2 s, or of a second; `wanted` is the number of loaders."""
+    """Decides after windows of at least 8 groups and 0.2 s, or of a second; `wanted` is the number of loaders.
+
+    A window lasts until there is a row for each loader: one may take seconds, and between two no loader seems busy.
+    """
 
     def __init__(self, most: int, first: int = 1) -> None:
         """Begin with `first` loaders; there are never more than `most`."""
@@ -110,14 +113,15 @@ class AutoScale:
         if self._begun == -math.inf or loaders < self.wanted:  # one starts: this says nothing about so many
             self._begin(now, work)
             return False
-        if elapsed < _WINDOW_S or (self._groups < _WINDOW_GROUPS and elapsed < _LONGEST_WINDOW_S):
+        busy_s, rows = work.busy_s - self._work.busy_s, work.rows - self._work.rows
+        is_long = self._groups >= _WINDOW_GROUPS or elapsed >= _LONGEST_WINDOW_S
+        if elapsed < _WINDOW_S or not is_long or rows < self.wanted:
             return False
         waited = min(1.0, self._waited_s / elapsed)
-        busy_s, rows = work.busy_s - self._work.busy_s, work.rows - self._work.rows
         window = _Window(now, waited, waited > _NOTICEABLE or not ready, busy_s / elapsed, rows / elapsed)
         self._begin(now, work)
         before = self.wanted
-        self._decide(window, busy_s / rows if rows else math.inf)
+        self._decide(window, busy_s / rows)
         return self.wanted != before
 
     def _begin(self, now: float, work: Work) -> None:

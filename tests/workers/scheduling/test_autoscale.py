@@ -116,6 +116,7 @@ RUNS = {
     "gzip beside a step": Run(0.050, _always(0.010), tasks=5),
     "floats beside a step": Run(0.020, _always(0.012), tasks=2),
     "batches of a second": Run(1.0, _always(0.300), tasks=1, seconds=60),
+    "samples of ten seconds": Run(10.0, _always(1.5), tasks=1, slots=9, seconds=200),
     "a ring that hides the shortage": Run(0.020, lambda now: 1.0 if now < 1 else 0.012, slots=16, tasks=2, first=1),
     "a step that changes its pace": Run(0.040, lambda now: 0.1 if now % 10 < 5 else 0.01, seconds=40),
     "cores that others take for a while": Run(
