@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from PIL import Image
 
 from blobfeed import BatchReader
 
@@ -25,13 +26,13 @@ def _parquet(path: Path) -> None:
     pq.write_table(pa.table({"data": texts, "items": [[1] * size for size in SIZES]}), path, row_group_size=20)
 
 
-def _tar(path: Path) -> None:
+def _tar(path: Path, extensions: Sequence[str] = ("txt", "bin"), begin: bytes = b"") -> None:
     with tarfile.open(path, "w") as tar:
         for number, size in enumerate(SIZES):
-            for extension in ("txt", "bin"):
+            for extension in extensions:
                 member = tarfile.TarInfo(f"{number:03}.{extension}")
-                member.size = size
-                tar.addfile(member, io.BytesIO(b"w" * size))
+                member.size = len(begin) + size
+                tar.addfile(member, io.BytesIO(begin + b"w" * size))
 
 
 def _hdf5(path: Path) -> None:
@@ -68,9 +69,17 @@ def test_a_sample_that_alone_makes_batches_large_is_named_and_max_length_replace
     assert len(said) == len(tops)
     assert all("max_length" in text and "sample 123 " in text for text in said)
     caplog.clear()
-    with BatchReader({kind: {"path": str(tmp_path / "a"), "max_length": 20}}, **given) as reader:
+    with BatchReader({kind: {"path": str(tmp_path / "a"), "max_length": 350_000}}, **given) as reader:
         indices = [index for batch in reader for index in batch.indices.tolist()]
     assert len(indices) == len(SIZES)
     assert 123 not in indices
     (replaced,) = [record.getMessage() for record in caplog.records]
     assert "400000" in replaced
+
+
+def test_the_bytes_of_a_picture_say_nothing_of_its_room(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    picture = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(picture, "png")
+    _tar(tmp_path / "a.tar", ["png"], picture.getvalue())
+    with BatchReader({"tar": {"path": str(tmp_path / "a.tar"), "max_height": 400}}, batch_size=50, num_loaders=0):
+        assert not caplog.records

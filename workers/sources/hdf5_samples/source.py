@@ -122,7 +122,11 @@ class IndexedSamples(Column):
             top: ArraySpec(values.shape[1:], values.dtype) for top, values in labels.items()
         }
         shapes = {top: each.shapes for top, each in data.items() if each.shapes is not None and len(each.shapes)}
-        self.outliers = {top: Outlier.of(each.prod(axis=1, dtype=np.int64)) for top, each in shapes.items()}
+        self.outliers = {
+            top: Outlier.of(each.prod(axis=1, dtype=np.int64))
+            for top, each in shapes.items()
+            if (each <= data[top].shape).all()  # else max_length has made the room smaller
+        }
         self._by_library = {top for top, each in data.items() if each.needs_library}
         self.stores_rows = not self._by_library
         self.modules = (LIBRARY_MODULE,) if self._by_library else ()

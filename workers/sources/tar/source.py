@@ -122,12 +122,13 @@ class _Members(Records[tuple[int, int], bytes]):
             self.check_samples()
         files.begin()
         longest = options.max_length or int(sizes.max())
+        are_pictures = extensions[0].rpartition(".")[2] in PICTURES
 
         def learn(top: str, key: str, index: int) -> Field[bytes]:
             where = shards.where(index)
             with naming("tar", shards.paths[0], index, where + self._ending(index, top), where):
                 member = files.read(self._place_of(index))
-                if not key and extensions[0].rpartition(".")[2] in PICTURES:
+                if not key and are_pictures:
                     return picture_field(options, _WHAT, partial(bytes, member))
                 return member_field(extensions[0], key, member, longest)
 
@@ -136,8 +137,9 @@ class _Members(Records[tuple[int, int], bytes]):
         for top, key in keys.items():
             fields[top], bad = learnt_of(partial(learn, top, key), there.tolist())
             self._bad += bad
-        varying = [top for top, field in fields.items() if field.spec.varies or field.spec.dtype.kind == "S"]
-        self.outliers = dict.fromkeys([] if options.max_length else varying, Outlier.of(sizes))
+        if not (options.max_length or are_pictures):  # a picture's room does not depend on its bytes
+            varying = [top for top, field in fields.items() if field.spec.varies or field.spec.dtype.kind == "S"]
+            self.outliers = dict.fromkeys(varying, Outlier.of(sizes))
         super().__init__(files, len(sizes), fields, place=self._place_of, path=shards.where, member=self._ending)
 
     def _place_of(self, index: int) -> tuple[int, int]:
