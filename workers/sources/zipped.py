@@ -168,15 +168,21 @@ def open_zip(parts: object, *, tops: Tops, base_dir: Path) -> ZipSource:
         if isinstance(part, Mapping) and "tops" in part:
             spec = {kind: options for kind, options in part.items() if kind != "tops"}
             named = check_options({"tops": part["tops"]}, _Beside, what).by_top
+            if len(set(named.values())) < max(1, len(named)):
+                raise ParameterError(
+                    f"{what}: parameter 'tops' is {part['tops']!r}: expected at least one top, and for each another "
+                    "array of the source; copy an array in decode, and leave out a source that is not read"
+                )
         source = None if named else open_part(what, spec, None, base_dir)
         by_top = named or {name: name for name in (source.specs if source else ())}
         known |= dict.fromkeys(by_top)
         wanted = {top: name for top, name in by_top.items() if tops is None or top in tops}
-        if source is None or 0 < len(wanted) < len(by_top):
-            if source is not None:
-                source.close()
-            source = open_part(what, spec, tuple(wanted.values()), base_dir) if wanted else None
-        if source is not None and wanted:
+        if source is not None and len(wanted) < len(by_top):
+            source.close()
+            source = None
+        if source is None and wanted:
+            source = open_part(what, spec, tuple(wanted.values()), base_dir)
+        if source is not None:
             # A source of the user's own has all of its arrays, whatever is asked for.
             tops_of = {name: top for top, name in wanted.items()}
             sources.append(source)

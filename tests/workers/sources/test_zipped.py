@@ -83,13 +83,15 @@ def test_tops_choose_among_all_parts_and_those_without_one_are_not_read(parts: l
 @pytest.mark.parametrize(
     ("parts", "error", "words"),
     [
-        ([{"data": [1, 2, 3]}, {"label": [1, 2]}], SourceError, ["of 3", "of 2"]),
-        ([{"data": [1]}, {"data": [2]}], ParameterError, ["'data'", "tops"]),
+        ([{"arrays": {"data": [1, 2, 3]}}, {"arrays": {"label": [1, 2]}}], SourceError, ["of 3", "of 2"]),
+        ([{"arrays": {"data": [1]}}, {"arrays": {"data": [2]}}], ParameterError, ["'data'", "tops"]),
+        ([{"arrays": {"data": [1]}, "tops": {"a": "data", "b": "data"}}], ParameterError, ["zip[0]", "'b': 'data'"]),
+        ([{"arrays": {"data": [1]}, "tops": []}], ParameterError, ["zip[0]", "at least one"]),
     ],
 )
 def test_sources_of_other_lengths_or_with_the_same_names_are_refused(
     parts: list[dict[str, Any]], error: type[Exception], words: list[str]
 ) -> None:
     with pytest.raises(error) as raised:
-        BatchReader({"zip": [{"arrays": part} for part in parts]}, batch_size=1)
+        BatchReader({"zip": parts}, batch_size=1)
     assert all(word in str(raised.value) for word in words)
