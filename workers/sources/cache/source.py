@@ -145,12 +145,13 @@ class CachedSource(Source):
         return f"{self.kind}:{self._source.fingerprint()}"
 
     def close(self) -> None:
-        store, self._store = self._store, None
-        if store is not None and store.process == os.getpid():
-            try:
-                store.close()
-            except (OSError, lmdb.Error) as error:
-                self._stop_filling(error)
+        try:
+            if self._store is not None and self._store.process == os.getpid():
+                self._store.flush()
+        except (OSError, lmdb.Error) as error:
+            self._stop_filling(error)
+        finally:
+            self._drop()
         self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -62,14 +62,14 @@ def prepare(path: Path, content: str, size_limit: int) -> Path:
                 remove(other)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            Store(folder, size_limit).close()
+            Store(folder, size_limit).release()
         except lmdb.Error as error:
             with TemporaryDirectory(dir=path, prefix=".") as fresh:  # or size_limit is to blame
-                Store(Path(fresh), size_limit).close()
+                Store(Path(fresh), size_limit).release()
             _log.warning("cache %s is damaged (%s): it is made anew", path, error)
             remove(folder)
             folder.mkdir(exist_ok=True)
-            Store(folder, size_limit).close()
+            Store(folder, size_limit).release()
     except (OSError, lmdb.Error) as error:
         raise SourceError(
             f"cache {path} cannot be made with size_limit {size_limit}: {error}; it needs a folder on a local disk, "
@@ -148,15 +148,12 @@ class Store:
     def _forget(self) -> None:
         self._pending, self._pending_bytes = {}, 0
 
-    def close(self) -> None:
-        """Commit what is pending, unless another process writes all the time, and release the database."""
+    def flush(self) -> None:
+        """Commit what is pending, unless another process writes all the time."""
         deadline = time.monotonic() + _LAST_WAIT_S
-        try:
-            while self._pending and time.monotonic() < deadline:
-                self._commit()
-                time.sleep(_PAUSE_S if self._pending else 0)
-        finally:
-            self.release()
+        while self._pending and time.monotonic() < deadline:
+            self._commit()
+            time.sleep(_PAUSE_S if self._pending else 0)
 
     def release(self) -> None:
         """Let go of all handles; LMDB closes when the last user in this process has let go."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -49,3 +51,17 @@ def test_samples_beyond_the_limit_or_the_disk_are_read_each_time(
     assert database(path).stat().st_size <= 100_000
     assert caplog.text.count("takes no more samples") == 1
     assert f"it holds {held} of 1000: {reason}" in caplog.text
+
+
+def test_a_cache_that_is_found_full_at_its_end_leaves_nothing_open(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    inner, path = Numbers(samples=1_000), tmp_path / "cache"
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with closing(CachedSource(inner, path, 100_000)) as source:
+        folder = os.open(database(path).parent, os.O_RDONLY)
+        fcntl.flock(folder, fcntl.LOCK_EX)  # as a writer does
+        check(source, inner, [*range(1_000)])
+        os.close(folder)
+    assert "size_limit of 100000 bytes is reached" in caplog.text
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
