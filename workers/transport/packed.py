@@ -128,9 +128,10 @@ def _warn_of_generators(name: str, part: object, sent: Sequence[object]) -> None
     """Warn of those that `part` names itself, as a function names what its module has, and of those that are `sent`."""
     function = getattr(part, "__func__", part)
     named = dict(getattr(getattr(part, "__self__", part), "__dict__", {}))
-    if isinstance(function, FunctionType):
-        used = getclosurevars(function)
-        named.update(used.globals, **used.nonlocals)
+    with suppress(ValueError):  # a variable of the closure that has no value yet
+        if isinstance(function, FunctionType):
+            used = getclosurevars(function)
+            named.update(used.globals, **used.nonlocals)
     names = {id(value): repr(what) for what, value in named.items() if _is_generator(value)}
     for each in {id(each): each for each in (*named.values(), *sent) if _is_generator(each)}.values():
         _log.warning(
@@ -226,6 +227,7 @@ def _stays_inside(beside: list[PickleBuffer], buffer: PickleBuffer) -> bool:
     return False
 
 
+_pickling_of = attrgetter("__getstate__", "__reduce__", "__reduce_ex__")
 _Cached = type(lru_cache(len))
 _NAMED = type | FunctionType | BuiltinFunctionType | _Cached
 
@@ -288,9 +290,15 @@ def _map(
 
 
 def _is_open_file(thing: Any) -> bool:
-    """Return true for what has a file of the kernel open. cloudpickle would send what is left of a text file."""
+    """Return true for what has a file of the kernel open. cloudpickle would send what is left of a text file.
+
+    A class beside Python's own that says itself how it is pickled may leave its file out.
+    """
+    kind = type(thing)
     # The class is asked first: an object may answer to any name.
-    if not hasattr(type(thing), "fileno") or any(thing is each for each in (sys.stdin, sys.stdout, sys.stderr)):
+    if not hasattr(kind, "fileno") or any(thing is each for each in (sys.stdin, sys.stdout, sys.stderr)):
+        return False
+    if _pickling_of(kind) != _pickling_of(object) and not isinstance(thing, io.IOBase):
         return False
     try:
         return isinstance(thing.fileno(), int)

@@ -86,6 +86,26 @@ def test_torch_is_named_though_only_the_body_of_a_function_or_of_a_method_import
         assert ("torch" in pack(hook)[2]) is named
 
 
+class Log:
+    """It has a file open, which it leaves out when it is pickled."""
+
+    def fileno(self) -> int:
+        return 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+def test_a_hook_is_sent_with_a_variable_without_a_value_and_with_what_leaves_its_file_out() -> None:
+    log = Log()
+
+    def hook(sample: Sample) -> object:
+        return later if log.fileno() < 0 else sample
+
+    Packed(hook, parts={"decode": hook}).require_sendable(to_all=True)
+    later = 0
+
+
 class OddModule(ModuleType):
     """As torch.classes is: no plain module, which alone cloudpickle can pickle."""
 
