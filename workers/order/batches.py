@@ -71,7 +71,7 @@ class Batches:
         return (self._first_epoch + 1 + epochs) * self.samples + number * self.round_rows
 
     def ends_epoch(self, k: int) -> bool:
-        """Return true if an epoch ends with round k or within it; the same for all ranks."""
+        """Return true if an epoch ends with round k or within it; the same for all ranks, but for `partial`."""
         return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def _rounds_in(self, rows: int) -> int:

@@ -162,5 +162,5 @@ class Store:
 
 
 def _key(index: int) -> bytes:
-    """LMDB sorts keys by their bytes."""
+    """Return the key of sample `index`; LMDB sorts keys by their bytes."""
     return index.to_bytes(8, "big")

@@ -27,7 +27,7 @@ def open_environment(path: Path, **options: Any) -> lmdb.Environment:
 
 
 def data_file(path: Path) -> Path:
-    """LMDB keeps a database in a folder, or in a file alone."""
+    """Return the file of the database at `path`, which is a folder, or that file alone."""
     return path / "data.mdb" if path.is_dir() else path
 
 
