@@ -29,7 +29,8 @@ def main(path: str) -> None:
     network = nn.Sequential(features, nn.Linear(8, len(classes)))
     model = DistributedDataParallel(network)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    with photos(path, shuffle=True, seed=1) as train:  # this rank's part of each epoch
+    # This rank's part of each epoch. By "wrap" all ranks have as many batches, since each step waits for the others.
+    with photos(path, shuffle=True, seed=1, last_batch="wrap") as train:
         for _ in range(EPOCHS):
             for batch in train:
                 optimizer.zero_grad()
