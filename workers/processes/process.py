@@ -30,8 +30,8 @@ _START_THREADS = 6
 """The threads at start: two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. ZeroMQ aborts a
 process in which it cannot start a thread: the trainer would lose everything that it has learnt."""
 
-_THREADS_PER_LOADER = 3
-"""The loader's own thread, and two of ZeroMQ."""
+_THREADS_PER_LOADER = 4
+"""The loader's own thread, two of ZeroMQ, and the one that notes the places of samples."""
 
 _ASSEMBLER_DESCRIPTORS = 24
 _DESCRIPTORS_PER_LOADER = 5
@@ -194,8 +194,8 @@ def require_threads() -> None:
 def too_few_threads(allowed: int) -> BlobfeedError:
     """Return the error of a system that allows only `allowed` processes and threads for the start."""
     return BlobfeedError(
-        f"a pipeline needs {_START_THREADS} processes and threads to start, and 3 for each loader; the system "
-        f"allows {allowed}: raise the limit (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
+        f"a pipeline needs {_START_THREADS} processes and threads to start, and {_THREADS_PER_LOADER} for each loader; "
+        f"the system allows {allowed}: raise the limit (ulimit -u, docker run --pids-limit), or set num_loaders: 0"
     )
 
 

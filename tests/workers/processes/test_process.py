@@ -136,7 +136,7 @@ def test_a_limit_of_memory_that_the_start_does_not_fit_is_named(tmp_path: Path) 
 def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:
     for left in range(40):
         fit = loaders_that_fit(9, least=0, tasks=TasksLeft(left, 100, Path("/group")))
-        assert fit == max(loaders for loaders in range(10) if not loaders or 6 + 3 * loaders <= left)
+        assert fit == max(loaders for loaders in range(10) if not loaders or 6 + 4 * loaders <= left)
     assert loaders_that_fit(9, least=9, tasks=None) == 9
 
 
@@ -177,11 +177,11 @@ def _is_removed(group: Path) -> bool:
 @pytest.mark.parametrize(
     ("num_loaders", "room", "outcome"),
     [
-        (2, 12, "deaths: 0"),
-        (2, 11, r"num_loaders=2 needs 12 .* has room for 11 \(pids.max is \d+\): .* or set num_loaders: 1$"),
-        (2, 8, "or set num_loaders: 0$"),
-        ("auto", 9, "deaths: 0"),
-        ("auto", 8, "num_loaders=1 needs 9 .* has room for 8 .* or set num_loaders: 0$"),
+        (2, 14, "deaths: 0"),
+        (2, 13, r"num_loaders=2 needs 14 .* has room for 13 \(pids.max is \d+\): .* or set num_loaders: 1$"),
+        (2, 9, "or set num_loaders: 0$"),
+        ("auto", 10, "deaths: 0"),
+        ("auto", 9, "num_loaders=1 needs 10 .* has room for 9 .* or set num_loaders: 0$"),
     ],
 )
 def test_a_control_group_with_room_for_too_few_processes_is_an_error_at_the_start(
