@@ -251,7 +251,7 @@ class Line(ctypes.Structure):
     """Samples by the time that each took: see `bucket_ns`."""
     cache: _Words
     place: Place
-    """The location of `sample`, if it is the first of a task or comes 10 ms behind the last location."""
+    """The location of `sample`, if it is the first of a task, comes 10 ms behind the last location, or takes long."""
     place_slowest: Place
     host: bytes
 
