@@ -25,6 +25,7 @@ from ..workers.sources.files import FileStamp, list_hdf5_files, natural_key
 from ..workers.sources.hdf5.examine import holds_values
 from ..workers.sources.hdf5_samples.scan import label_array
 from ..workers.sources.images import LONGEST_SIDE_RATIO
+from ..workers.sources.kinds import KINDS
 from ..workers.sources.stored import read_header
 from ..workers.sources.stored.hdf5_library import errors_named, h5py, open_file
 from ..workers.sources.zarr.examine import examine_array
@@ -101,6 +102,10 @@ def color_in(declared: Mapping[str, Any], base_dir: Path) -> str:
         first = list_hdf5_files(path, base_dir, kind)[0]
         with open_file(FileStamp.of(first), None) as file, errors_named(first):
             return str(file.attrs.get(COLOR_ATTRIBUTE, ""))
+    if kind in KINDS and KINDS[kind].is_list:  # of a zip the first source has the pictures that a net sees
+        parts = [{name: part[name] for name in part if name in KINDS} for part in options]
+        colors = {color_in(part, base_dir) for part in (parts[:1] if kind == "zip" else parts)}
+        return colors.pop() if len(colors) == 1 else ""
     return "bgr" if _is_raw(declared, base_dir) else color_of(declared)
 
 

@@ -473,8 +473,12 @@ def test_a_name_that_begins_with_a_tilde_and_no_user_is_a_file() -> None:
         ("{zip: [{parquet: a}, {npy: {data: a.npy}}]}", "rgb"),
         ("{npy: {data: a.npy}}", ""),
         ("{lmdb: raw}", "bgr"),
+        ("{concat: [{hdf5: bgr.h5}, {lmdb: raw}]}", "bgr"),
+        ("{zip: [{hdf5: bgr.h5, tops: [data]}, {parquet: a}]}", "bgr"),
     ],
 )
 def test_the_order_of_channels_is_known_where_pictures_are_decoded(declared: str, color: str) -> None:
     write_lmdb(Path("raw"), [raw_datum(np.zeros((3, 4, 4), np.uint8), 0)])
+    with h5py.File("bgr.h5", "w") as file:
+        file.attrs["color"] = "bgr"
     assert source_of([declared]).color == color
