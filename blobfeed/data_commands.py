@@ -68,6 +68,8 @@ def inspect(
         raise typer.BadParameter("--parameters are for the sheet: give --sheet FILE, too")
     if not bench and (batch_size != _BATCH or loaders is not None):
         raise typer.BadParameter("--batch-size and --loaders are for timing: give --bench, too")
+    if sheet is not None and bench:
+        raise typer.BadParameter("--sheet draws and --bench times: give one of them")
     if sheet is not None:
         need("cv2", "a contact sheet")
         from .tools.sheet import draw_sheet

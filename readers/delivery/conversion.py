@@ -166,7 +166,7 @@ def mean_of(
     entries = shape[axis] if shape else 1
     if len(values) not in (1, entries):
         of_last = "; for the last axis, such as the features of a window, say axis: last"
-        hint = of_last if axis == 0 and shape[-1:] == (len(values),) else channels_first_hint(shape)
+        hint = "" if axis else of_last if shape[-1:] == (len(values),) else channels_first_hint(shape)
         each = "channels" if axis == 0 else "entries of the last axis"
         raise ParameterError(
             f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "

@@ -113,9 +113,19 @@ def test_the_line_to_paste_has_the_path_as_it_is(tmp_path: Path) -> None:
     assert '"' not in line  # it would end a param_str
 
 
-def test_parameters_without_a_sheet_are_a_usage_error(gzipped: Path) -> None:
-    result = run(gzipped, "--parameters", "{transform: {mirror: true}}")
-    assert (result.exit_code, "give --sheet FILE, too" in result.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        (("--parameters", "{transform: {mirror: true}}"), "give --sheet FILE, too"),
+        (("--loaders", 2), "give --bench, too"),
+        (("--bench", "--sheet", "sheet.png"), "give one of them"),
+    ],
+)
+def test_options_that_would_have_no_effect_are_a_usage_error(
+    options: tuple[str | int, ...], advice: str, gzipped: Path
+) -> None:
+    result = run(gzipped, *options)
+    assert (result.exit_code, advice in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
