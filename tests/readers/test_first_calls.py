@@ -152,7 +152,7 @@ class _OpensInItsConstructor(_OpensAtFirstRead):
     [
         _OpensAtFirstRead,
         _OpensInItsConstructor,
-        lambda: {"concat": [_OpensAtFirstRead()]},
+        lambda: {"concat": [{"zip": [_OpensAtFirstRead()]}]},
         lambda: StreamSource(_OpensAtFirstRead().walk, shards=2),
     ],
 )

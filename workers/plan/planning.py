@@ -162,7 +162,7 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
 
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
-    parts = source.sources if isinstance(source, SeveralSources) else (source,)
+    parts = source.leaves if isinstance(source, SeveralSources) else (source,)
     own = [part for part in parts if isinstance(part, Source) and type(part).close is Source.close]
     before = trial_copy(own) if parameters.has_loaders else own
     try:

@@ -5,7 +5,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -32,6 +32,12 @@ class SeveralSources(Source):
         self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
         self.descriptors = tuple(number for source in sources for number in source.descriptors)
         self.rows_at_once = max(source.rows_at_once for source in sources)
+
+    @property
+    def leaves(self) -> Iterator[Source]:
+        """The sources at any depth that are made of no others."""
+        for source in self.sources:
+            yield from source.leaves if isinstance(source, SeveralSources) else (source,)
 
     @property
     def stores_rows(self) -> bool:
