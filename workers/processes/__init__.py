@@ -24,4 +24,3 @@ from .process import (
     wait_for_exit,
 )
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
-from .usage_monitor import usage_of

@@ -71,7 +71,6 @@ class Assembler:
 
     def __init__(self, config: Config, nursery: Nursery) -> None:
         self._config = config
-        self._nursery = nursery
         self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board)
