@@ -12,6 +12,8 @@ from ..api import Source, Tops, nearest, paths_as_text, shown
 from ..base import BlobfeedError, ParameterError, SourceError, need
 from .kinds import KINDS, imported
 
+_SUCH_AS = "such as {hdf5: {path: train.h5}}, or {arrays: {data: x, label: y}} for arrays in memory"
+
 
 def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
     """The source that `spec` declares: a mapping with one key, the kind, over that kind's options; or a Source.
@@ -34,7 +36,7 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
             )
     if not isinstance(spec, Mapping) or len(spec) != 1:
         raise ParameterError(
-            f"source: expected a mapping with one key, the kind ({', '.join(KINDS)}), got {shown(spec)}"
+            f"source: expected a mapping with one key, the kind ({', '.join(KINDS)}), {_SUCH_AS}; got {shown(spec)}"
         )
     ((kind, options),) = spec.items()
     if isinstance(options, Source):
@@ -46,15 +48,15 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
         )
     if kind not in KINDS:
         raise ParameterError(
-            f"source: unknown kind {kind!r}{nearest(kind, KINDS)}; the known kinds are {', '.join(KINDS)}"
+            f"source: unknown kind {kind!r}{nearest(kind, KINDS)}; the known kinds are {', '.join(KINDS)}, {_SUCH_AS}"
         )
     entry = KINDS[kind]
-    if isinstance(options, str | PurePath) and not entry.is_list:
+    if not isinstance(options, Mapping) and not entry.is_list:
         if entry.example:
             raise ParameterError(f"source {kind}: got {shown(options)}: give each top's name, such as {entry.example}")
+        if not isinstance(options, str | PurePath):
+            raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
         options = {"path": options}
-    if not isinstance(options, Mapping) and not entry.is_list:
-        raise ParameterError(f"source {kind}: expected a mapping of options, got {shown(options)}")
     if entry.library:
         need(entry.library, f"source {kind}")
     open_it: Callable[..., Source] = imported(entry.opener)

@@ -170,7 +170,10 @@ def _resolve(file: Path, base_dir: Path, what: str) -> list[Path | str]:
         probe = stream.read(_TEXT_PROBE_BYTES)
     if not probe.strip() or b"\0" in probe:
         kind = "is empty" if not probe.strip() else "is not an HDF5 file (no signature) and not text"
-        expected = "expected an HDF5 file or a text file that lists HDF5 files"
+        expected = (
+            "expected an HDF5 file or a text file that lists HDF5 files; `blobfeed inspect` with this path says which "
+            "source reads it"
+        )
         raise SourceError(f"{what}: {str(file)!r} {kind}; {GIVEN_PICTURES if _PICTURE.search(file.name) else expected}")
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()

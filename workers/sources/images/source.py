@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...api import FLOAT32_WHOLE, AnyArray, Tops
+from ...api import FLOAT32_WHOLE, GIVEN_PICTURES, AnyArray, Tops
 from ...base import SampleError, SourceError, in_folder, is_url, read_whole
 from ...transport import give_back_freed_memory
 from ..files import WholeObjects, without_paths
@@ -37,7 +37,8 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
     try:
         text = WholeObjects().content(path) if is_url(path) else read_whole(os.fsencode(path))
     except OSError as error:
-        raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; check path") from error
+        advice = GIVEN_PICTURES if not is_url(path) and Path(path).is_dir() else "check path"
+        raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; {advice}") from error
     parsed, written = parse_image_list(text, path, checked.labels)
     labels = _labels(written, parsed, checked.label_dtype)
     # 1,000,000 lines of 30 bytes take 44 MB, once for all processes.

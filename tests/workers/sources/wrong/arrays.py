@@ -190,6 +190,8 @@ MEMORY = {
     "concat, nothing": of({"concat": []}),
     "concat, a path": of({"concat": "train.h5"}),
     "an unknown kind": of({"streams": {}}),
+    "arrays without their kind": of(ARRAYS),
+    "an array as arrays": of({"arrays": DATA}),
     "a stream where samples need indices": of({"stream": {}}),
 }
 

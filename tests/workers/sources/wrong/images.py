@@ -95,6 +95,7 @@ SCENARIOS = {
     },
     "image_list, an empty file": listed(lambda folder: (folder / CHINA).write_bytes(b"")),
     "image_list, a folder": listed(_a_folder),
+    "image_list, a folder for the list": listed(path="."),
     "image_list, equal_sizes and max_height": listed(equal_sizes=True, max_height=4),
     "image_list, no size": listed(strict=True),
     "image_list, a height alone": listed(lambda folder: (folder / CHINA).unlink(), new_height=10),
