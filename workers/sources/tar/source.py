@@ -155,10 +155,14 @@ class _Members(Records[tuple[int, int], bytes]):
             names = self._shards.keys[number]
             apart = sum(names[other] == names[local] for other in range(len(names))) > 1
             order = "; others of that name do not follow it: write the file with tar --sort=name" if apart else ""
+            top = next(iter(self._keys))
+            advice = "on_error: replace puts another sample in the place of each"
+            if len(self._lacking) == len(self):
+                advice = f"name one of them for {top!r}"
             raise SourceError(
                 f"{_WHAT}: {len(self._lacking)} of {len(self)} samples have no member .{';'.join(self._extensions)} "
-                f"for the top {next(iter(self._keys))!r}, such as {self._shards.where(first)}; there are members "
-                f"{', '.join(self._held)}{order}; on_error: replace leaves them out"
+                f"for the top {top!r}, such as {self._shards.where(first)}; there are members "
+                f"{', '.join(self._held)}{order}; {advice}"
             )
         if self._bad:
             raise self._bad[0]

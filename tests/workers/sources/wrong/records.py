@@ -89,6 +89,7 @@ def _braces(path: str) -> Scenario:
 _THREE = [(f"{n}.cls", b"%d" % n) for n in range(3)]
 TAR = {
     "tar, a member is missing": tar([("a.cls", b"1"), ("b.txt", b"x")], members={"y": "cls"}),
+    "tar, a member is missing everywhere": tar([("a.cls", b"1"), ("b.cls", b"1")], members={"y": "txt"}),
     "tar, members in no order": tar(
         [("a.cls", b"1"), ("b.txt", b"x"), ("a.txt", b"x"), ("b.cls", b"2")], members={"y": "cls"}
     ),
