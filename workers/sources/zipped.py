@@ -173,6 +173,8 @@ def open_zip(parts: object, *, tops: Tops, base_dir: Path) -> ZipSource:
                     f"{what}: parameter 'tops' is {part['tops']!r}: expected at least one top, and for each another "
                     "array of the source; copy an array in decode, and leave out a source that is not read"
                 )
+            if isinstance(part["tops"], Mapping):
+                what += ", with tops: {its name in a batch: its name in the source}"
         source = None if named else open_part(what, spec, None, base_dir)
         by_top = named or {name: name for name in (source.specs if source else ())}
         known |= dict.fromkeys(by_top)

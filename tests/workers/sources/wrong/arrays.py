@@ -189,6 +189,7 @@ MEMORY = {
     "concat, a stream": of({"concat": [{"arrays": ARRAYS}, {"stream": {"make": "module:function"}}]}),
     "concat, nothing": of({"concat": []}),
     "concat, a path": of({"concat": "train.h5"}),
+    "zip, tops the wrong way round": of({"zip": [{"arrays": ARRAYS, "tops": {"data": "picture"}}]}),
     "an unknown kind": of({"streams": {}}),
     "arrays without their kind": of(ARRAYS),
     "an array as arrays": of({"arrays": DATA}),
