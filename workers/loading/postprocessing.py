@@ -27,6 +27,7 @@ from ..api import (
     as_array,
     chosen,
     plain_array,
+    shown,
     takes_rng,
 )
 from ..base import ParameterError, derive_key
@@ -123,12 +124,13 @@ class Postprocessor:
             result = hook(batch, rng=self._rng(samples.key))
         else:
             result = hook(batch, self._rng(samples.key)) if self._takes_rng else hook(batch)
-        if result is not None and not isinstance(result, Mapping):
-            raise ValueError(
-                f"postprocess returned a {type(result).__name__}: expected a mapping of top names to arrays, or None "
-                "if the batch was changed in place"
+        made = batch if result is None else result
+        if not isinstance(made, Mapping) or not all(isinstance(name, str) for name in made):
+            raise ParameterError(
+                f"postprocess returned {shown(made)}: expected a mapping of top names to arrays, or None if the batch "
+                "was changed in place"
             )
-        return {**batch, **(result or {})}
+        return {**batch, **made}
 
     def _rng(self, number: tuple[int, ...]) -> np.random.Generator:
         from ..order.keyed_seed import keyed_generator  # loads numpy.random

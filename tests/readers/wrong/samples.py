@@ -249,6 +249,8 @@ OWN = {
     "postprocess, a list of nothing": later(lambda _: {"new": [None] * 4}),
     "postprocess, an error": later(lambda _: 1 // 0),
     "postprocess, an error in a loader": later(lambda _: 1 // 0, num_loaders=1),
+    "postprocess, a number at once": read(ARRAYS, postprocess=lambda _: 7),
+    "postprocess, a number as name": read(ARRAYS, postprocess=lambda batch: {3: batch["data"]}),
     "postprocess, a number for all rows": read(ARRAYS, postprocess=lambda _: {"data": 3}),
     "postprocess, a scalar for all rows": read(ARRAYS, postprocess=lambda _: {"data": np.float32(1)}),
     "postprocess, too few rows": read(ARRAYS, postprocess=lambda _: {"data": np.zeros(3)}),
