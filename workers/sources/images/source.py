@@ -110,8 +110,9 @@ def _check_files(listed: ListedImages, files: WholeFiles, options: ImageListOpti
         _check_label(listed, files, options, index)
         others = f" ({len(wrong) - 1} more of the first {_CHECKED_AT_ONCE}, too)" if len(wrong) > 1 else ""
         raise SourceError(
-            f"image list {_Place(listed, files).where(index)} is no image: {reason}{others}; check the list and "
-            f"root_folder {options.root_folder!r}, or leave out this check by check_files: false"
+            f"image list {_Place(listed, files).where(index)} is no image: {reason}{others}; check the list, whose "
+            f"lines are a path, a space and labels, and root_folder {options.root_folder!r}, or leave out this check "
+            "by check_files: false"
         )
 
 
