@@ -110,7 +110,10 @@ def _explain(path: Path, error: text_format.ParseError) -> PrototxtError:
             near = nearest(stem, [field.removesuffix("_param") for field in known], 0.8)
             text += f"{near}; a layer type that Caffe 1.0 does not have can be written as a Python layer"
         else:
-            text += nearest(name, known)
+            near = nearest(name, known)
+            text += near
+            if message == "PythonParameter" and not near:
+                text += "; a double quote within param_str ends it: write ' or \\\" there"
     elif unknown := re.search(r'num type "(?:\w+\.)*(\w+)" has no value named (\w+)', text):
         kind, name = unknown.groups()
         known = [value.name for value in getattr(schema, kind)]
