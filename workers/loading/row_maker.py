@@ -223,10 +223,11 @@ def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> t
             )
         return tuple(made)
     count = len(made) if isinstance(made, tuple | list) else 1
+    unnamed = "an array without a name" if count == 1 else f"{count} arrays without names"
     for names in (tops, fields):
         if len(names) == count:
             return names
     raise ParameterError(
-        f"decode returned {count} arrays without names, and {len(fields)} are read ({', '.join(fields)}): return a "
+        f"decode returned {unnamed}, and {len(fields)} are read ({', '.join(fields)}): return a "
         "mapping of names to arrays, or give 'tops', a name for each"
     )

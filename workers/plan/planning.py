@@ -305,8 +305,8 @@ def _ordered_plan(
     _warn_of_outliers(plan, plain)
     if plan.batches is not None and (rest := plan.batches.unequal_rest):
         _log.warning(
-            "last_batch is 'partial', and an epoch's last round has %d samples for %d ranks: the others end the epoch "
-            "a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",
+            "last_batch is 'partial', and an epoch's last round has a sample for %d of %d ranks: the others end the "
+            "epoch a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",
             *(rest, parameters.ranks),
         )
     return plan
