@@ -333,6 +333,7 @@ def _refused_or_same(name: str, made: Written, path: Path, *, must_be_refused: b
 
     def reading() -> None:
         with closing(made.open()) as source:
+            source.check_samples()  # as setup does
             assert_reads(source, made.samples)
 
     refusal = _refusal(reading)
