@@ -56,7 +56,7 @@ _TRIAL_BATCH = 2
 
 _OUTLIER = 100
 _LARGE_BATCH_BYTES = 16 << 20
-"""What is said of: a sample of so many times the median's items, in batches of at least so many bytes."""
+"""Setup names a sample of so many times the median's items, if batches have at least so many bytes."""
 
 _MOST_SENT_BYTES = 1 << 30
 """The most memory of a source that is sent to a remote loader: 30,000,000 lines of an image list, or small arrays."""

@@ -459,7 +459,7 @@ class LoaderStatus:
             self._note_places()
 
     def _note_places(self) -> None:
-        """Write the locations of the current sample and of the slowest one, for who sees the board and no source."""
+        """Write the places of the current sample and of the slowest one, for readers of the board without a source."""
         if (locate := self.locate) is None:
             return
         line = self._line

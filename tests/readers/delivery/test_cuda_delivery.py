@@ -257,7 +257,7 @@ _MISTAKES = [
     (_never_waits_for_copies, "staging on stream -1 does not wait for the copy to the device on stream 1"),
     (_frees_what_is_read, "the next owner's write on stream 1 does not wait for .* on stream 0"),
 ]
-"""What is done wrong, and what the judge says of it."""
+"""A mistake, and the words of the judge about it."""
 
 
 @pytest.mark.parametrize(("mistake", "found"), _MISTAKES)

@@ -56,7 +56,7 @@ def test_nothing_outlives_a_trainer_that_ends_without_close(tmp_path: Path, end:
 
 
 def test_no_process_has_a_file_in_dev_shm(tmp_path: Path) -> None:
-    """What is never made there cannot be left there, and the folder is too full of others' files to look for it."""
+    """A file that is never made there cannot be left there; the folder is too full of others' files to look for it."""
     with trainer(tmp_path, TWO_FEEDS) as run:
         run.expect("ready")
         family = [run.pid, *run.wait_for_children(2 * FAMILY)]

@@ -1,4 +1,4 @@
-"""What setup finds wrong with single samples: refused, unless on_error or a sampler says that others will do."""
+"""Faults of single samples that setup finds: refused, unless on_error or a sampler says that others will do."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ _NO_USE = (
     "BLOBFEED_CLOUD_DEADLINE_S={:g} s: see whether it can be reached, whether the credentials have expired (public "
     "buckets need AWS_SKIP_SIGNATURE=true or GOOGLE_SKIP_SIGNATURE=true), and whether AWS_REGION is the bucket's"
 )
-"""What the classes of obstore's exceptions mean; all that has no class of its own is its GenericError."""
+"""The meaning of obstore's classes of exceptions; all that has no class of its own is its GenericError."""
 
 
 class _Obstore(ObjectStore):

@@ -30,7 +30,7 @@ _STREAM_END = b"\xff\xff\xff\xff\0\0\0\0"
 
 
 class _Lengths(NamedTuple):
-    """Of a row group: the lengths of a column's longest lists, and the row with the most items."""
+    """The lengths of a column's longest lists in a row group, and the row with the most items."""
 
     lengths: tuple[int, ...]
     largest: Outlier
@@ -123,7 +123,7 @@ class GroupFiles:
             raise SourceError(f"{self.where(group)} cannot be decoded: {error}") from error
 
     def _parts_read(self, columns: Iterable[str]) -> list[str]:
-        """What is read of these columns: of pictures, the bytes and not their paths."""
+        """Return the parts of these columns that are read: of pictures, the bytes and not their paths."""
         return [f"{name}.bytes" if self._forms[name].is_picture else name for name in columns]
 
     def file_of(self, group: int) -> Raw:

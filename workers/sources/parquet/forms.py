@@ -28,7 +28,7 @@ Size = tuple[int, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What rows of a column are.
+    """The form of a column's rows.
 
     `sizes`: from the outermost lists inwards, the shape of a list's items, or None if lists vary in length. A tensor is
     one list of several axes. `order`: the stored axis that each delivered one is; bytes and text have one of their own,

@@ -132,7 +132,7 @@ class RowGroups(Column):
             return picture_field(self._options, _WHAT, read)
 
     def check_samples(self) -> None:
-        """As Source.check_samples."""
+        """Raise SourceError for a bad sample, as Source.check_samples."""
         if self._bad:
             raise self._bad[0]
 

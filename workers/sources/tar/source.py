@@ -148,7 +148,7 @@ class _Members(Records[tuple[int, int], bytes]):
         return address, int(self._sizes[index])
 
     def check_samples(self) -> None:
-        """As Source.check_samples."""
+        """Raise SourceError for a bad sample, as Source.check_samples."""
         if len(self._lacking):
             first = int(self._lacking[0])
             number, local = locate_part(self._shards.starts, first)
