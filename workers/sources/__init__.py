@@ -126,11 +126,12 @@ def with_own_arrays(declared: Any, source: Any) -> Any:
     The caller may then drop the arrays: there is no need for both.
     """
     if isinstance(declared, list | tuple):
-        return [with_own_arrays(*part) for part in zip(declared, source.sources if declared else (), strict=True)]
-    if not isinstance(declared, Mapping):
+        return [with_own_arrays(*part) for part in zip(declared, source.by_part if declared else (), strict=True)]
+    if not isinstance(declared, Mapping) or source is None:
         return declared
-    if isinstance(declared.get("concat"), list | tuple):
-        return {**declared, "concat": with_own_arrays(declared["concat"], source)}
+    for kind in declared.keys() & KINDS:
+        if KINDS[kind].is_list and isinstance(declared[kind], list | tuple):
+            return {**declared, kind: with_own_arrays(declared[kind], source)}
     if isinstance(declared.get("arrays"), Mapping):
         return {**declared, "arrays": {**declared["arrays"], **source.own_arrays}}
     return declared

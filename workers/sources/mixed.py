@@ -29,6 +29,8 @@ class SeveralSources(Source):
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = tuple(sources)
+        self.by_part: Sequence[Source | None] = self.sources
+        """For each part of the declaration its source; None for one that is not read."""
         self.modules = tuple(dict.fromkeys(name for source in sources for name in source.modules))
         self.descriptors = tuple(number for source in sources for number in source.descriptors)
         self.rows_at_once = max(source.rows_at_once for source in sources)

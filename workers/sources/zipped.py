@@ -160,7 +160,7 @@ def open_zip(parts: object, *, tops: Tops, base_dir: Path) -> ZipSource:
     """
     if not isinstance(parts, list | tuple) or not parts:
         raise ParameterError(f"source zip: expected a list of sources, got {parts!r}")
-    sources: list[Source] = []
+    by_part: list[Source | None] = []
     names: list[dict[str, str]] = []
     known: dict[str, None] = {}
     for number, part in enumerate(parts):
@@ -184,10 +184,12 @@ def open_zip(parts: object, *, tops: Tops, base_dir: Path) -> ZipSource:
             source = None
         if source is None and wanted:
             source = open_part(what, spec, tuple(wanted.values()), base_dir)
+        by_part.append(source)
         if source is not None:
             # A source of the user's own has all of its arrays, whatever is asked for.
             tops_of = {name: top for top, name in wanted.items()}
-            sources.append(source)
             names.append({name: tops_of.get(name, name) for name in source.specs})
     chosen(known, tops, "source zip")
-    return ZipSource(sources, names, tops or ())
+    opened = ZipSource([source for source in by_part if source is not None], names, tops or ())
+    opened.by_part = by_part
+    return opened

@@ -63,9 +63,13 @@ def _link(entry: Path) -> str:
         lambda data: {"source": {"arrays": {"data": data}}},
         lambda data: {"source": {"arrays": {"data": data, "window": {"length": 3}}}},
         lambda data: {"source": {"concat": [{"arrays": {"data": data}}, {"arrays": {"data": DATA}}]}},
+        lambda data: {
+            "source": {"zip": [{"arrays": {"x": DATA}, "tops": "x"}, {"arrays": {"data": data}}]},
+            "tops": "data",
+        },
         lambda data: {"mix": [{"arrays": {"data": data}, "weight": 0.5}, {"arrays": {"data": DATA}}]},
     ],
-    ids=["arrays", "windows", "concat", "mix"],
+    ids=["arrays", "windows", "concat", "zip", "mix"],
 )
 def test_a_reader_does_not_keep_the_array_beside_its_copy(declare: Callable[[Any], dict[str, Any]]) -> None:
     class Mine(np.ndarray[Any, Any]):
