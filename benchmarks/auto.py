@@ -66,7 +66,7 @@ _JPEG: dict[str, Any] = {
     "source": {"image_list": {"path": "list.txt", "root_folder": ".", "equal_sizes": True}},
     "transform": {"crop_size": 224},
 }
-_GZIP: dict[str, Any] = {"source": {"hdf5": {"path": "gzip.h5"}}, "shuffle": "chunk"}
+_GZIP: dict[str, Any] = {"source": {"hdf5": {"path": "gzip.h5"}}, "tops": "data", "shuffle": "chunk"}
 _SAMPLES: dict[str, Any] = {"source": {"hdf5_samples": {"path": "samples.h5", "labels": ["label"]}}}
 _HOOK: dict[str, Any] = {**_DIGITS, "decode": _slow}
 
