@@ -25,7 +25,7 @@ from .mixed import SeveralSources, open_part
 
 
 class _Beside(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What may stand beside a part: its tops, or for each top its name there."""
+    """The options beside a part: its tops, or for each top its name there."""
 
     tops: str | tuple[str, ...] | dict[str, str]
 
