@@ -55,7 +55,6 @@ class Target:
 
     `most`: so many bytes are damaged, the first ones or, if `at_end`, the last ones.
     `alone`: each copy has a fork of its own, since one can leave a library unable to read any other.
-    `named`: what errors name, if that is not the damaged file itself.
     """
 
     make: Callable[[Path], Path]
@@ -63,7 +62,6 @@ class Target:
     most: int = 1 << 20
     at_end: bool = False
     alone: bool = False
-    named: str = ""
 
 
 def _read_all(source: Source) -> None:
@@ -141,8 +139,7 @@ def _zarr(name: str, **how: Any) -> Target:
         if sum(spec.nbytes for spec in source.specs.values()) < 1 << 24:  # there is no memory for more
             _read_all(source)
 
-    # A wrong size of shards shows at the shards, whose own checksums then seem wrong.
-    return Target(make, read, named="a.zarr")
+    return Target(make, read)
 
 
 def _make_list(folder: Path) -> Path:
@@ -378,7 +375,7 @@ def what_is_wrong(target: Target, path: Path) -> str:
     try:
         target.read(path)
     except BlobfeedError as error:
-        return "" if (target.named or path.name) in str(error) else f"the error does not name the file: {error}"
+        return "" if path.name in str(error) else f"the error does not name the file: {error}"
     except Exception as error:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}".replace("\n", " ")

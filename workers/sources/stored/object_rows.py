@@ -117,5 +117,7 @@ class _Shards:
             data = np.frombuffer(self._store.get(key, start, start + self._size, version), np.uint8)
             payload = without_crc32c(data) if self._layout.index_checked else data
         except ChunkError as error:
-            raise SourceError(f"{self._store.url(key)}: the shard's index is damaged: {error}") from error
+            raise SourceError(
+                f"{self._store.url(key)}: the shard's index is damaged, or zarr.json, which says where it lies: {error}"
+            ) from error
         return payload.view("<u8").reshape(-1, 2), version

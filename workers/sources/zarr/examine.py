@@ -40,6 +40,8 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
                 attributes.setdefault("_FillValue", np.frombuffer(layout.fill, dtype).tolist())
             if any(size < 1 <= extent for extent, size in zip(shape, layout.shard or layout.chunk, strict=True)):
                 raise ValueError(f"its chunks have shape {layout.chunk}")
+            if max(shape, default=0) > np.iinfo(np.int64).max:
+                raise ValueError(f"its shape is {shape}")
         except SourceError:
             raise
         except Exception as error:  # the zarr library has errors of many kinds
