@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINED := --constraint constraints.txt --no-warn-script-location
 CHECKOUT_PTH = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
-FOLDERS := blobfeed layers readers tools trainer workers
+FOLDERS := blobfeed cluster layers readers sources tools trainer watching workers
 # The directories are among them since a deleted file leaves no other trace.
 SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name py.typed \) -print)
 
@@ -56,7 +56,7 @@ PINNED := test_every_dependency_is_pinned_at_the_version_that_is_tested
 
 # A server that is missing is skipped, and named at the end.
 test-cloud: $(VENV)/package $(VENV)/test-dependencies $(VENV)/cloud/installed
-	$(BIN)/pytest -n 2 -m 'slow or not slow' -rs tests/workers/sources/cloud
+	$(BIN)/pytest -n 2 -m 'slow or not slow' -rs tests/sources/cloud
 
 $(VENV)/cloud/installed:
 	npm install --no-fund --no-audit --prefix $(VENV)/cloud azurite@3 s3rver@3
@@ -80,7 +80,7 @@ test-cuda: $(VENV)/package $(VENV)/test-dependencies
 
 # tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/workers
+	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/sources tests/watching tests/workers
 
 faults: $(VENV)/package $(VENV)/test-dependencies
 	$(BIN)/python -P -m tests.faults

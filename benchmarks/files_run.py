@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
+from blobfeed.sources import open_source
 from blobfeed.workers.api import Parameters, allocate_rows
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.sources import open_source
 
 from .datasets import data_folder
 from .page_cache import drop

@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from .readers.sharding import find_shard as find_shard
     from .readers.tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
     from .readers.torch_dataset import TorchDataset as TorchDataset
+    from .sources.stream import StreamSource as StreamSource
+    from .sources.table import Column as Column
+    from .sources.table import Field as Field
+    from .sources.table import Records as Records
+    from .sources.table import Resident as Resident
+    from .sources.table import Store as Store
+    from .sources.table import Table as Table
     from .workers.api import ArraySpec as ArraySpec
     from .workers.api import RaggedRows as RaggedRows
     from .workers.api import Sample as Sample
     from .workers.api import Source as Source
     from .workers.api import Statistics as Statistics
     from .workers.base.errors import *  # noqa: F403
-    from .workers.sources.stream import StreamSource as StreamSource
-    from .workers.sources.table import Column as Column
-    from .workers.sources.table import Field as Field
-    from .workers.sources.table import Records as Records
-    from .workers.sources.table import Resident as Resident
-    from .workers.sources.table import Store as Store
-    from .workers.sources.table import Table as Table
 
 # Where each public name lives. It is imported when first asked for, so that `import blobfeed` costs a millisecond, and
 # a loader that imports it does not get torch. A name is added here and, for type checkers, in the imports above; a
@@ -80,8 +80,8 @@ _HOMES = {
         "UnequalShapesError",
     ),
     "workers.api": ("ArraySpec", "RaggedRows", "Sample", "Source", "Statistics"),
-    "workers.sources.stream": ("StreamSource",),
-    "workers.sources.table": ("Column", "Field", "Records", "Resident", "Store", "Table"),
+    "sources.stream": ("StreamSource",),
+    "sources.table": ("Column", "Field", "Records", "Resident", "Store", "Table"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -25,10 +25,10 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .watching import Blame, diagnose, interval
 from .workers.base import BlobfeedError, writing
 from .workers.plan import usable_cores
 from .workers.transport import NAME, Count, Line, Reading
-from .workers.watching import Blame, diagnose, interval
 
 _HISTORY = 60
 _WINDOW = 10

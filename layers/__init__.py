@@ -19,7 +19,7 @@ from .ready_made import (
 # In a binary that is linked to an HDF5 library, as Caffe's is, blobfeed has to load h5py's own: the user's modules may
 # then import h5py as they like.
 if is_in_program("H5open"):
-    from ..workers.sources.stored import hdf5_library
+    from ..sources.stored import hdf5_library
 
 __all__ = [
     "HDF5InputLayer",

@@ -14,6 +14,8 @@ from typing import Any, ClassVar, NamedTuple, NoReturn, Unpack, cast
 import msgspec
 import numpy as np
 
+from ..sources import with_own_arrays
+from ..sources.stream import StreamSource
 from ..workers.api import ArraySpec, DecodeHook, Hooks, PostprocessHook, ReaderParameters, Source, Statistics, loop_end
 from ..workers.base import (
     BlobfeedError,
@@ -31,8 +33,6 @@ from ..workers.base import (
 from ..workers.pipeline import Pipeline
 from ..workers.plan import Place, State, locate, open_declared
 from ..workers.processes import interrupts_deferred, interrupts_ignored
-from ..workers.sources import with_own_arrays
-from ..workers.sources.stream import StreamSource
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .sharding import warn_of_other_ranks, with_shard

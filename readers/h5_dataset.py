@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from ..sources.files import Locking, list_hdf5_files, stamp_of
+from ..sources.hdf5_samples import open_hdf5_samples
+from ..sources.hdf5_samples.scan import first_sample, label_array
+from ..sources.stored.hdf5_library import h5py, open_file
 from ..workers.api import AnyArray, RaggedRows, Rows, allocate_rows
 from ..workers.base import ParameterError, SourceError, absolute, shortens_tracebacks
-from ..workers.sources.files import Locking, list_hdf5_files, stamp_of
-from ..workers.sources.hdf5_samples import open_hdf5_samples
-from ..workers.sources.hdf5_samples.scan import first_sample, label_array
-from ..workers.sources.stored.hdf5_library import h5py, open_file
 from .keywords import check_hook
 
 Item = dict[str, Any]

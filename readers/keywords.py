@@ -9,6 +9,7 @@ from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
+from ..sources.stream import StreamSource
 from ..workers.api import (
     FOR_LAYERS,
     DecodeHook,
@@ -20,7 +21,6 @@ from ..workers.api import (
     check_parameters,
 )
 from ..workers.base import ParameterError
-from ..workers.sources.stream import StreamSource
 
 SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
 

@@ -72,8 +72,8 @@ _INTEGRATION = (
     "test_examples.py",
     "workers/processes/test_crashes.py",
     "workers/processes/test_trainer_death.py",
-    "workers/remote/*.py",
-    "workers/sources/cloud/test_real_servers.py",
+    "cluster/*.py",
+    "sources/cloud/test_real_servers.py",
 )
 
 settings.register_profile("busy cores", deadline=None)

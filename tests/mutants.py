@@ -45,22 +45,22 @@ _HANGS_S = 40
 _WANTED = 0.95
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "workers/scheduling/ledger.py": (
-        "workers/scheduling/test_ledger.py",
-        "workers/scheduling/test_interleavings.py",
+    "workers/assembly/ledger.py": (
+        "workers/assembly/test_ledger.py",
+        "workers/assembly/test_interleavings.py",
     ),
-    "workers/scheduling/assembly.py": (
-        "workers/scheduling/test_assembly.py",
-        "workers/scheduling/test_reception.py",
-        "workers/scheduling/test_task_size.py",
-        "workers/scheduling/test_interleavings.py",
+    "workers/assembly/assembly.py": (
+        "workers/assembly/test_assembly.py",
+        "workers/assembly/test_reception.py",
+        "workers/assembly/test_task_size.py",
+        "workers/assembly/test_interleavings.py",
     ),
-    "workers/scheduling/autoscale.py": ("workers/scheduling/test_autoscale.py",),
+    "workers/assembly/autoscale.py": ("workers/assembly/test_autoscale.py",),
     "workers/order/batches.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
     "workers/order/rounds.py": (
         "workers/plan/test_ordered_schedule.py",
         "workers/plan/test_stream_schedule.py",
-        "workers/scheduling/test_interleavings.py",
+        "workers/assembly/test_interleavings.py",
     ),
     "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
     "workers/order/chunk_order.py": (
@@ -83,15 +83,15 @@ MODULES: dict[str, tuple[str, ...]] = {
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
     "workers/order/shard_rounds.py": (
         "workers/plan/test_stream_schedule.py",
-        "workers/scheduling/test_interleavings.py",
+        "workers/assembly/test_interleavings.py",
     ),
     "workers/plan/plan.py": (
         "workers/plan/test_plan.py",
         "workers/plan/test_sampled_plan.py",
         "workers/plan/test_errors.py",
-        "workers/scheduling/test_assembly.py",
+        "workers/assembly/test_assembly.py",
         "workers/plan/test_ordered_schedule.py",
-        "workers/scheduling/test_interleavings.py",
+        "workers/assembly/test_interleavings.py",
         "readers/test_batch_reader.py",
     ),
 }
@@ -127,10 +127,10 @@ _ALIKE: dict[str, str] = {
     r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
     ),
-    r"workers/scheduling/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
+    r"workers/assembly/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
         "the number of a task needs only be another one each time"
     ),
-    r"workers/scheduling/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
+    r"workers/assembly/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),
 }

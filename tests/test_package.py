@@ -66,8 +66,8 @@ def _file_of(name: str, files: Mapping[str, Path]) -> str:
         ("blobfeed.workers.transport.ring", "from ..order import permutation", True),
         ("blobfeed.layers.base", "import workers.specs", True),
         ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
-        ("blobfeed.workers.sources.stored.npy", "from ...api.specs import ArraySpec", False),
-        ("blobfeed.workers.sources.stream", "from .stored.npy import open_npy", False),
+        ("blobfeed.sources.stored.npy", "from ...workers.api.specs import ArraySpec", False),
+        ("blobfeed.sources.stream", "from .stored.npy import open_npy", False),
         ("blobfeed.workers.transport.ring", "import numpy", False),
         ("blobfeed.cli", "from .trainer import net", False),
     ],
@@ -83,7 +83,7 @@ def test_importing_blobfeed_alone_imports_none_of_its_parts(tmp_path: Path) -> N
 
 
 def test_importing_what_a_loader_or_a_caffe_user_needs_pulls_in_no_framework(tmp_path: Path) -> None:
-    modules = ("layers", "readers", "workers.processes.loader", "workers.pipeline.pipeline", "workers.sources")
+    modules = ("layers", "readers", "workers.processes.loader", "workers.pipeline.pipeline", "sources")
     loaded = loaded_by("\n".join(f"import blobfeed.{module}" for module in modules), tmp_path)
     assert loaded & HEAVY == set()
 

@@ -17,10 +17,10 @@ import msgspec
 import pytest
 import typer
 import yaml
+from blobfeed.sources import KINDS, options_of
 from blobfeed.tools import parameters
 from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 from blobfeed.workers.api import Parameters
-from blobfeed.workers.sources import KINDS, options_of
 from msgspec.inspect import StructType, Type, UnionType, type_info
 from typer.testing import CliRunner
 
@@ -71,7 +71,20 @@ def test_links_are_found_and_broken_ones_seen(tmp_path: Path) -> None:
 # ---- files that are named: in the pages by a path, in docstrings and comments often by the name alone
 
 _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
-_FOLDERS = ("blobfeed", "tools", "trainer", "layers", "readers", "workers", "benchmarks", "tests", "docs")
+_FOLDERS = (
+    "blobfeed",
+    "tools",
+    "trainer",
+    "layers",
+    "readers",
+    "cluster",
+    "sources",
+    "watching",
+    "workers",
+    "benchmarks",
+    "tests",
+    "docs",
+)
 
 
 def files_named(path: Path) -> set[str]:

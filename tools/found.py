@@ -17,18 +17,18 @@ from typing import Any, BinaryIO, cast
 import numpy as np
 import yaml
 
+from ..sources import color_of, open_source
+from ..sources.files import FileStamp, list_hdf5_files, natural_key
+from ..sources.hdf5.examine import holds_values
+from ..sources.hdf5_samples.scan import label_array
+from ..sources.images import LONGEST_SIDE_RATIO
+from ..sources.kinds import KINDS
+from ..sources.stored import read_header
+from ..sources.stored.hdf5_library import errors_named, h5py, open_file
+from ..sources.zarr.examine import examine_array
 from ..workers.api import AnyArray, ArraySpec, Source, in_order
 from ..workers.base import BlobfeedError, SourceError, in_folder, need
 from ..workers.loading import read_one
-from ..workers.sources import color_of, open_source
-from ..workers.sources.files import FileStamp, list_hdf5_files, natural_key
-from ..workers.sources.hdf5.examine import holds_values
-from ..workers.sources.hdf5_samples.scan import label_array
-from ..workers.sources.images import LONGEST_SIDE_RATIO
-from ..workers.sources.kinds import KINDS
-from ..workers.sources.stored import read_header
-from ..workers.sources.stored.hdf5_library import errors_named, h5py, open_file
-from ..workers.sources.zarr.examine import examine_array
 
 COLOR_ATTRIBUTE = "color"
 """The attribute of a packed file that has the order of the channels, if it is known."""
@@ -128,7 +128,7 @@ def has_colors(specs: Mapping[str, ArraySpec]) -> bool:
 def _is_raw(declared: Mapping[str, Any], base_dir: Path) -> bool:
     if "lmdb" not in declared:
         return False
-    from ..workers.sources.lmdb.source import holds_raw_pictures  # its library may be missing
+    from ..sources.lmdb.source import holds_raw_pictures  # its library may be missing
 
     options = declared["lmdb"]
     return holds_raw_pictures(str(in_folder(base_dir, options["path"] if isinstance(options, Mapping) else options)))

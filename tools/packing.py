@@ -26,11 +26,11 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
+from ..sources.lmdb.datum import datum_class
+from ..sources.stored.hdf5_library import h5py
 from ..workers.api import AnyArray, Source, allocate_rows
 from ..workers.base import BlobfeedError, ParameterError, SourceError, need, writing
 from ..workers.plan import usable_cores
-from ..workers.sources.lmdb.datum import datum_class
-from ..workers.sources.stored.hdf5_library import h5py
 from .decoding import decode
 from .found import COLOR_ATTRIBUTE, Found, has_colors, in_yaml
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import inspect as types
 
+from ..sources import KINDS, options_of
+from ..sources.images import PictureOptions
+from ..sources.table import WindowOptions
 from ..workers.api import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform, allowed, meant
 from ..workers.base import ExtraMissing, ParameterError
-from ..workers.sources import KINDS, options_of
-from ..workers.sources.images import PictureOptions
-from ..workers.sources.table import WindowOptions
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "transform": Transform,

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
 
+from ..sources.files import expand_paths, is_table, natural_key, table_advice
+from ..sources.images import parse_image_list
+from ..sources.kinds import KINDS, kind_of, kind_of_name
+from ..sources.tar.fields import PICTURES
 from ..workers.api import shown
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, SourceError, is_url, writing
-from ..workers.sources.files import expand_paths, is_table, natural_key, table_advice
-from ..workers.sources.images import parse_image_list
-from ..workers.sources.kinds import KINDS, kind_of, kind_of_name
-from ..workers.sources.tar.fields import PICTURES
 from .found import WORDS_FOR, Found, hdf5, npz, records, sized, zarr
 
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")

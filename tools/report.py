@@ -13,8 +13,8 @@ import numpy as np
 import plotly.graph_objects as go  # type: ignore[import-untyped]
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
+from ..watching import is_written, load
 from ..workers.base import BlobfeedError, ParameterError, is_installed, require_ending, writing
-from ..workers.watching import is_written, load
 from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
 

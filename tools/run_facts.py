@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..watching import Interval, SlowSample, diagnose
 from ..workers.base import ParameterError
 from ..workers.plan import usable_cores
 from ..workers.transport import Activity
-from ..workers.watching import Interval, SlowSample, diagnose
 
 Series = NDArray[np.float64]
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from blobfeed.workers.assembly import ENOUGH_TO_CONVICT, Evidence
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.scheduling import ENOUGH_TO_CONVICT, Evidence
 
 from .figures import Figure
 from .processes import send, some_loader

@@ -28,9 +28,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import zarr
 from blobfeed.readers.delivery import load_mean_file
+from blobfeed.sources import open_source
+from blobfeed.sources.cache import CachedSource
 from blobfeed.workers.api import allocate_rows
-from blobfeed.workers.sources import open_source
-from blobfeed.workers.sources.cache import CachedSource
 
 from blobfeed import BlobfeedError, Source
 from tests.support.datums import raw_datum, write_lmdb

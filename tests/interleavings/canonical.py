@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.api import Parameters
+from blobfeed.workers.assembly import Evidence, Task
 from blobfeed.workers.order import AboutSampler, EpochOrder
 from blobfeed.workers.pipeline import Failed
 from blobfeed.workers.plan import Plan
-from blobfeed.workers.scheduling import Evidence, Task
 from blobfeed.workers.transport import Failure
 
 _FIXED = (Plan, Parameters, AboutSampler, EpochOrder)

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.api import IndexArray
+from blobfeed.workers.assembly import Reception
 from blobfeed.workers.pipeline import ProcessFeed
 from blobfeed.workers.plan import Plan
-from blobfeed.workers.scheduling import Reception
 from blobfeed.workers.transport import Count, Decoder, End, Failure, ToAssembler
 
 from blobfeed import BlobfeedError, PipelineStalled

@@ -16,8 +16,8 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from blobfeed.workers.assembly import MAX_ASSIGNED, Assembly, Death, Evidence, Task
 from blobfeed.workers.plan import Plan
-from blobfeed.workers.scheduling import MAX_ASSIGNED, Assembly, Death, Evidence, Task
 from blobfeed.workers.transport import (
     Activity,
     Announce,

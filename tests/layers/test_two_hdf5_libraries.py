@@ -16,7 +16,7 @@ import pytest
 from tests.support.imports import imported, modules
 from tests.support.standin_train import compile_caffe_train, environment
 
-_IMPORTED_IN = "blobfeed.workers.sources.stored.hdf5_library"
+_IMPORTED_IN = "blobfeed.sources.stored.hdf5_library"
 
 _MODULE = """
 from blobfeed.layers import MultiProcessInputLayer

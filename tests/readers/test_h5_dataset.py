@@ -199,7 +199,7 @@ def test_the_index_is_kept_and_made_anew_when_a_file_changes(archive: Path, monk
     monkeypatch.setenv("XDG_CACHE_HOME", str(archive / "cache"))
     assert len(H5Dataset(archive / "part_2.h5")) == PER_FILE
     with monkeypatch.context() as patched:
-        patched.setattr("blobfeed.workers.sources.hdf5_samples.scan.Scan.add_file", None)
+        patched.setattr("blobfeed.sources.hdf5_samples.scan.Scan.add_file", None)
         assert H5Dataset(archive / "part_2.h5")[7]["labels"]["name"] == "run 7"
     write(archive / "part_2.h5", 100, shape=lambda _: (4, 3))
     item = H5Dataset(archive / "part_2.h5")[7]

@@ -10,7 +10,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.sources import open_source
+from blobfeed.sources import open_source
 
 from blobfeed import BatchReader
 from tests.support.pictures import encoded, picture, write_list

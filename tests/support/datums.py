@@ -7,8 +7,8 @@ from pathlib import Path
 
 import lmdb
 import numpy as np
+from blobfeed.sources.lmdb.datum import datum_class
 from blobfeed.workers.api import AnyArray
-from blobfeed.workers.sources.lmdb.datum import datum_class
 from numpy.typing import NDArray
 
 

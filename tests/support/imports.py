@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-FOLDERS = ("tools", "trainer", "layers", "readers", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "sources", "watching", "workers")
 
 # The rooms, from the one that may import all others to the one that may import none. Below a room are those that
 # follow it here; a module lies in the innermost room that holds it, and what lies in none is the front door's.
@@ -24,22 +24,22 @@ ROOMS = (
     "readers.delivery",
     "workers",
     "workers.pipeline",
-    "workers.remote",
+    "cluster",
     "workers.processes",
-    "workers.scheduling",
+    "workers.assembly",
     "workers.plan",
     "workers.loading",
-    "workers.sources",
-    "workers.sources.cache",
-    "workers.sources.parquet",
-    "workers.sources.images",
-    "workers.sources.hdf5_samples",
-    "workers.sources.hdf5",
-    "workers.sources.stored",
-    "workers.sources.table",
-    "workers.sources.files",
+    "sources",
+    "sources.cache",
+    "sources.parquet",
+    "sources.images",
+    "sources.hdf5_samples",
+    "sources.hdf5",
+    "sources.stored",
+    "sources.table",
+    "sources.files",
     "workers.order",
-    "workers.watching",
+    "watching",
     "workers.transport",
     "workers.api",
     "workers.base",

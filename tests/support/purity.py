@@ -20,8 +20,8 @@ ROOMS = (
     "workers/base",
     "workers/loading",
     "workers/order",
-    "workers/scheduling",
-    "workers/sources/stored",
+    "workers/assembly",
+    "sources/stored",
 )
 _STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 _FRAMEWORKS = ("keras", "tensorflow", "torch")

@@ -130,7 +130,7 @@ class RayCluster:
 def bridges(trainer: int) -> list[int]:
     """The bridges of the trainer with that process id."""
     family = psutil.Process(trainer).children(recursive=True)
-    return [child.pid for child in family if "workers.remote.bridge" in _command(child)]
+    return [child.pid for child in family if "cluster.bridge" in _command(child)]
 
 
 def kill_an_actor(_cluster: RayCluster, pipeline: Pipeline, which: int = 0) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blobfeed.sources import open_source
 from blobfeed.workers.api import AnyArray, allocate_rows
-from blobfeed.workers.sources import open_source
 
 from blobfeed import RaggedRows, Source
 

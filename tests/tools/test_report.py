@@ -14,7 +14,7 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
-from blobfeed.workers.watching import load
+from blobfeed.watching import load
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result

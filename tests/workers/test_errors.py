@@ -23,15 +23,15 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 import zmq
+from blobfeed.cluster import Bridge
+from blobfeed.watching import trace
 from blobfeed.workers.api import AnyArray, Hooks, RemoteLoaders
+from blobfeed.workers.assembly import Death, Evidence
 from blobfeed.workers.base import deadline, extras
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed
 from blobfeed.workers.plan import planning
 from blobfeed.workers.processes import LoaderPool, interpreter, process
-from blobfeed.workers.remote import Bridge
-from blobfeed.workers.scheduling import Death, Evidence
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
-from blobfeed.workers.watching import trace
 
 from blobfeed import BatchReader, StreamSource
 from tests.support.catalogue import Catalogue, Scenario

@@ -153,7 +153,7 @@ class HDF5Output(Layer):
         return []
 
     def forward(self, *bottom: Tensor) -> Tensors:
-        from ...workers.sources.stored.hdf5_library import h5py
+        from ...sources.stored.hdf5_library import h5py
 
         with h5py.File(self._path, "a" if self._begun else "w") as file:
             for name, tensor in zip(("data", "label"), bottom, strict=True):

@@ -16,8 +16,8 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from ...sources.stored.hdf5_library import h5py
 from ...workers.base import replacing
-from ...workers.sources.stored.hdf5_library import h5py
 from ..layer_types import Layer, gradient_of
 from ..prototxt import BlobProto, NetParameter, SnapshotError, fill_blob, message_class, to_array
 

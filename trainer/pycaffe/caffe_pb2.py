@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ...workers.sources.lmdb.datum import datum_class
+from ...sources.lmdb.datum import datum_class
 from ..prototxt import message_classes
 
 TRAIN, TEST = 0, 1

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...workers.sources.stored.hdf5_library import h5py
+from ...sources.stored.hdf5_library import h5py
 from ..net import array_of, is_hdf5, tensor_of, tensors_of, write_blobs, write_whole
 from ..prototxt import SnapshotError, SolverState, fill_blob, message_class
 from .snapshot import Snapshot

@@ -13,10 +13,10 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from ...sources.stream import FIX_STREAM, StreamSource, shuffled
 from ..api import NamedRows, Parameters, RaggedRows, Sample, loop_end
 from ..base import SourceError, derive_key
 from ..order import EMPTY_EPOCH
-from ..sources.stream import FIX_STREAM, StreamSource, shuffled
 from ..transport import Activity, BadRow, Fill, Postprocess, Run, summary_of
 from .postprocessing import BatchSamples, Postprocessor
 from .row_maker import RowMaker

@@ -23,10 +23,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...sources.stream import StreamSource
 from ..api import AnyArray, IndexArray, NamedRows, Parameters, Rows, Sample, Source, SufficientSize, allocate_rows
 from ..base import text_digest
 from ..order import Order, between, replacement_among, replacement_index
-from ..sources.stream import StreamSource
 from ..transport import (
     Activity,
     BadRow,

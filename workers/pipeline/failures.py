@@ -9,6 +9,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from ...sources import is_our_own
 from ..api import Source
 from ..base import (
     BlobfeedError,
@@ -23,7 +24,6 @@ from ..base import (
 )
 from ..loading import location_of
 from ..plan import Plan
-from ..sources import is_our_own
 from ..transport import Activity, End, Failure, LoaderState, RemoteError, describe
 
 _NAMED = 16

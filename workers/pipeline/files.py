@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
+from ...watching import TraceFile
 from ..api import Parameters
 from ..base import ParameterError, check_replaceable, in_folder
 from ..plan import Plan, usable_cores
-from ..watching import TraceFile
 
 
 def with_files(parameters: Parameters, base_dir: Path) -> Parameters:

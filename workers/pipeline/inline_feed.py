@@ -22,13 +22,14 @@ from typing import cast
 
 import numpy as np
 
+from ...watching import sentence_in_process
 from ..api import DirectRows, Rows, Statistics
+from ..assembly import Assembly
 from ..base import PipelineStalled, RingAllocationError, close_all
 from ..loading import WorkDone, Workplace
 from ..order import NewWeights, OwnGlobals
 from ..plan import Batch, Plan
 from ..processes import interrupts_deferred
-from ..scheduling import Assembly
 from ..transport import (
     Announce,
     Count,
@@ -43,7 +44,6 @@ from ..transport import (
     Unwatched,
     available_memory,
 )
-from ..watching import sentence_in_process
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
 

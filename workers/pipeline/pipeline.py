@@ -15,14 +15,14 @@ from pathlib import Path
 
 import msgspec
 
+from ...cluster.trial import try_nodes
+from ...sources.stream import StreamSource
+from ...watching import TrainerTrace
 from ..api import ArraySpec, Hooks, Parameters, Source, Statistics
 from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
 from ..plan import Batch, Plan, Position, State, make_plan
 from ..processes import interrupts_deferred
-from ..remote.trial import try_nodes
-from ..sources.stream import StreamSource
 from ..transport import LoaderState, available_memory
-from ..watching import TrainerTrace
 from .feed import Feed
 from .files import with_files
 from .inline_feed import InlineFeed

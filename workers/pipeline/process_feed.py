@@ -16,7 +16,10 @@ from functools import partial
 
 import zmq
 
+from ...cluster import Bridge
+from ...watching import diagnose, interval
 from ..api import Statistics
+from ..assembly import Reception
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
 from ..order import NewWeights
 from ..plan import Batch, Plan, usable_cores
@@ -33,8 +36,6 @@ from ..processes import (
     trainer_sys_path,
     wait_for_exit,
 )
-from ..remote import Bridge
-from ..scheduling import Reception
 from ..transport import (
     Announce,
     Count,
@@ -52,7 +53,6 @@ from ..transport import (
     read_board,
     tasks_left,
 )
-from ..watching import diagnose, interval
 from .failures import Failed, explain, too_many_held, what_loaders_do
 from .feed import counts_on
 from .files import open_trace

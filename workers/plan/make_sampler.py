@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...sources.stream import StreamSource
 from ..api import Hooks, IndexArray, Parameters, Positive, Source, allocate_rows, check_options, nearest
 from ..base import ParameterError, SourceError, in_folder, read_whole
 from ..order import (
@@ -25,7 +26,6 @@ from ..order import (
     check_weights,
     samplers_in,
 )
-from ..sources.stream import StreamSource
 
 OpenField = Callable[[str], Source | StreamSource]
 

@@ -20,6 +20,8 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from ...sources import is_in_memory
+from ...sources.stream import StreamSource
 from ..api import ArraySpec, Parameters, Rows, Source
 from ..base import ParameterError, SourceError
 from ..loading import (
@@ -48,8 +50,6 @@ from ..order import (
     check_weights,
     rand_skip_of,
 )
-from ..sources import is_in_memory
-from ..sources.stream import StreamSource
 from ..transport import About, Announce, Packed, SharedFile, SlotLayout, processors_granted
 from .batch import Batch
 from .state import State, check_state

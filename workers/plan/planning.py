@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from ...sources import color_of, is_our_own, lists_tops, open_source
+from ...sources.mixed import MixedSource, SeveralSources, open_mix
+from ...sources.stream import StreamSource
 from ..api import (
     ArraySpec,
     Hooks,
@@ -41,9 +44,6 @@ from ..loading import (
     shard_items,
 )
 from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
-from ..sources import color_of, is_our_own, lists_tops, open_source
-from ..sources.mixed import MixedSource, SeveralSources, open_mix
-from ..sources.stream import StreamSource
 from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
 from .plan import Plan, max_loaders, raise_unordered
@@ -269,7 +269,7 @@ def _ordered_plan(
     source, cached_samples = plain, 0
     if parameters.cache is not None:
         need("lmdb", "parameter 'cache'")
-        from ..sources.cache import CachedSource  # few runs have one
+        from ...sources.cache import CachedSource  # few runs have one
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples

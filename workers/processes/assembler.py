@@ -29,8 +29,8 @@ from pathlib import Path
 
 import zmq
 
+from ..assembly import Assembly, AutoScale, first_loaders
 from ..base import LoaderDied
-from ..scheduling import Assembly, AutoScale, first_loaders
 from ..transport import (
     Count,
     Done,

@@ -21,10 +21,10 @@ from typing import Any
 import msgspec
 import zmq
 
+from ...watching import TraceFile
 from ..api import without_source
 from ..plan import Plan
 from ..transport import Levels, LoaderStatus, StatusBoard, log_to_trainer, memfd_create
-from ..watching import TraceFile
 from .interpreter import child_environment
 from .loader_pool import Home
 

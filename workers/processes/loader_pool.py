@@ -13,8 +13,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from ..assembly import MAX_ASSIGNED, OUT_OF_MEMORY, Death, Evidence
 from ..base import LoaderDied
-from ..scheduling import MAX_ASSIGNED, OUT_OF_MEMORY, Death, Evidence
 from ..transport import ClusterCapacity, Count, LoaderEnded, LoaderStarted, StatusBoard
 from .process import WHERE_TO_LOOK
 

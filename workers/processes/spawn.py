@@ -14,9 +14,9 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
+from ...watching import TraceFile
 from ..plan import Plan
 from ..transport import Ring, SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
-from ..watching import TraceFile
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, too_few_threads, wait_for_exit

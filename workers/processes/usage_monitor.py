@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
+from ...watching import MetricsFile, openmetrics
 from ..api import Parameters
 from ..plan import usable_cores
 from ..transport import Activity, LoaderStatus, StatusBoard, read_board
-from ..watching import MetricsFile, openmetrics
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0

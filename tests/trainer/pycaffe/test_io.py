@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.sources.lmdb.datum import datum_class
 from blobfeed.trainer.prototxt import read_blob
 from blobfeed.trainer.pycaffe import Classifier, Net, caffe_pb2, io
-from blobfeed.workers.sources.lmdb.datum import datum_class
 
 from tests.support.trainer_nets import with_inputs
 

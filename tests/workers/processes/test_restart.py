@@ -22,10 +22,10 @@ from typing import Any, NoReturn, Self
 import numpy as np
 import pytest
 from blobfeed.workers.api import Hooks
+from blobfeed.workers.assembly import Death, Evidence, Ledger
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.processes import Assembler, LoaderPool
-from blobfeed.workers.scheduling import Death, Evidence, Ledger
 from blobfeed.workers.transport import Activity, LoaderStarted, LoaderState, StatusBoard, links
 
 from blobfeed import AssemblerDied, InterpreterError, LoaderDied, PipelineClosed, SocketPathError

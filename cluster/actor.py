@@ -1,0 +1,187 @@
+"""A remote loader: does the work of a local one in its own memory, and returns the rows as bytes.
+
+    1. place: reports its host, after the cluster has chosen one
+    2. begin: unpacks the plan and makes one sample on trial, since the node may lack the files or a library
+    3. work: makes the rows of one task in its own slot and returns their bytes
+
+It is a Ray actor, owned by the bridge and ended with it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import socket
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..workers.api import IndexArray
+from ..workers.base import AnotherHost, be_another_host, blake2b
+from ..workers.loading import Worker, Workplace
+from ..workers.plan import Plan, make_one_sample
+from ..workers.processes import exceptions_only, settle
+from ..workers.transport import (
+    FRAME_BYTES,
+    BadRow,
+    Fill,
+    Levels,
+    OfSlot,
+    Postprocess,
+    SharedFile,
+    SlotLayout,
+    Unwatched,
+    describe,
+    log_to_trainer,
+    send_exception,
+    summary_of,
+    waiting,
+)
+
+Memory = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """The reason why a loader cannot work on its node; `cause`: see StartFailed."""
+
+    text: str
+    cause: int
+    traceback: str
+    frames: list[bytes]
+
+
+@dataclass(frozen=True)
+class Made:
+    """The result of a task: the fields of Done, the bytes of the rows, and `frames` for the trainer's error channel."""
+
+    elapsed_ns: int
+    bad: tuple[BadRow, ...]
+    stream_rows: int
+    rows: list[Memory]
+    frames: list[bytes]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task sent to an actor.
+
+    `drawn`: the sampler's draws for its rows, each with its offset in the shared file. `slot`: the bytes of the whole
+    slot, for postprocessing.
+    """
+
+    task: OfSlot
+    drawn: list[tuple[int, IndexArray]]
+    slot: Memory | None
+
+    @classmethod
+    def of(cls, task: OfSlot, drawn: SharedFile | None, slot: Memory) -> Job:
+        indices = (
+            [] if drawn is None else [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in task.runs]
+        )
+        return cls(task, indices, slot if isinstance(task, Postprocess) else None)
+
+
+# The folders beside this one that a loader imports. In a checkout they stand among everything else that lies there.
+_CODE = ("cluster", "sources", "workers")
+
+
+def code_digest() -> str:
+    """Return a digest of all code that a loader runs: another version might make other bytes or misread the plan."""
+    digest, root = blake2b(digest_size=16), Path(__file__).parents[1]
+    for path in sorted(path for folder in _CODE for path in (root / folder).rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+class RemoteLoader:
+    """The actor class. Ray runs its calls one at a time, in order."""
+
+    def place(self) -> tuple[str, int, str]:
+        """Return the host, the process id there, and the cluster's id of the node."""
+        import ray  # already running in an actor
+
+        return socket.gethostname(), os.getpid(), ray.get_runtime_context().get_node_id()
+
+    def begin(
+        self,
+        code: str,
+        plan: bytes,
+        memory: Mapping[int, Memory],
+        shipped: str,
+        sys_path: Sequence[str],
+        levels: Levels,
+    ) -> Refusal | None:
+        """Unpack the plan and make one sample on trial; returns None, or the reason why that failed.
+
+        `code`: the trainer's code_digest. `plan`: pickled. `memory`: the content of the source's memory files, by their
+        descriptors in the trainer. `shipped`: the trainer's folder that is the working directory here.
+        """
+        if code != code_digest():
+            folder = Path(__file__).parents[1]
+            text = f"{folder} is another version of blobfeed than the trainer's host has: install the same one on both"
+            return Refusal(text, 0, "", [])
+        self._theirs, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._frames = ours
+        log_to_trainer(self._theirs, levels)
+        # Modules next to the trainer's script are found here, too, if this node has the same folders.
+        sys.path += [entry for entry in sys_path if entry not in sys.path]
+        try:
+            copies = {descriptor: _memory_file(content) for descriptor, content in memory.items()}
+            be_another_host(AnotherHost(shipped, str(Path.cwd()), copies))
+            self._open(pickle.loads(plan))
+        except Exception as error:
+            return Refusal(summary_of(error), send_exception(self._theirs, error), describe(error), self._new_frames())
+        return None
+
+    def _open(self, plan: Plan) -> None:
+        for name in plan.decoded.modules:
+            with suppress(ImportError):  # unpickling reports the modules that are really needed
+                importlib.import_module(name)
+        self._layout = plan.layout
+        make_one_sample(plan)
+        settle()
+        os.environ["BLOBFEED_ROLE"] = "loader"
+        self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
+        self._drawn = SharedFile.create("blobfeed-drawn")
+        # The actor has one slot, which stands for any slot of the trainer's host.
+        slots = [self._layout.view(self._memory, 0)] * plan.slots
+        send_error = partial(send_exception, self._theirs)
+        place = Workplace(slots, Unwatched(), send_error, self._drawn.descriptor, guard=exceptions_only)
+        self._worker: Worker = plan.worker(place)
+
+    def work(self, job: Job) -> Made:
+        """Make the rows of one task."""
+        task, begun = job.task, time.monotonic_ns()
+        for offset, indices in job.drawn:
+            self._drawn.write(offset, indices)
+        if job.slot is not None:
+            self._memory[:] = job.slot
+        done = self._worker.work(task)
+        for offset, indices in job.drawn:
+            self._drawn.free(offset, indices.nbytes)
+        rows = [self._memory[where] for where in ranges_of(task, self._layout)]
+        return Made(time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows, rows, self._new_frames())
+
+    def _new_frames(self) -> list[bytes]:
+        """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""
+        return list(waiting(self._frames, FRAME_BYTES))
+
+
+def _memory_file(content: Memory) -> int:
+    file = SharedFile.create("blobfeed-source")
+    file.write(0, content)
+    return file.descriptor
+
+
+def ranges_of(task: OfSlot, layout: SlotLayout) -> list[slice]:
+    """Return the ranges of a slot's bytes that `task` makes; the actor and the bridge compute the same."""
+    return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.used_bytes)]

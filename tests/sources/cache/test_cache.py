@@ -1,0 +1,139 @@
+"""The decoded cache: each sample is read from the source once, and from the file ever after."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.sources.cache import CachedSource
+from blobfeed.workers.api import IndexArray
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blobfeed import ArraySpec, Source
+from tests.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=12), max_size=12),
+    st.sampled_from([("data",), ("words", "label"), ("label", "words", "data")]),
+)
+def test_each_sample_is_read_from_the_source_once_and_from_the_file_ever_after(
+    tmp_path_factory: pytest.TempPathFactory, batches: list[list[int]], names: tuple[str, ...]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "cache"
+    shutil.rmtree(path, ignore_errors=True)
+    inner = Numbers(names, samples=20)
+    with closing(CachedSource(inner, path, LIMIT)) as source:
+        asked: set[int] = set()
+        for batch in batches:
+            reads = inner.reads.copy()
+            check(source, inner, batch)
+            assert all(inner.reads[index] == reads[index] for index in asked)
+            asked |= set(batch)
+        assert source.lend(np.arange(20)) is None or asked == set(range(20))
+        check_lent(source, inner, sorted(asked))
+        assert set(np.flatnonzero(inner.reads)) == asked
+    assert list(source.specs) == list(names)
+    again = Numbers(names, samples=20)
+    with closing(CachedSource(again, path, LIMIT)) as source:
+        assert source.cached_samples == len(asked)
+        check(source, again, sorted(asked, reverse=True))
+        assert not again.reads.any(), "the file is good in the next run, too"
+
+
+def test_it_stands_for_the_source_behind_it(tmp_path: Path) -> None:
+    inner = Numbers()
+    with closing(CachedSource(inner, tmp_path / "cache", LIMIT)) as source:
+        assert (len(source), source.chunk_samples, source.modules) == (SAMPLES, 7, ("json",))
+        assert source.where(3) == inner.where(3)
+        assert inner.fingerprint() in source.fingerprint()
+        check(source, inner, [1, 2])
+        source.will_need(np.array([1, 2, 3, 9]))
+    assert inner.needed == [3, 9], "what is cached need not be read again"
+
+
+def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_the_file(tmp_path: Path) -> None:
+    class Filled(Source):
+        def __init__(self, files: list[Path], rate: float) -> None:
+            self.files, self.rate, self.lock = files, rate, object()
+            self.opened: object = None
+
+        def __len__(self) -> int:
+            return len(self.files)
+
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return {"data": ArraySpec((), np.dtype(np.float64))}
+
+        def read(self, indices: IndexArray, out: Any) -> None:
+            out["data"][...] = self.rate * float(self.files[0].name)
+            self.opened = object()
+
+    def cached(name: str, rate: float) -> tuple[int, float]:
+        with closing(CachedSource(Filled([tmp_path / name], rate), tmp_path / "cache", LIMIT)) as source:
+            found, out = source.cached_samples, np.zeros(1)
+            source.read(np.zeros(1, np.int64), {"data": out})
+            return found, float(out[0])
+
+    assert [cached("3", 1.0), cached("3", 1.0)] == [(0, 3.0), (1, 3.0)]
+    assert [cached("4", 1.0), cached("4", 0.5), cached("4", 0.5)] == [(0, 4.0), (0, 2.0), (1, 2.0)]
+    used = Filled([tmp_path / "4"], 0.5)
+    for found in (1, 1, 0):  # as after a jump: what was opened meanwhile makes no other source; an option does
+        used.rate = 0.5 if found else 2.0
+        with closing(CachedSource(used, tmp_path / "cache", LIMIT)) as source:
+            assert source.cached_samples == found
+            used.read(np.zeros(1, np.int64), {"data": np.zeros(1)})
+
+
+def test_a_fingerprint_tells_plain_attributes_apart_and_no_others() -> None:
+    class Split(StrEnum):
+        TRAIN = "train"
+        TEST = "test"
+
+    @dataclass
+    class Some(Source):
+        option: Any
+
+        def __len__(self) -> int:
+            return 3
+
+        @property
+        def specs(self) -> Mapping[str, ArraySpec]:
+            return {}
+
+        def read(self, indices: IndexArray, out: Any) -> None:
+            raise NotImplementedError
+
+    def said(option: Any) -> str:
+        return Some(option).fingerprint()
+
+    kinds: list[Any] = [Split.TRAIN, Split.TEST, 1, 2.5, "a", b"a", None, [None], {"a": [1]}, {"a": [2]}, ("a", 1)]
+    assert len({said(option) for option in kinds}) == len(kinds)
+    assert said(np.float64(2.5)) == said(2.5)
+    assert said(Path("a")) == said("a")
+    assert said(None) == said(object()) == said(threading.Lock()) == said([object()]), (
+        "an address says nothing in another run"
+    )
+
+
+def test_part_of_a_sample_is_given_and_not_kept(tmp_path: Path) -> None:
+    inner = Numbers()
+    with closing(CachedSource(inner, tmp_path / "cache", LIMIT)) as source:
+        labels = {"label": np.zeros(2, np.int64)}
+        source.read(np.array([4, 5]), labels)
+        assert labels["label"].tolist() == [inner.sample("label", 4), inner.sample("label", 5)]
+        assert source.cached_samples == 0
+        check(source, inner, [4, 5])
+        source.read(np.array([5, 4]), labels)
+    assert labels["label"].tolist() == [inner.sample("label", 5), inner.sample("label", 4)]
+    assert inner.reads[4] == 2

@@ -1,0 +1,109 @@
+"""The table of kinds: each entry names parts that there are, and files are told by their looks."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py  # type: ignore[import-untyped]
+import msgspec
+import numpy as np
+import pytest
+from blobfeed.sources.kinds import KINDS, imported, kind_of, kind_of_name
+
+from blobfeed import Source, StreamSource
+from tests.support.datums import raw_datum, write_lmdb
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_entry_names_parts_that_there_are(kind: str) -> None:
+    entry = KINDS[kind]
+    opener = imported(entry.opener)
+    if isinstance(opener, type):
+        assert issubclass(opener, Source | StreamSource)
+        assert opener.kind == kind
+    assert callable(opener)
+    if entry.options:
+        assert issubclass(imported(entry.options), msgspec.Struct)
+    else:
+        assert entry.about
+
+
+def _hdf5(path: Path, block: int = 0) -> None:
+    with h5py.File(path, "w", userblock_size=block) as file:
+        file["data"] = np.zeros(3)
+
+
+def _tar(path: Path, member: bytes = b"1", form: int = tarfile.PAX_FORMAT) -> None:
+    with tarfile.open(path, "w", format=form) as archive:
+        entry = tarfile.TarInfo("0.h5")
+        entry.size = len(member)
+        archive.addfile(entry, io.BytesIO(member))
+
+
+def test_files_are_told_by_their_content_whatever_their_name(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    made: dict[str, Callable[[], object]] = {
+        "hdf5": lambda: _hdf5(path),
+        "npz": lambda: path.write_bytes(b"PK\3\4 and more"),
+        "lmdb": lambda: write_lmdb(path, [raw_datum(np.zeros((1, 2, 2), np.uint8), 0)], subdir=False),
+        "tar": lambda: _tar(path),
+        "parquet": lambda: path.write_bytes(b"PAR1 and more"),
+        "": lambda: path.write_text("photos/a.jpg 1\n"),
+    }
+    for kind, make in made.items():
+        path.unlink(missing_ok=True)
+        make()
+        assert kind_of(path) == kind
+    with path.open("wb") as file:
+        np.save(file, np.zeros(3))
+    assert kind_of(path) == "npy"
+    path.write_bytes(b"")
+    assert kind_of(path) == ""
+
+
+@pytest.mark.parametrize("block", [512, 4096, 1 << 20])
+def test_an_hdf5_file_is_seen_behind_other_bytes(block: int, tmp_path: Path) -> None:
+    _hdf5(tmp_path / "a.mat", block)
+    assert kind_of(tmp_path / "a.mat") == "hdf5"
+
+
+def test_a_tar_file_that_begins_with_an_hdf5_file_is_a_tar_file(tmp_path: Path) -> None:
+    _hdf5(tmp_path / "a")
+    member = (tmp_path / "a").read_bytes()
+    _tar(tmp_path / "shard", member, tarfile.USTAR_FORMAT)
+    assert (tmp_path / "shard").read_bytes()[512:].startswith(member)
+    assert kind_of(tmp_path / "shard") == "tar"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("a.h5", "hdf5"),
+        ("a.h5.npy", "npy"),
+        ("a.tar.gz", "tar"),
+        ("a.gz", ""),
+        ("train-images-idx3-ubyte", "idx"),
+        ("train-images-idx3-ubyte.gz", "idx"),
+        ("a.idx.txt", ""),
+        ("part-0.parquet", "parquet"),
+        ("data-00000-of-00001.arrow", "parquet"),
+        ("h5", ""),
+    ],
+)
+def test_the_end_of_a_name_decides_before_the_content(name: str, kind: str, tmp_path: Path) -> None:
+    assert kind_of_name(name) == kind
+    (tmp_path / name).write_bytes(gzip.compress(b"damaged"))
+    assert kind_of(tmp_path / name) == kind
+
+
+@pytest.mark.parametrize(
+    ("marker", "kind"),
+    [("data.mdb", "lmdb"), ("CURRENT", "lmdb"), (".zgroup", "zarr"), ("state.json", "parquet"), ("a.h5", "")],
+)
+def test_a_folder_is_told_by_a_file_in_it(marker: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / marker).touch()
+    assert kind_of(tmp_path) == kind

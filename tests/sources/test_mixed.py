@@ -1,0 +1,91 @@
+"""Several sources as one: what is read, where it lies, and the shares that a running pipeline delivers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blobfeed.sources.arrays import open_arrays
+from blobfeed.sources.mixed import MixedSource
+from blobfeed.workers.api import AnyArray, Hooks, check_parameters
+from blobfeed.workers.pipeline import Pipeline
+
+from blobfeed import Sample
+
+
+def test_the_fingerprint_of_a_mix_changes_with_its_weights() -> None:
+    parts = [open_arrays({"data": np.arange(3)}), open_arrays({"data": np.arange(4)})]
+    one, same, other = (MixedSource(parts, weights).fingerprint() for weights in ([1, 1], [1, 1], [1, 2]))
+    assert one == same != other
+
+
+# ---- declared, and through a running pipeline
+
+
+def write_npy(folder: Path, name: str, first: int, samples: int) -> dict[str, Any]:
+    """A part of a mix whose sample i holds `first` + i; its weight is the caller's to set."""
+    np.save(folder / f"{name}.npy", np.arange(first, first + samples, dtype=np.int64)[:, None])
+    return {"npy": {"data": f"{name}.npy"}}
+
+
+@pytest.fixture
+def declared(tmp_path: Path) -> dict[str, Any]:
+    """A mix of 0.7 and 0.3 of sources with 90 and 40 samples."""
+    parts = [
+        write_npy(tmp_path, "many", 0, 90) | {"weight": 0.7},
+        write_npy(tmp_path, "few", 1000, 40) | {"weight": 0.3},
+    ]
+    return {"mix": parts, "batch_size": 10, "num_loaders": 1, "shuffle": True, "seed": 4}
+
+
+def delivered(pipeline: Pipeline, batches: int) -> Iterator[AnyArray]:
+    for _ in range(batches):
+        batch = pipeline.take()
+        yield np.asarray(batch.tops["data"]).ravel().copy()
+        pipeline.release(batch)
+
+
+def test_a_running_mix_has_exact_shares_and_whole_epochs_of_each_source(
+    tmp_path: Path, declared: dict[str, Any]
+) -> None:
+    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+        assert pipeline.samples == 130
+        samples = np.concatenate(list(delivered(pipeline, 200)))
+    assert (samples.reshape(2, 1000) >= 1000).sum(axis=1).tolist() == [300, 300]
+    for source, size in ((samples[samples < 1000], 90), (samples[samples >= 1000] - 1000, 40)):
+        epochs = np.sort(source[: len(source) // size * size].reshape(-1, size), axis=1)
+        assert np.array_equal(epochs, np.tile(np.arange(size), (len(epochs), 1)))
+
+
+def noise(sample: Sample, rng: np.random.Generator) -> AnyArray:
+    return rng.integers(1 << 60, size=1)
+
+
+def test_a_sample_of_a_large_weight_is_augmented_anew_each_time(tmp_path: Path, declared: dict[str, Any]) -> None:
+    first, second = declared["mix"]
+    uneven = declared | {"mix": [first | {"weight": 0.05}, second | {"weight": 0.95}]}
+    with Pipeline(check_parameters(uneven), Hooks(decode=noise), base_dir=tmp_path) as pipeline:
+        drawn = np.concatenate(list(delivered(pipeline, 39)))
+    assert len(np.unique(drawn)) == len(drawn) == 390
+
+
+def test_a_running_mix_goes_on_from_its_state(tmp_path: Path, declared: dict[str, Any]) -> None:
+    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+        whole = list(delivered(pipeline, 17))
+        state = pipeline.state_dict()
+        whole += delivered(pipeline, 12)
+    with Pipeline(check_parameters(declared | {"num_loaders": 0}), base_dir=tmp_path) as resumed:
+        resumed.load_state_dict(state)
+        assert all(map(np.array_equal, delivered(resumed, 12), whole[17:]))
+
+
+def test_the_ranks_of_a_mix_share_its_draws(tmp_path: Path, declared: dict[str, Any]) -> None:
+    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+        whole = list(delivered(pipeline, 8))
+    for rank in range(2):
+        shard = check_parameters(declared | {"rank": rank, "world_size": 2, "num_loaders": 0})
+        with Pipeline(shard, base_dir=tmp_path) as pipeline:
+            assert all(map(np.array_equal, delivered(pipeline, 4), whole[rank::2]))

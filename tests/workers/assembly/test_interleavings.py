@@ -1,0 +1,284 @@
+"""Every order of events in small runs; and mistakes put into ledger, assembly and reception, each of which is found."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from blobfeed.workers.assembly import Assembly, Evidence, Ledger, Reception, Task
+from blobfeed.workers.order import DrawnOrder
+from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer, frame_of
+
+from tests.interleavings.explore import explore
+from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant
+
+_QUICK = 200
+"""States of each variant that every test run looks at; `make faults` looks at all."""
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+def test_whatever_the_order_of_events_nothing_goes_wrong(variant: Variant) -> None:
+    found = explore(variant, _QUICK)
+    assert found.wrong == ""
+    assert found.states >= 150
+
+
+def test_a_whole_run_of_one_batch_is_explored_with_every_fault() -> None:
+    found = explore(Variant("one batch", Faults(deaths=1, interrupts=1), batches=1))
+    assert (found.wrong, found.complete) == ("", True)
+    assert found.transitions > 2_000
+
+
+# ---- mistakes
+
+
+def _done_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._tick_off
+
+    def wrong(ledger: Ledger, task: Task) -> None:
+        right(ledger, task)
+        if task.group in ledger._working:
+            right(ledger, task)
+
+    patch.setattr(Ledger, "_tick_off", wrong)
+
+
+def _a_repeated_report_is_believed(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.done
+
+    def wrong(ledger: Ledger, loader: int, task_id: int, now: float) -> Task | None:
+        task = right(ledger, loader, task_id, now)
+        if task is not None and loader in ledger._loaders:
+            ledger._loaders[loader].tasks.append(task)
+        return task
+
+    patch.setattr(Ledger, "done", wrong)
+
+
+def _a_dead_loaders_queued_tasks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_put_back", lambda _ledger, _task: None)
+
+
+def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+
+    def wrong(ledger: Ledger, task: Task, evidence: Evidence) -> Task | None:
+        if task.rows > 1:
+            ledger._put_back(task)
+        return right(ledger, task, evidence)
+
+    patch.setattr(Ledger, "_put_back_suspect", wrong)
+
+
+def _each_death_counts_double(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+
+    def wrong(ledger: Ledger, task: Task, evidence: Evidence) -> Task | None:
+        task.deaths += 1
+        return right(ledger, task, evidence)
+
+    patch.setattr(Ledger, "_put_back_suspect", wrong)
+
+
+def _a_death_weighs_double(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger._put_back_suspect
+    patch.setattr(Ledger, "_put_back_suspect", lambda ledger, task, evidence: right(ledger, task, 2 * evidence))
+
+
+def _a_repeated_release_frees_again(patch: pytest.MonkeyPatch) -> None:
+    def wrong(ledger: Ledger, group: int) -> bool:
+        ledger._free.append(ledger._announced.get(group, 0))
+        return True
+
+    patch.setattr(Ledger, "release", wrong)
+
+
+def _a_release_frees_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "release", lambda _ledger, _group: True)
+
+
+def _order_does_not_matter(patch: pytest.MonkeyPatch) -> None:
+    def wrong(ledger: Ledger) -> Any:
+        while ledger._complete:
+            number, group = heapq.heappop(ledger._complete)
+            ledger._announced[number] = group.slot
+            yield number, group.slot
+
+    patch.setattr(Ledger, "announcements", wrong)
+
+
+def _a_half_changed_batch_is_postprocessed_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_refill", Ledger._enqueue)
+
+
+def _rows_that_are_there_are_made_again_without_being_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_refill", lambda ledger, task: ledger._cut(task.group, task.slot, 2))
+
+
+def _hangs_are_not_seen(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "overdue", lambda *_: [])
+
+
+def _a_written_off_row_is_not_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "write_off", lambda _ledger, _task: None)
+
+
+def _what_waits_for_a_dismissed_loader_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.dismiss_one
+
+    def wrong(ledger: Ledger) -> None:
+        for line in ledger._loaders.values():
+            line.waiting.clear()
+        right(ledger)
+
+    patch.setattr(Ledger, "dismiss_one", wrong)
+
+
+def _a_loader_gets_all_that_there_is(patch: pytest.MonkeyPatch) -> None:
+    right = Ledger.add_loader
+    patch.setattr(Ledger, "add_loader", lambda ledger, loader: right(ledger, loader, 3))
+
+
+def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
+    right = Assembly._note_bad
+
+    def wrong(assembly: Assembly, group: int, bad: Any) -> None:
+        right(assembly, group, bad)
+        assembly.end(assembly._failures[group][bad.row])
+
+    patch.setattr(Assembly, "_note_bad", wrong)
+
+
+def _a_frame_is_let_go_before_it_is_received(patch: pytest.MonkeyPatch) -> None:
+    right = ProcessFeed._received
+
+    def wrong(feed: ProcessFeed) -> Announce | None:
+        announce = right(feed)
+        feed._receiver.discard()
+        return announce
+
+    patch.setattr(ProcessFeed, "_received", wrong)
+
+
+def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Reception, "wants", lambda _reception, message: message)
+
+
+def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatch) -> None:
+    def wrong(feed: ProcessFeed, group: int) -> None:
+        feed._releasing.append(group)
+        feed._reception.release(group)
+        link: Any = feed._release_link
+        link.send(frame_of(Release(group, 0)))
+        feed._releasing.remove(group)
+
+    patch.setattr(ProcessFeed, "release", wrong)
+    patch.setattr(ProcessFeed, "_send_releases", lambda _feed: None)
+
+
+def _an_epoch_is_requested_again_and_again(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.wanted
+
+    def wrong(order: DrawnOrder, epoch: int) -> Draw | None:
+        order._asked = None
+        return right(order, epoch)
+
+    patch.setattr(DrawnOrder, "wanted", wrong)
+
+
+def _draws_are_given_back_while_rows_are_made_by_them(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.free
+    patch.setattr(DrawnOrder, "free", lambda order, epoch, _in_use: right(order, epoch, None))
+
+
+def _an_epoch_is_drawn_over_the_one_before(patch: pytest.MonkeyPatch) -> None:
+    right = DrawnOrder.note_drawn
+
+    def wrong(order: DrawnOrder, draw: Draw, answer: Drawn) -> None:
+        right(order, draw, answer)
+        order._file_end = 0
+
+    patch.setattr(DrawnOrder, "note_drawn", wrong)
+
+
+def _a_repeated_end_ends_the_next_loop(patch: pytest.MonkeyPatch) -> None:
+    right = Reception.wants
+
+    def wrong(reception: Reception, message: ToTrainer) -> Announce | Failure | End | None:
+        return message if isinstance(message, End) else right(reception, message)
+
+    patch.setattr(Reception, "wants", wrong)
+
+
+def _releases_behind_the_end_of_a_loop_are_lost(patch: pytest.MonkeyPatch) -> None:
+    right = ProcessFeed._send_releases
+
+    def wrong(feed: ProcessFeed) -> None:
+        receiver: Any = feed._receiver
+        if isinstance(receiver.kept, End):
+            feed._releasing.clear()
+        right(feed)
+
+    patch.setattr(ProcessFeed, "_send_releases", wrong)
+
+
+Mistake = Callable[[pytest.MonkeyPatch], None]
+
+_DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
+_REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
+_INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
+_HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
+_DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
+_LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, shards=1, loops=2)
+_POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
+
+# At least one for each check of the world and for each kind of fault.
+MISTAKES: list[tuple[Mistake, Variant]] = [
+    (_done_is_counted_twice, Variant("mistakes: nothing happens")),
+    (_a_repeated_report_is_believed, _REPEAT),
+    (_a_dead_loaders_queued_tasks_are_forgotten, _DEATH),
+    (
+        _a_suspect_is_put_back_whole_and_in_parts,
+        replace(_DEATH, name="mistakes: rows", batches=1, rows=4, rows_per_task=2),
+    ),
+    (_each_death_counts_double, _HANGS),
+    (_a_death_weighs_double, replace(_HANGS, name="mistakes: a hang", faults=Faults(hangs=1), may_fail=False)),
+    (_a_repeated_release_frees_again, _REPEAT),
+    (_a_release_frees_nothing, Variant("mistakes: nothing happens")),
+    (_order_does_not_matter, Variant("mistakes: nothing happens")),
+    (_a_half_changed_batch_is_postprocessed_again, _POSTPROCESS),
+    (_rows_that_are_there_are_made_again_without_being_counted, _POSTPROCESS),
+    (_hangs_are_not_seen, _HANGS),
+    (_a_written_off_row_is_not_counted, _HANGS),
+    (
+        _what_waits_for_a_dismissed_loader_is_forgotten,
+        Variant("mistakes: dismissed", Faults(dismissals=1), rows=3, affinity=True),
+    ),
+    (_a_loader_gets_all_that_there_is, Variant("mistakes: three rows", rows=3)),
+    (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_group=1, may_fail=True)),
+    (_a_frame_is_let_go_before_it_is_received, _INTERRUPT),
+    (_a_repeated_message_counts, _REPEAT),
+    (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
+    (_an_epoch_is_requested_again_and_again, _DRAWN),
+    (_draws_are_given_back_while_rows_are_made_by_them, _DRAWN),
+    (_an_epoch_is_drawn_over_the_one_before, _DRAWN),
+    (_a_repeated_end_ends_the_next_loop, _LOOPS),
+    (_releases_behind_the_end_of_a_loop_are_lost, replace(_LOOPS, name="mistakes: loops", faults=Faults())),
+]
+
+
+@pytest.mark.slow  # `_QUICK` states of variants like these are looked at above
+@pytest.mark.parametrize("variant", {variant.name: variant for _, variant in MISTAKES}.values(), ids=lambda v: v.name)
+def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
+    found = explore(variant)
+    assert (found.wrong, found.complete) == ("", True)
+
+
+@pytest.mark.parametrize(("mistake", "variant"), MISTAKES, ids=[mistake.__name__[1:] for mistake, _ in MISTAKES])
+def test_a_mistake_is_found(mistake: Mistake, variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    assert explore(variant).wrong != ""
