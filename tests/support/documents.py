@@ -1,7 +1,7 @@
 """The Python blocks of README.md and docs/, a folder with the files that they name, and what the examples print.
 
 A block is a program of its own. `<!-- continues -->` on the line before it puts the block before it in front;
-`<!-- not run: reason -->` leaves it out.
+`<!-- not run: reason -->` leaves it out. The blocks of the tutorial are files of one folder, beside its commands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from .pictures import encoded, picture, write_list
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "prototxt_examples"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
+PAGES = (ROOT / "README.md", *(page for page in sorted((ROOT / "docs").glob("*.md")) if page != TUTORIAL))
 _MARKED_BLOCK = re.compile(
     r"^(?:<!-- (?P<mark>continues|not run: .+?) -->\n+)?```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE
 )
@@ -77,7 +79,7 @@ class Block:
 
 
 def blocks() -> Iterator[Block]:
-    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+    for page in PAGES:
         text, before = page.read_text(), ""
         for found in _MARKED_BLOCK.finditer(text):
             mark, code = found["mark"] or "", found["code"]
@@ -116,6 +118,25 @@ def documents_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(EXAMPLES / "digits" / "digits_train.h5", folder)
     shutil.copytree(EXAMPLES, folder / "prototxt_examples")
     return folder
+
+
+@dataclass(frozen=True)
+class Step:
+    """A block of the tutorial: a file to write, commands to run, or lines that they print."""
+
+    mark: str
+    language: str
+    text: str
+
+    @property
+    def file(self) -> str:
+        """Return the name in the first line of a program, `# train.py`."""
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+
+def steps() -> list[Step]:
+    fence = re.compile(r"^(?:<!-- (.+?) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+    return [Step(*found.groups(default="")) for found in fence.finditer(TUTORIAL.read_text())]
 
 
 def right_in_percent(output: str) -> list[float]:
