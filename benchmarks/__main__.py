@@ -16,8 +16,8 @@ from .report import details, machine, summary
 from .works import WORKS, Work
 
 _ABOUT = (
-    "[benchmarks.md](benchmarks.md) says how it is measured, and why some targets are missed. In the first table bold "
-    "marks the best loader of each row."
+    "[docs/benchmarks.md](../docs/benchmarks.md) says how it is measured, and why some targets are missed. In the "
+    "first table bold marks the best loader of each row."
 )
 
 

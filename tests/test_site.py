@@ -195,7 +195,7 @@ def test_the_table_of_commands_says_what_their_help_says() -> None:
 
 
 def test_the_table_of_counts_has_all_statistics() -> None:
-    assert [row[0] for row in rows_of("monitor.md", "The counts")] == [f"`{each.name}`" for each in fields(Statistics)]
+    assert [row[0] for row in rows_of("watching.md", "The counts")] == [f"`{each.name}`" for each in fields(Statistics)]
 
 
 def _with_parts(kind: Type) -> Iterator[type[msgspec.Struct]]:

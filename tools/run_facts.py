@@ -69,7 +69,7 @@ class RunFacts:
 
 
 def run_facts(trace: Mapping[str, Any]) -> RunFacts:
-    """The facts of a trace (docs/trace.md); raises ParameterError if it has no batch."""
+    """The facts of a trace (docs/watching.md); raises ParameterError if it has no batch."""
     events = [event for event in trace["traceEvents"] if event.get("cat") in ("trainer", "loader", "fault")]
     events = [event for event in events if event.keys() >= {"ph", "ts", "name"}]  # others may be merged into it
     spans = [event for event in events if event["ph"] == "X" and "dur" in event]

@@ -1,4 +1,4 @@
-"""A trace: a file of Trace Event JSON, to which each process appends while the pipeline runs; docs/trace.md names all.
+"""A trace: a file of Trace Event JSON, to which each process appends while it runs; docs/watching.md names all.
 
     [
     {"name":"process_name",…}           one line at the start of each process

@@ -172,8 +172,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     device_prefetch: batches on a CUDA device or on the way there.
     delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
         see delivery.md.
-    trace: a file with the steps and times of every process; see trace.md.
-    metrics: a file for Prometheus; see monitor.md.
+    trace: a file with the steps and times of every process; see watching.md.
+    metrics: a file for Prometheus; see watching.md.
     """
 
     source: dict[str, Any] | None = None
