@@ -87,7 +87,8 @@ faults: $(VENV)/package $(VENV)/test-dependencies
 
 bench: $(VENV)/package $(VENV)/test-dependencies
 	-$(BIN)/python -m benchmarks --make-peers
-	$(BIN)/python -m benchmarks --output benchmarks/figures.md --chart docs/benchmarks.svg
+	$(BIN)/python -m benchmarks --output benchmarks/figures.md
+	$(BIN)/python -m benchmarks.published
 
 docs: $(VENV)/package $(VENV)/docs-dependencies
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet

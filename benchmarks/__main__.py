@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from .chart import chart
 from .entrants import ENTRANTS, Entrant
 from .harness import QUICK, Plan, Results, make_peers, run_all
 from .report import details, machine, summary
@@ -29,7 +28,6 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often each entrant runs on each work")
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
-    parser.add_argument("--chart", type=Path, help="write the table as a picture to this file, an SVG")
     parser.add_argument("--json", type=Path, help="write every round's figures to this file")
     parser.add_argument("--make-peers", action="store_true", help="install the peers, and end")
     return parser.parse_args(given)
@@ -73,8 +71,6 @@ def main(given: Sequence[str] | None = None) -> None:
     print(text)
     if arguments.output:
         arguments.output.write_text(f"# Figures of a whole run\n\nMade by `python -m benchmarks`. {_ABOUT}\n\n{text}")
-    if arguments.chart:
-        arguments.chart.write_text(chart(works, results))
     if arguments.json:
         arguments.json.write_text(_as_json(results))
 

@@ -34,7 +34,7 @@ class Plan:
     """The length of everything. `limit_s`: a run that takes longer is ended and reported as failed."""
 
     rounds: int = 3
-    seconds: float = 2.0
+    seconds: float = 3.0
     warmup_s: float = 1.0
     batches: int = 30
     quick: bool = False

@@ -143,7 +143,9 @@ class HDF5Samples:
         self._in_each = samples // len(paths)
         self._files: list[Any] = []
         self._bytes: list[Array] = []
-        self._places: dict[int, tuple[Array, int, int]] = {}
+        self._offsets: list[int] = []
+        self._labels = np.empty(0, np.int64)
+        self._like = np.empty(0)
 
     def __len__(self) -> int:
         return self._samples
@@ -159,22 +161,25 @@ class HDF5Samples:
         dataset = self._find(index)
         return dataset[()], int(dataset.attrs["label"])
 
+    def _look_up(self) -> None:
+        """Look up all samples at the first read, while nothing is measured yet: it takes longer than reading them."""
+        self._bytes = [np.memmap(path, np.uint8, "r") for path in self._paths]
+        found = [self._find(index) for index in range(self._samples)]
+        self._like = found[0][()]
+        self._offsets = [dataset.id.get_offset() for dataset in found]
+        self._labels = np.array([dataset.attrs["label"] for dataset in found], np.int64)
+
     def many(self, indices: Sequence[int] | Labels, make: Make = np.empty) -> tuple[Array, Labels]:
-        """Each sample is looked up once, and from then on read where it lies: a look-up takes longer than the read."""
-        first = self._find(0)
         if not self._bytes:
-            self._bytes = [np.memmap(path, np.uint8, "r") for path in self._paths]
-        batch, labels = make((len(indices), *first.shape), first.dtype), np.empty(len(indices), np.int64)
-        size = first.dtype.itemsize * first.size
-        flat = batch.reshape(len(indices), -1).view(np.uint8)
-        for row, index in enumerate(map(int, indices)):
-            if index not in self._places:
-                dataset = self._find(index)
-                held_in = self._bytes[index // self._in_each]
-                self._places[index] = held_in, dataset.id.get_offset(), int(dataset.attrs["label"])
-            stored, at, labels[row] = self._places[index]
-            flat[row] = stored[at : at + size]
-        return batch, labels
+            self._look_up()
+        rows = np.asarray(indices)
+        batch = make((len(rows), *self._like.shape), self._like.dtype)
+        size = self._like.nbytes
+        flat = batch.reshape(len(rows), -1).view(np.uint8)
+        for row, index in enumerate(rows.tolist()):
+            at = self._offsets[index]
+            flat[row] = self._bytes[index // self._in_each][at : at + size]
+        return batch, self._labels[rows]
 
 
 class JpegCrops:

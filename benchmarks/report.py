@@ -140,17 +140,17 @@ def rows_of(work: Work) -> list[Row]:
     ]
 
 
+def is_peer(name: str) -> bool:
+    """Return whether an entrant is another loader, but none of torch's two."""
+    return not name.startswith(("blobfeed", LIMITS)) and name not in (*_COLUMNS, *_LOOPS)
+
+
 def best_other(row: Row, results: Results) -> tuple[str, float] | None:
     """The best of the other loaders but torch's two, by name, with its figure."""
     found: dict[str, float] = {}
     for (work, name), result in results.items():
         value = result.median(row.metric)
-        if (
-            work == row.work.name
-            and value is not None
-            and not name.startswith(("blobfeed", LIMITS))
-            and name not in (*_COLUMNS, *_LOOPS)
-        ):
+        if work == row.work.name and value is not None and is_peer(name):
             found[name] = value
     if not found:
         return None

@@ -101,8 +101,7 @@ def _warm_up(batches: Iterator[Batch], entrant: Entrant, work: Work, job: Job) -
     if entrant.warmup_epochs:
         wanted = entrant.warmup_epochs * job.samples
         _read(batches, work, seconds=600.0, least=1, most=wanted)
-    if entrant.warms_up:
-        _read(batches, work, job.warmup_s, least=2)
+    _read(batches, work, job.warmup_s, least=2)
 
 
 def _imported(entrant: Entrant) -> ModuleType:

@@ -80,7 +80,6 @@ _BEST_NUMBER = Target(
     against=("blobfeed, 1 loader", "blobfeed, 2 loaders", "blobfeed, 4 loaders"),
     at_least=0.9,
 )
-"""The default is measured from its second batch on, the others once they are warm."""
 
 
 def _stall(step_s: float) -> Work:

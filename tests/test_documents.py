@@ -1,5 +1,6 @@
-"""Every Python block of README.md and docs/ runs as it is written, in a folder with the files that it names; and so do
-the examples of frameworks, in the same processes. Those of TensorFlow run in tests/readers/test_tensorflow_dataset.py.
+"""Every Python block of docs/ runs as it is written, in a folder with the files that it names; and so do the examples
+of frameworks, in the same processes. Blocks of TensorFlow run in tests/readers/test_tensorflow_dataset.py, and those of
+README.md in tests/test_readme.py.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ def forks() -> Iterator[Forks]:
         yield forks
 
 
-@pytest.mark.parametrize("block", [block for block in BLOCKS if not block.is_of_tensorflow], ids=str)
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS if block.page != "README.md" and not block.is_of_tensorflow], ids=str
+)
 def test_a_block_runs_as_it_is_written(documents_files: Path, forks: Forks, block: Block) -> None:
     ended, output, errors = forks.run(documents_files, block.write(documents_files))
     assert ended == 0, f"{block}: {(output + errors)[-3000:]}"

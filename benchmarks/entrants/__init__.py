@@ -2,9 +2,10 @@
 
 It yields (data, labels) without end: `data` is a batch of `work.shape` and `work.dtype` in the trainer's own process, a
 NumPy array or a torch tensor. What stands at the top of the module is imported before the clock starts; everything the
-function does counts as the time to the first batch. Everybody has two workers and batches of 64; only "blobfeed" has
-the default, `num_loaders: auto`. Most peers hand over their own memory, a fresh one each time, as blobfeed's view does;
-blobfeed puts each batch into the trainer's blob: one copy more with loaders, none in the trainer's own process.
+function does counts as the time to the first batch. Everybody has two workers and batches of 64; "blobfeed",
+"blobfeed, BatchReader" and "blobfeed, layer" have the default, `num_loaders: auto`. Most peers hand over their own
+memory, a fresh one each time, and so does BatchReader; "blobfeed", with any number of loaders, and the layer put each
+batch into the trainer's blob. Works in floats have one that was there before for every tuned entrant.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ class Entrant:
     """`packages`: what must be importable; `peer`: runs in the peers' environment, not in the project's own.
 
     `works`: the only works it takes part in, by name; none: all. `warmup_epochs`: read so often before measuring.
-    `warms_up`: the measured time begins after the usual warming up; False: with the second batch.
     """
 
     name: str
@@ -43,7 +43,6 @@ class Entrant:
     environment: Mapping[str, str] = field(default_factory=dict)
     works: frozenset[str] = frozenset()
     warmup_epochs: int = 0
-    warms_up: bool = True
     checked: bool = True
 
     def takes(self, work: Work) -> bool:
@@ -52,8 +51,8 @@ class Entrant:
         return not self.works or work.name in self.works
 
 
-def _blobfeed(name: str, *works: str, warms_up: bool = True, **parameters: Any) -> Entrant:
-    return Entrant(name, "blobfeed_blobs", options=parameters, works=frozenset(works), warms_up=warms_up)
+def _blobfeed(name: str, *works: str, **parameters: Any) -> Entrant:
+    return Entrant(name, "blobfeed_blobs", options=parameters, works=frozenset(works))
 
 
 def _limit(name: str, function: str, checked: bool = False) -> Entrant:
@@ -63,7 +62,7 @@ def _limit(name: str, function: str, checked: bool = False) -> Entrant:
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 ENTRANTS = (
-    _blobfeed("blobfeed", num_loaders="auto", warms_up=False),
+    _blobfeed("blobfeed", num_loaders="auto"),
     _blobfeed("blobfeed, in process", num_loaders=0),
     _blobfeed("blobfeed, 1 loader", num_loaders=1),
     _blobfeed("blobfeed, 2 loaders"),

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from blobfeed import LayerHarness, MultiProcessInputLayer
 
 from ..works import Work
-from . import WORKERS, Batch
+from . import Batch
 
 
 @contextmanager
 def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    parameters = {"batch_size": work.batch_size, "num_loaders": WORKERS, **work.parameters}
+    parameters = {"batch_size": work.batch_size, **work.parameters}
     with LayerHarness(MultiProcessInputLayer, {"source": work.source(samples), **parameters}) as layer:
         yield _forwards(layer)
 

@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from blobfeed import BatchReader
 
 from ..works import Work
-from . import WORKERS, Batch
+from . import Batch
 from .orders import into_blob
 
 
 @contextmanager
 def open_batches(work: Work, samples: int, copy: bool = True) -> Iterator[Iterator[Batch]]:
-    parameters = {"batch_size": work.batch_size, "num_loaders": WORKERS, "epochs": None, **work.parameters}
+    parameters = {"batch_size": work.batch_size, "epochs": None, **work.parameters}
     with BatchReader(work.source(samples), copy=copy, **parameters) as reader:
         yield into_blob(work, (tuple(batch.values()) for batch in reader))
