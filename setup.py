@@ -9,7 +9,7 @@ from pathlib import Path
 from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
-FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "sources", "watching", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "supplies", "sources", "watching", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. The lowest are for NumPy 1.26: with NumPy 2 simplejpeg has to be 1.7.3 at least. They can be installed

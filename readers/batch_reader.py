@@ -15,8 +15,17 @@ import msgspec
 import numpy as np
 
 from ..sources import with_own_arrays
-from ..sources.stream import StreamSource
-from ..workers.api import ArraySpec, DecodeHook, Hooks, PostprocessHook, ReaderParameters, Source, Statistics, loop_end
+from ..workers.api import (
+    AnySource,
+    ArraySpec,
+    DecodeHook,
+    Hooks,
+    PostprocessHook,
+    ReaderParameters,
+    Source,
+    Statistics,
+    loop_end,
+)
 from ..workers.base import (
     BlobfeedError,
     Closing,
@@ -30,11 +39,11 @@ from ..workers.base import (
     shorten,
     shortens_tracebacks,
 )
-from ..workers.pipeline import Pipeline
-from ..workers.plan import Place, State, locate, open_declared
+from ..workers.plan import Place, State, locate
 from ..workers.processes import interrupts_deferred, interrupts_ignored
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
+from .opening import open_declared, open_pipeline
 from .sharding import warn_of_other_ranks, with_shard
 
 _RESTART_S = 0.2
@@ -98,7 +107,7 @@ class BatchReader(Closing):
         """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
         where = absolute(base_dir)
         opened = source
-        if not isinstance(opened, Source | StreamSource):
+        if not isinstance(opened, AnySource):
             opened = open_declared(self.parameters, hooks, where)
             given = self.parameters
             self.parameters = msgspec.structs.replace(
@@ -110,7 +119,7 @@ class BatchReader(Closing):
         """False for a stream, which has neither length nor indices."""
         # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.
         epochs = None if self.is_indexed else self.parameters.epochs
-        self._pipeline = Pipeline(
+        self._pipeline = open_pipeline(
             msgspec.structs.replace(self.parameters, epochs=epochs),
             hooks,
             base_dir=where,

@@ -10,20 +10,19 @@ from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from ..sources.stream import StreamSource
 from ..workers.api import (
     FOR_LAYERS,
+    AnySource,
     DecodeHook,
     Parameters,
     PostprocessHook,
     ReaderParameters,
-    Source,
     check_names,
     check_parameters,
 )
 from ..workers.base import ParameterError
 
-SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
+SourceLike = AnySource | Mapping[str, object] | str | Path | None
 
 _OWN = ("copy", "tuples")
 """Arguments of a reader that its datasets declare themselves, or do without."""
@@ -114,7 +113,7 @@ def check_reader_parameters(
     `what` begins the messages.
     """
     declared: dict[str, object] = dict(values)
-    if isinstance(source, Source | StreamSource):
+    if isinstance(source, AnySource):
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source

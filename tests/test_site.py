@@ -79,6 +79,7 @@ _FOLDERS = (
     "layers",
     "readers",
     "cluster",
+    "supplies",
     "sources",
     "watching",
     "workers",

@@ -10,8 +10,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import Conversion, HostDelivery, conversion, make_tops
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import State
 
 from blobfeed import ParameterError, SampleError
@@ -47,7 +47,7 @@ class _Delivered:
     def __init__(self, source: dict[str, Any], **parameters: Any) -> None:
         chosen = {"batch_size": _BATCH, "num_loaders": 0, "shuffle": True, "epochs": 1, "last_batch": "partial"}
         checked = check_parameters({"source": source, **chosen, **parameters})
-        self.pipeline = Pipeline(checked)
+        self.pipeline = open_pipeline(checked)
         self.tops = make_tops(self.pipeline.specs, checked, Path.cwd())
         self.delivery = HostDelivery(self.pipeline, self.tops)
 
