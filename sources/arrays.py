@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import os
 import zipfile
@@ -87,7 +88,7 @@ def open_npz(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     try:
         # np.load leaves a file open that it opened itself and cannot read.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            _require_arrays(stream, len(file.files))
+            require_arrays(stream, len(file.files))
             wanted = {name: file[name] for name in chosen(dict.fromkeys(in_order(file.files)), tops, "source npz")}
     except ParameterError:
         raise
@@ -109,7 +110,7 @@ _ZIP64_COUNT = 0xFFFF
 """The number that stands there for more."""
 
 
-def _require_arrays(stream: BinaryIO, found: int) -> None:
+def require_arrays(stream: io.RawIOBase | BinaryIO, found: int) -> None:
     """Raise ValueError if the archive counts more or fewer entries than the `found` ones.
 
     Its directory has no checksum: a changed length in there can hide the entries behind it, and zipfile says nothing.

@@ -18,6 +18,7 @@ import numpy as np
 import yaml
 
 from ..sources import color_of, open_source
+from ..sources.file_samples.source import largest_shapes
 from ..sources.files import FileStamp, list_hdf5_files, natural_key
 from ..sources.hdf5.examine import holds_values
 from ..sources.hdf5_samples.scan import label_array
@@ -35,8 +36,8 @@ COLOR_ATTRIBUTE = "color"
 
 WORDS_FOR = {"label": r"label|class|target|(^|_)y($|_)", "data": r"image|data|(^|_)x($|_)"}
 """The words in a file's name that mean a top."""
-_MANY_DATASETS = 8
-"""From so many data sets that differ in their numbers alone, each is taken for a sample and not for a top."""
+MANY_SAMPLES = 8
+"""From so many data sets, or files, that differ in their numbers alone, each is taken for a sample and not a top."""
 
 _Shapes = dict[str, tuple[int, ...] | None]
 """The shapes of arrays by name; None for what holds no numbers or strings."""
@@ -156,7 +157,7 @@ def hdf5(paths: Sequence[Path]) -> Found:
         file.visititems(visit)
         patterns = {name: re.sub(r"\d+", "#", name) for name, shape in shapes.items() if shape}
         pattern, most = Counter(patterns.values()).most_common(1)[0] if patterns else ("", 0)
-        if most >= _MANY_DATASETS and "#" in pattern:
+        if most >= MANY_SAMPLES and "#" in pattern:
             numbered = {name: shape for name, shape in shapes.items() if shape and patterns[name] == pattern}
             unnumbered = {name: shape for name, shape in shapes.items() if shape and "#" not in patterns[name]}
             if not _have_labels(numbered, unnumbered):
@@ -240,6 +241,18 @@ def npz(path: Path) -> Found:
     return Found({"npz": {"path": str(path)}}, tops if remarks else None, remarks)
 
 
+def files(path: str | list[str]) -> Found:
+    """A .npy or .npz file for each sample; their headers say which tops differ in shape."""
+    options: dict[str, Any] = {"path": path}
+    with closing(open_source({"files": options}, tops=None, base_dir=Path.cwd())) as source:
+        shapes = {top: spec.shape for top, spec in source.specs.items()}
+        largest = largest_shapes([source.where(index) for index in range(len(source))])
+    if differing := {top: list(shape) for top, shape in largest.items() if shape != shapes[top]}:
+        options["max_shapes"] = differing
+    said = "each file is a sample; if they are parts to be put end to end, declare {npy: {data: FILES}}"
+    return Found({"files": options}, None, (said,) if "data" in shapes and len(shapes) == 1 else ())
+
+
 def zarr(path: Path) -> Found:
     need("zarr", f"{path}")
     shapes: _Shapes = {}
@@ -290,7 +303,7 @@ def sized(kind: str, options: dict[str, Any]) -> Found:
         sizes, samples = _sizes_of(source), len(source)
     smallest, largest = sizes.min(axis=0), sizes.max(axis=0)
     resizes, seen = (
-        kind in ("image_list", "tar", "parquet"),
+        kind in ("files", "image_list", "tar", "parquet"),
         f"{smallest[0]}×{smallest[1]} to {largest[0]}×{largest[1]}",
     )
     if (smallest == largest).all():

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from textwrap import shorten
+from typing import Any
 
 from ..sources.files import expand_paths, is_table, natural_key, table_advice
-from ..sources.images import parse_image_list
+from ..sources.images import PICTURES, parse_image_list
 from ..sources.kinds import KINDS, kind_of, kind_of_name
-from ..sources.tar.fields import PICTURES
 from ..workers.api import shown
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, SourceError, is_url, writing
-from .found import WORDS_FOR, Found, hdf5, npz, records, sized, zarr
+from .found import MANY_SAMPLES, WORDS_FOR, Found, files, hdf5, npz, records, sized, zarr
 
+_MOST_CLASSES = 20
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")
 
 
@@ -60,6 +63,8 @@ def _recognised(paths: Sequence[Path], image_list: Path | None) -> Found:
             f"{', '.join(map(str, paths))} are of different kinds ({', '.join(sorted(kinds))}): name those of one kind"
         )
     kind = kinds.pop()
+    if (kind == "npz" and len(paths) > 1) or (kind == "npy" and _differ_in_numbers(paths)):
+        return files(_glob_of(paths))
     if kind in ("npy", "idx"):
         return Found({kind: _tops_by_file(paths)})
     if kind == "hdf5":
@@ -94,6 +99,26 @@ def _kind(path: Path) -> str:
         known = ", ".join(kind for kind, entry in KINDS.items() if entry.names or entry.signatures)
         raise SourceError(f"{str(path)!r} is none of {known}, or a text that lists files")
     return "text"
+
+
+def _differ_in_numbers(paths: Sequence[Path]) -> bool:
+    """Return true for as many files as no set of tops has, whose names differ in their numbers alone."""
+    return len(paths) >= MANY_SAMPLES and len({re.sub(r"\d+", "#", path.name) for path in paths}) == 1
+
+
+def _glob_of(paths: Sequence[Path]) -> str | list[str]:
+    """Return a glob that finds these files and no others, or else their paths."""
+    named, root = set(map(str, paths)), os.path.commonpath([path.parent for path in paths])
+    endings = sorted({path.suffix for path in paths})
+    ending = endings[0] if len(endings) == 1 else f"{{{','.join(endings)}}}"
+    begin = os.path.commonprefix([path.name for path in paths])  # noqa: RUF071 - names are text
+    begin = glob.escape(begin.rstrip("0123456789"))
+    for between in ("*", "*/*", "**/*", f"{begin}*", f"*/{begin}*", f"**/{begin}*"):
+        pattern = str(Path(glob.escape(root), between + ending))
+        with suppress(SourceError):  # of several endings one may have no files there
+            if set(expand_paths(pattern, Path(), "SOURCE")) == named:
+                return pattern
+    return list(map(str, paths))
 
 
 def _tops_by_file(paths: Sequence[Path]) -> dict[str, str]:
@@ -147,7 +172,7 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     data = max((count for end, count in others.items() if kind_of_name(end.lower())), default=0)
     # Each may have a text and more beside it; or it may itself lie beside data, to show them.
     if images and (image_list is not None or (len(images) > data and len(images) >= max(others.values(), default=0))):
-        found = _list_images(path, images, image_list)
+        found = _list_images(path, images, image_list) if image_list else _image_files(path, images)
         named = ", ".join(f"{end} ({count:,})" for end, count in sorted(others.items()))
         remark = shorten(f"ignored by the ends of their names: {named}", 200, placeholder=" …")
         return replace(found, remarks=(*found.remarks, remark)) if others else found
@@ -156,27 +181,45 @@ def _folder(path: Path, image_list: Path | None) -> Found:
     chosen = [file for file in rest if file.suffix == suffix]
     if len(chosen) > 1 and not kind_of(chosen[0]):
         held = ", ".join(f"{end} ({count:,})" for end, count in Counter(file.suffix for file in files).most_common())
-        lists = "; --list FILE writes a list of its pictures, and takes these" if images else ""
         raise SourceError(
             f"the folder {path} holds {held}, and most of them are no data: name the files to read, such as "
-            f"'{path}/*.npy'{lists}"
+            f"'{path}/*.npy'; for a decode hook of your own their bytes are '{{files: {{path: {path}/*{suffix}}}}}'"
         )
     return _recognised(chosen, image_list)
 
 
-def _list_images(path: Path, images: Sequence[Path], image_list: Path | None) -> Found:
-    """Images in a folder for each class, as torchvision's ImageFolder and Keras take them."""
-    if image_list is None:
-        raise SourceError(
-            f"{path} holds {len(images):,} images; a list of them says their order and classes: add `--list train.txt` "
-            "to the command, which writes it and goes on"
-        )
-    folders = [image.relative_to(path).parts[0] if image.parent != path else "" for image in images]
-    classes = sorted(set(folders) - {""})  # 10 before 2, as torchvision and Keras number them
+def _image_files(path: Path, images: Sequence[Path]) -> Found:
+    """Images by their files, labelled by the folder of each class, as torchvision's ImageFolder and Keras take them."""
+    options: dict[str, Any] = {"path": _glob_of(images)}
+    classes = _classes(path, images)
+    if not classes:
+        return sized("files", options)
+    is_flat = all(image.parent.parent == path for image in images)
+    options["labels"] = "folder" if is_flat else f"(?:^|/)({'|'.join(map(re.escape, classes))})/"
+    if len(classes) <= _MOST_CLASSES:
+        options["classes"] = classes
+    found = sized("files", options)
+    said = "" if len(classes) <= _MOST_CLASSES else "; where a folder lacks one, `classes` has to list all"
+    return replace(found, remarks=(f"{len(images):,} images, classes {_shown(classes)}{said}", *found.remarks))
+
+
+def _classes(path: Path, images: Sequence[Path]) -> list[str]:
+    """Return the names of the folders of classes, sorted: 10 before 2, as torchvision and Keras number them."""
+    folders = {image.relative_to(path).parts[0] if image.parent != path else "" for image in images}
+    classes = sorted(folders - {""})
     if classes and "" in folders:
-        raise SourceError(
-            f"{path} holds images beside the folders of classes ({shorten(', '.join(classes), 200, placeholder=' …')})"
-        )
+        raise SourceError(f"{path} holds images beside the folders of classes ({_shown(classes)})")
+    return classes
+
+
+def _shown(classes: Sequence[str]) -> str:
+    return shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
+
+
+def _list_images(path: Path, images: Sequence[Path], image_list: Path) -> Found:
+    """Images in a folder for each class, as a list."""
+    classes = _classes(path, images)
+    folders = [image.relative_to(path).parts[0] if classes else "" for image in images]
     names = [_listed(image) for image in images]
     numbering = image_list.with_name("classes.txt")
     if image_list == numbering:
@@ -192,8 +235,7 @@ def _list_images(path: Path, images: Sequence[Path], image_list: Path | None) ->
             numbering.write_bytes(os.fsencode("\n".join(classes) + "\n"))
     with writing(image_list):
         image_list.write_bytes(text)
-    named = shorten(", ".join(f"{number} {name}" for number, name in enumerate(classes)), 200, placeholder=" …")
-    said = f"wrote {image_list}: {len(images):,} images" + (f", classes {named}" if classes else "")
+    said = f"wrote {image_list}: {len(images):,} images" + (f", classes {_shown(classes)}" if classes else "")
     found = sized("image_list", {"path": str(image_list)})
     return replace(found, remarks=(said, *found.remarks))
 

@@ -35,3 +35,4 @@ from .remote import (
     stamp_of,
 )
 from .store import Place, Store
+from .whole import Names, OpenFile, WholeFiles, look_at

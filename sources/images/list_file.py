@@ -10,44 +10,27 @@ import io
 import itertools
 import os
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from ...workers.api import FLOAT32_WHOLE, AnyArray
 from ...workers.base import SourceError
-from ..files import PackedNames
+from ..files import Names, PackedNames
 
 _LINES_TO_COUNT_LABELS = 1000
+_FLOAT64_WHOLE = 2**53
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 Labels = NDArray[np.int64] | NDArray[np.float64]
 
 
-class Arrays(Protocol):
-    """Arrays by name."""
-
-    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
-
-
-class ListedImages(msgspec.Struct, frozen=True):
-    """The paths of one list, in its order, as it has them.
-
-    `arrays`: by name. "paths": the bytes of all paths, one behind the other. "ends": where each ends in there. "lines":
-    the number of the line of each.
-    """
+class ListedImages(Names, frozen=True):
+    """The paths of one list, in its order, as it has them; `arrays` has the number of the line of each, "lines"."""
 
     name: str
-    arrays: Arrays
-
-    def __len__(self) -> int:
-        return len(self.arrays["ends"])
-
-    def __getitem__(self, index: int) -> bytes:
-        ends = self.arrays["ends"]
-        return self.arrays["paths"][int(ends[index - 1]) if index else 0 : int(ends[index])].tobytes()
 
     def line(self, index: int) -> str:
         """`train.txt line 7`, for messages."""
@@ -88,8 +71,8 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
         lines.append(number)
     if not paths:
         raise SourceError(f"image list {name} lists no images: expected lines of 'path label', got {len(text)} bytes")
-    if (values := _numbers(words)) is None:
-        wrong = next(position for position, word in enumerate(words) if not _is_number(word))
+    if (values := finite_numbers(words)) is None:
+        wrong = next(position for position, word in enumerate(words) if not is_number(word))
         raise SourceError(
             f"image list {name} line {lines[wrong // labels]}: label {os.fsdecode(words[wrong])!r} is not a finite "
             f"number; expected {labels} label{'s' * (labels > 1)} after the path"
@@ -100,25 +83,49 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
         "ends": packed.ends.astype(smallest),
         "lines": np.array(lines, smallest),
     }
-    return ListedImages(name, arrays), values.reshape(len(paths), labels)
+    return ListedImages(arrays, name), values.reshape(len(paths), labels)
+
+
+def label_values(written: Labels, dtype: str, where: Callable[[int], str]) -> AnyArray:
+    """Return the labels in the type that `dtype` asks for, shape (images,) if each has one, else (images, labels).
+
+    "auto": as ImageListOptions says. `where` names the place of label `index`. Raises SourceError for a label that the
+    type cannot hold.
+    """
+    whole = np.issubdtype(written.dtype, np.integer)
+    target: np.dtype[Any] = np.dtype(("int64" if whole else "float32") if dtype == "auto" else dtype)
+    with np.errstate(over="ignore", invalid="ignore"):
+        cast = written.astype(target)
+    kept = cast.astype(written.dtype) == written
+    if not whole:
+        # A fraction that is rounded is still the label; a whole number is not, and beyond 2**53 it was rounded before.
+        size = np.abs(written)
+        kept = (kept | ((target.kind == "f") & (size <= FLOAT32_WHOLE))) & (size < _FLOAT64_WHOLE)
+    if not kept.all():
+        index, label = np.argwhere(~kept)[0]
+        raise SourceError(
+            f"{where(int(index))}: label {written[index, label].item()} cannot be held by {target.name}; "
+            "choose another label_dtype: float64 holds whole numbers below 2**53, int64 those below 2**63"
+        )
+    return cast[:, 0] if cast.shape[1:] == (1,) else cast
 
 
 def _usual_label_count(text: bytes) -> int:
     """Return how many numbers stand at the end of most lines, after a first word that may be a number, too."""
     lines = (words for words in map(bytes.split, io.BytesIO(text)) if words)
     first = itertools.islice(lines, _LINES_TO_COUNT_LABELS)
-    counts = Counter(len(list(itertools.takewhile(_is_number, reversed(words[1:])))) for words in first)
+    counts = Counter(len(list(itertools.takewhile(is_number, reversed(words[1:])))) for words in first)
     return counts.most_common(1)[0][0] if counts else 0
 
 
-def _is_number(word: bytes) -> bool:
+def is_number(word: bytes) -> bool:
     try:
         return b"_" not in word and bool(np.isfinite(float(word)))
     except ValueError:
         return False
 
 
-def _numbers(words: Sequence[bytes]) -> Labels | None:
+def finite_numbers(words: Sequence[bytes]) -> Labels | None:
     """The words as integers or, if that is not what they are, as finite numbers; None if they are neither."""
     if any(b"_" in word for word in words):  # Python would read 2_0 as 20
         return None

@@ -11,6 +11,9 @@ import numpy as np
 from ...workers.api import ArraySpec, NotNegative, check_options
 from ...workers.base import ParameterError, SampleTooLargeError
 
+PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
+"""How the names of pictures end."""
+
 LONGEST_SIDE_RATIO = 4  # of a picture with a shorter_side, if no max_height or max_width is declared
 
 

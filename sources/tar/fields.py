@@ -14,7 +14,6 @@ from ...workers.api import AnyArray, ArraySpec, RaggedRows, rounded_integer
 from ...workers.base import SourceError
 from ..table import Field, put_text
 
-PICTURES = ("jpg", "jpeg", "png", "bmp", "webp", "ppm", "pgm", "tif", "tiff")
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json")
 

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from ...workers.api import IndexArray, Outlier, Paths, Positive, Tops, chosen, in_order
 from ...workers.base import SampleError, SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
-from ..images import PictureOptions, picture_field, picture_options
+from ..images import PICTURES, PictureOptions, picture_field, picture_options
 from ..stored import FileStore
 from ..table import Field, Records, Table, learnt_of, naming
-from .fields import PICTURES, member_field
+from .fields import member_field
 from .index import TarIndex, make_index
 
 _WHAT = "source tar"

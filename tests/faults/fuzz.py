@@ -154,6 +154,18 @@ def _read_list(path: Path) -> None:
     _read_all(open_source({"image_list": options}, tops=None, base_dir=path.parent))
 
 
+def _make_table(folder: Path) -> Path:
+    for name in "ab":
+        (folder / f"{name}.bin").write_bytes(b"content")
+    path = folder / "labels.csv"
+    path.write_text('path,label\na.bin,3\n"b.bin",5\n')
+    return path
+
+
+def _read_table(path: Path) -> None:
+    _read_all(open_source({"files": {"path": "?.bin", "labels": path.name}}, tops=None, base_dir=path.parent))
+
+
 _ENTRY = b"\x01\x12\x00\x03\x00\x00\x00\x01\x00\x06\x00\x00"
 """The tag of the orientation, a short, one of them: 6, a quarter turn."""
 
@@ -282,6 +294,10 @@ TARGETS = {
     "arrow file": _written("parquet", "a.arrow", _write_arrow),
     "tar": _written("tar", "a.tar", _write_tar, most=4096),
     "npz": _written("npz", "a.npz", lambda path: np.savez(path, data=_LABELS)),
+    "files npz": _written("files", "a.npz", lambda path: np.savez(path, data=_LABELS, label=3)),
+    "files npz, compressed": _written("files", "a.npz", lambda path: np.savez_compressed(path, data=_LABELS)),
+    "files npy header": _written("files", "a.npy", lambda path: np.save(path, _VALUES), most=128),
+    "files table": Target(_make_table, _read_table),
     "idx header": Target(_make_idx, _read_idx, most=16),
     "lmdb": _written("lmdb", "a.lmdb", _write_datums, most=8192, alone=True),
     "zarr 2 metadata": _zarr(".zarray", zarr_format=2),

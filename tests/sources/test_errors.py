@@ -11,7 +11,7 @@ from blobfeed import Source
 from tests.support.catalogue import Catalogue
 from tests.support.stored import in_loader, rows_of
 
-from .wrong import arrays, cloud, hdf5, images, parquet, records
+from .wrong import arrays, cloud, files, hdf5, images, parquet, records
 
 
 def _read_all(source: Source) -> None:
@@ -23,7 +23,7 @@ ERRORS = Catalogue(
     Path(__file__).with_name("errors.txt"),
     {
         name: scenario
-        for room in (arrays, hdf5, images, records, parquet, cloud)
+        for room in (arrays, hdf5, files, images, records, parquet, cloud)
         for name, scenario in room.SCENARIOS.items()
     },
     _read_all,

@@ -192,7 +192,6 @@ SCENARIOS: dict[str, Scenario] = {
     "a cut IDX file": opening("cut.idx"),
     "an IDX file of an unknown type": opening("type.idx"),
     "an IDX file with half a header": opening("header.idx"),
-    "pictures without a list": looking("photos"),
     "pictures beside classes": looking("mixed", image_list="all.txt"),
     "a list over another": looking("photos", image_list="list.txt"),
     "a list in no folder": looking("photos", image_list="none/all.txt"),

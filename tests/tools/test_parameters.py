@@ -14,7 +14,7 @@ from blobfeed.tools.parameters import as_text
         ("crop_size", ["transform"]),
         ("scale", ["transform", "random_resized_crop"]),
         ("mean_value", ["transform"]),
-        ("new_height", ["source: {image_list: …}", "source: {tar: …}", "source: {parquet: …}"]),
+        ("new_height", ["source: {files: …}", "source: {image_list: …}", "source: {tar: …}", "source: {parquet: …}"]),
         ("label_dtype", ["source: {image_list: …}"]),
         ("to_multiple_of", ["pad"]),
     ],

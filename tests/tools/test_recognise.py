@@ -137,6 +137,37 @@ def test_data_sets_that_are_no_arrays_are_left_out() -> None:
     assert (first_batch(found)["data"] == DATA).all()
 
 
+def test_a_file_for_each_sample_is_seen_by_the_number_of_files() -> None:
+    Path("scans").mkdir()
+    for number in range(12):
+        shape = 5 + number % 2, 4
+        np.savez(f"scans/s{number}.npz", x=np.full(shape, number), label=number)
+        np.save(f"scans/s{number}.npy", np.full(shape, number))
+    for paths in (["scans/*.npz"], [f"scans/s{number}.npz" for number in range(12)]):
+        found = source_of(paths)
+        assert found.declared == {"files": {"path": "scans/*.npz", "max_shapes": {"x": [6, 4]}}}
+    assert source_of(["scans/*.npy"]).declared == {"files": {"path": "scans/*.npy", "max_shapes": {"data": [6, 4]}}}
+    assert source_of(["scans/s1.npy", "scans/s2.npy"]).kind == "npy"
+    with closing(found.open()) as source:
+        assert list(source.specs) == ["x", "label"]
+
+
+@pytest.mark.parametrize(("below", "labels"), [("", "folder"), ("raw", "(?:^|/)(cat|dog)/")])
+def test_a_folder_of_pictures_is_labelled_by_its_folders(below: str, labels: str) -> None:
+    for number, name in enumerate(("cat/0.png", "cat/1.jpg", "dog/0.png")):
+        path = Path("photos", Path(name).parent, below, Path(name).name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(encoded(picture(6 + number, 8), path.suffix))
+    found = source_of(["photos"])
+    assert (found.kind, found.declared["files"]["labels"]) == ("files", labels)
+    with closing(found.open()) as source:
+        labelled = {
+            Path(source.where(n)).relative_to(Path("photos").absolute()).parts[0]: int(sample_of(source, n)["label"])
+            for n in range(3)
+        }
+    assert labelled == {"cat": 0, "dog": 1}
+
+
 def test_a_file_of_matlab_is_seen_behind_its_user_block() -> None:
     with h5py.File("a.mat", "w", userblock_size=512) as file:
         file["data"], file["label"] = DATA, LABEL

@@ -311,8 +311,8 @@ def without_source(parameters: Parameters) -> Parameters:
 
 
 GIVEN_PICTURES = (
-    "pictures are {image_list: {path: train.txt}}, a text file with a picture's path and its label on each line, which "
-    "`blobfeed inspect FOLDER --list train.txt` writes"
+    "pictures are {files: {path: 'photos/*/*.jpg', labels: folder}}, which `blobfeed inspect FOLDER` completes, or "
+    "{image_list: {path: train.txt}}, a text file with a picture's path and its label on each line"
 )
 
 

@@ -13,8 +13,7 @@ from typing import Any, NoReturn
 import numpy as np
 import obstore
 import pytest
-from blobfeed.sources.files import WholeObjects, locate
-from blobfeed.sources.images import WholeFiles
+from blobfeed.sources.files import WholeFiles, WholeObjects, locate
 from obstore.store import HTTPStore
 
 from blobfeed import BatchReader, ExtraMissing, SampleError, SourceError
@@ -95,7 +94,7 @@ def test_pictures_that_were_announced_and_never_read_are_bounded_and_forgotten(
     _, urls = pictures(server, 200)
     with monkeypatch.context() as in_trainer:
         in_trainer.setattr(os, "getpid", lambda: -1)
-        files = WholeFiles([url.encode() for url in urls], b"", prefixed=False, any_remote=True)
+        files = WholeFiles([url.encode() for url in urls], b"", "source files", any_remote=True)
     for first in range(0, 200, 20):
         files.will_need(range(first, first + 20))
     wait_until(lambda: len(server.requests) == 80, "as many are asked for as there is room")

@@ -111,7 +111,7 @@ class Written:
             if path.is_file():
                 server.objects[str(path.relative_to(self.folder))] = path.read_bytes()
         ((kind, options),) = self.spec.items()
-        paths = {name: self.folder.glob(glob) for name, glob in options.items() if isinstance(glob, str)}
+        paths = {name: self.folder.glob(glob) for name, glob in options.items() if name == "path" or kind == "npy"}
         ordered = {name: sorted(found, key=lambda path: (len(path.name), path.name)) for name, found in paths.items()}
         urls = {name: [server.url(path.name) for path in found] for name, found in ordered.items()}
         return {kind: {**options, **urls}}
@@ -352,6 +352,23 @@ def _pictures(folder: Path, content: Content) -> list[Path]:
     return files
 
 
+def _files(folder: Path, content: Content, ending: str, compressed: bool = False, **options: Any) -> Written:
+    """A file a sample; an archive has the label, too, and the name of another file."""
+    write: Any = np.savez_compressed if compressed else np.savez
+    files = [folder / f"{number}-{label:03}.{ending}" for number, label in enumerate(content.labels, FIRST)]
+    for file, data, label in zip(files, content.data, content.labels, strict=True):
+        match ending:
+            case "npz":
+                write(file, data=data, label=label)
+            case "npy":
+                np.save(file, np.asfortranarray(data) if label % 2 else data)
+            case _:
+                file.write_bytes(encoded(np.ascontiguousarray(data[::-1].transpose(1, 2, 0)), ".png"))
+    how = {} if ending == "npz" else {"labels": r"-(\d+)\."}
+    spec = {"files": {"path": f"*.{ending}", **how, **options}}
+    return Written(folder, spec, _samples(content), [*map(str, files)], files, _checked(files))
+
+
 def _image_list(folder: Path, content: Content, **size: Any) -> Written:
     files = _pictures(folder, content)
     lines = [f"{file.name} {label}\n" for file, label in zip(files, content.labels, strict=True)]
@@ -451,6 +468,8 @@ def _zip(folder: Path, content: Content) -> Written:
     return Written(folder, {"zip": parts}, _samples(content), places, files)
 
 
+SHAPES: Mapping[str, Any] = {"max_shapes": {"data": [3, 75, SIDE * 5]}}
+
 KINDS: Mapping[str, Kind] = {
     "npy": Kind(_npy, "stamped", remote=True, has_limit=True),
     "npy, one file open": Kind(partial(_npy, open_files=1), "stamped", has_limit=True),
@@ -478,6 +497,19 @@ KINDS: Mapping[str, Kind] = {
     "hdf5_samples windows": Kind(_hdf5_samples_windows, "stamped", has_limit=True),
     "zarr windows": Kind(partial(_in_windows, _zarr), "whole", has_limit=True),
     "image_list": Kind(_image_list, "whole", partial(_image_list, max_height=SIDE, max_width=SIDE)),
+    "files npz": Kind(
+        partial(_files, ending="npz"), "whole", partial(_files, ending="npz", **SHAPES), remote=True, has_limit=True
+    ),
+    "files npz compressed": Kind(partial(_files, ending="npz", compressed=True), "whole", has_limit=True),
+    "files npy": Kind(
+        partial(_files, ending="npy"), "whole", partial(_files, ending="npy", **SHAPES), remote=True, has_limit=True
+    ),
+    "files of pictures": Kind(
+        partial(_files, ending="png", equal_sizes=True),
+        "whole",
+        partial(_files, ending="png", max_height=SIDE, max_width=SIDE),
+        has_limit=True,
+    ),
     "lmdb": Kind(_lmdb, "closed", partial(_lmdb, max_height=SIDE, max_width=SIDE)),
     "tar": Kind(_tar, "stamped", _ragged_tar, remote=True, has_limit=True),
     "parquet": Kind(_parquet, "stamped", partial(_parquet, list_size=-1), remote=True, has_limit=True),

@@ -292,7 +292,11 @@ def test_a_file_that_is_cut_anywhere_is_refused_by_name(name: str, share: float,
 
 
 @pytest.mark.parametrize(
-    "name", ["npz", "idx", "hdf5 gzip", "hdf5 lzf", "hdf5_samples gzip", "zarr", "zarr shards", "parquet"]
+    "name",
+    [
+        *("npz", "idx", "hdf5 gzip", "hdf5 lzf", "hdf5_samples gzip", "zarr", "zarr shards", "parquet"),
+        *("files npz", "files npz compressed"),
+    ],
 )
 @FEW
 @given(number=st.integers(0, 30), share=st.floats(0, 0.999), bit=st.integers(0, 7))

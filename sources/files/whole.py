@@ -1,46 +1,109 @@
-"""Pictures as whole files and objects: where they lie, and reading them ahead."""
+"""Files and objects of which each is a sample: where they lie, reading them, and reading them ahead."""
 
 from __future__ import annotations
 
+import errno
+import io
 import itertools
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ...workers.base import another_host, blake2b, folder_of, is_url, join_path, read_whole, split_url
-from ..files import CONNECTIONS, Store, WholeObjects, in_memory, objects_below, of_looks, spread
+from .file import in_memory
+from .identity import of_looks, spread
+from .object_stores import objects_below
+from .remote import CONNECTIONS, WholeObjects
+from .store import Store
 
 _PROBES = 4
 
 
-class Names(Protocol):
-    """Paths by number, as a list has them."""
+class Arrays(Protocol):
+    """Arrays by name."""
 
-    def __len__(self) -> int: ...
+    def __getitem__(self, name: str, /) -> NDArray[Any]: ...
 
-    def __getitem__(self, number: int, /) -> bytes: ...
+
+class Names(msgspec.Struct, frozen=True):
+    """Paths by number. `arrays`: "paths", the bytes of all paths, one behind the other, and "ends", of each in there.
+
+    The arrays lie in memory that all loaders share: a million paths are 30 MB.
+    """
+
+    arrays: Arrays
+
+    def __len__(self) -> int:
+        return len(self.arrays["ends"])
+
+    def __getitem__(self, number: int, /) -> bytes:
+        ends = self.arrays["ends"]
+        return self.arrays["paths"][int(ends[number - 1]) if number else 0 : int(ends[number])].tobytes()
+
+
+class OpenFile(io.RawIOBase):
+    """A file or object that is open for reading, at offsets and as a stream; `size`: its bytes."""
+
+    def __init__(self, descriptor: int, size: int, content: bytes | None = None) -> None:
+        self._descriptor, self.size, self._content, self._position = descriptor, size, content, 0
+
+    def read_into(self, offset: int, buffer: memoryview) -> None:
+        """Fill `buffer` with the bytes from `offset` on; raises OSError, EOFError if the file ends before."""
+        filled = 0
+        while filled < len(buffer):
+            if not (got := self._part(offset + filled, buffer[filled:] if filled else buffer)):
+                raise EOFError(f"it ends at byte {offset + filled}, where {len(buffer) - filled} more should follow")
+            filled += got
+
+    def _part(self, offset: int, buffer: memoryview) -> int:
+        if self._content is None:
+            return os.preadv(self._descriptor, (buffer,), offset)
+        part = self._content[offset : offset + len(buffer)]
+        buffer[: len(part)] = part
+        return len(part)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        got = self._part(self._position, memoryview(buffer).cast("B"))
+        self._position += got
+        return got
 
 
 class WholeFiles(Store[int]):
     """Files and objects that are read as a whole; a place is the number of its path in `names`.
 
     `root`: relative paths are taken from it; if `prefixed`, absolute ones, too, as Caffe puts root_folder before every
-    path. `any_remote`: some are objects. `are_looked_at`: false if sizes and times are no part of the fingerprint.
+    path. `what` begins messages, and `or_else` ends the one about folders that cannot be listed. `any_remote`: some are
+    objects. `are_looked_at`: false if sizes and times are no part of the fingerprint.
     """
 
     def __init__(
         self,
-        names: Names,
+        names: Names | Sequence[bytes],
         root: bytes,
+        what: str,
         *,
-        prefixed: bool,
+        or_else: str = "",
+        prefixed: bool = False,
         any_remote: bool = False,
         are_looked_at: bool = True,
     ) -> None:
+        self._what, self._or_else = what, or_else
         self._names = names
         self._root = root
         self._prefixed = prefixed
@@ -63,6 +126,23 @@ class WholeFiles(Store[int]):
     def read(self, number: int) -> bytes:
         path = self.path(number)
         return self._objects.content(os.fsdecode(path)) if self.is_remote and is_url_path(path) else read_whole(path)
+
+    @contextmanager
+    def opened(self, number: int) -> Iterator[OpenFile]:
+        """Yield the file or object, of which parts are read; raises OSError, SourceError."""
+        path = self.path(number)
+        if self.is_remote and is_url_path(path):
+            content = self._objects.content(os.fsdecode(path))
+            yield OpenFile(-1, len(content), content)
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a named pipe would wait for a writer
+        try:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is not a regular file")
+            yield OpenFile(descriptor, status.st_size)
+        finally:
+            os.close(descriptor)
 
     def finish(self) -> None:
         self._objects.begin()
@@ -92,7 +172,7 @@ class WholeFiles(Store[int]):
             digest.update(np.fromiter(itertools.chain.from_iterable(looks), np.int64, 2 * len(paths)).tobytes())
             urls = {os.fsdecode(path) for path in paths if is_url_path(path)} if self.is_remote else set()
             for folder in sorted({folder_of(url) for url in urls}):
-                listed = objects_below(folder, "source image_list", ", or set check_files: false if none changes")
+                listed = objects_below(folder, self._what, self._or_else)
                 digest.update(repr([found for found in listed if found[0] in urls]).encode())
         return digest.hexdigest()
 
