@@ -48,7 +48,7 @@ def links(page: Path) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text())))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "llms.txt"], ids=lambda page: page.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in links(page):

@@ -20,6 +20,8 @@ def on_files(files: Any, config: Any) -> Any:
     from mkdocs.structure.files import File
 
     files.append(File.generated(config, "index.md", content=first_page((_ROOT / "README.md").read_text())))
+    pages = re.sub(r"\]\(docs/(\w+)\.md", r"](\1.html", (_ROOT / "llms.txt").read_text())
+    files.append(File.generated(config, "llms.txt", content=pages))
     return files
 
 
