@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...workers.api import ArraySpec, ConvertedRows, IndexArray, Outlier, Positive, RaggedRows
+from ...workers.api import ArraySpec, Boxes, ConvertedRows, IndexArray, Outlier, Positive, RaggedRows
 from ...workers.base import BlobfeedError, SourceError, text_digest
 from ..files import Locking, RemoteStamp, as_bytes, locate_part, split_by_part
 from ..table import Column, OutRows, Store, Table, WindowOptions
@@ -24,6 +24,9 @@ LIBRARY_MODULE = f"{__package__}.library_rows"
 
 Parts = Sequence[StoredArray]
 """The samples of one top: those of each array, one array after the other."""
+
+_CUT_FROM_BYTES = 1 << 18
+"""Samples from this size on are cut where they are stored: a smaller one is copied in less time than its lines."""
 
 _ONLY_PART = np.zeros(1, np.int64)
 
@@ -224,19 +227,40 @@ class Grid(Column):
         for array, top, within, members in self._by_array(indices) if self._others else ():
             if top not in out:
                 continue
-            self._files.watch(map(self._files.number, array.others))
-            try:
-                reader, at = self._files.reader(array), positions[members]
-                if array.packing:
-                    stored = np.empty((len(at), *array.sample_shape), array.dtype)
-                    reader.read(within, np.arange(len(at)), _as_stored(stored, array.arrangement.order))
-                    out[top][at] = array.packing.values(stored)
-                else:
-                    reader.read(within, at, _as_stored(out[top], array.arrangement.order))
-            except BlobfeedError:
-                raise
-            except Exception as error:
-                raise SourceError(f"{array}: reading samples failed: {error}") from error
+            rows = _as_stored(out[top], array.arrangement.order)
+            read_array(self._files, array, within, positions[members], rows)
+
+    @cached_property
+    def cuts(self) -> Collection[str]:
+        are_large = {top: parts[0].sample_bytes >= _CUT_FROM_BYTES for top, parts in self._tops.items()}
+        return {top for top, spec in self.specs.items() if are_large[top] and spec.dtype.kind not in "SU"}
+
+    def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], positions: IndexArray, out: OutRows) -> None:
+        if whole := {top: out[top] for top in self._tops if top in out and top not in parts}:
+            self.read(indices, positions, whole)
+        self._use(self._located(indices)[0])
+        for array, top, corners, members in self._boxes(indices, parts):
+            if top in out:
+                rows = _as_stored(out[top], array.arrangement.order)
+                rows = np.expand_dims(rows, array.arrangement.sample_axis + 1)
+                read_array(self._files, array, corners, positions[members], rows, are_boxes=True)
+
+    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], *, now: bool = False) -> bool:
+        whole = [top for top in self._tops if top not in parts]
+        found = [self.only(whole).will_need(indices, now=now)] if whole else []
+        for array, top, corners, _ in self._boxes(indices, parts):
+            box = array.arrangement.box(parts[top].shape)
+            found.append(self._files.reader(array).will_need_boxes(corners, box, now=now))
+        return all(found)
+
+    def _boxes(
+        self, indices: IndexArray, parts: Mapping[str, Boxes]
+    ) -> Iterator[tuple[StoredArray, str, IndexArray, IndexArray]]:
+        """The arrays that hold the parts, the corners of the boxes in each, and their positions in `indices`."""
+        for number, local, members in split_by_part(self._starts, indices):
+            for top in (top for top in self._tops if top in parts):
+                array = self._tops[top][number]
+                yield array, top, array.arrangement.corners(local, parts[top].of(members)), members
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         parts, local = self._located(indices)
@@ -268,6 +292,35 @@ class Grid(Column):
         for number, local, positions in split_by_part(self._starts, indices):
             for top, parts in self._others.items():
                 yield parts[number], top, local, positions
+
+
+def read_array(
+    files: FileStore,
+    array: StoredArray,
+    wanted: IndexArray,
+    positions: IndexArray,
+    rows: Any,
+    *,
+    are_boxes: bool = False,
+) -> None:
+    """Put the samples `wanted` of `array`, or the boxes with these corners, into rows[positions], stored axes in order.
+
+    Raises SourceError that names the array.
+    """
+    files.watch(map(files.number, array.others))
+    try:
+        reader = files.reader(array)
+        read = reader.read_boxes if are_boxes else reader.read
+        if array.packing:
+            stored = np.empty((len(positions), *rows.shape[1:]), array.dtype)
+            read(wanted, np.arange(len(positions)), stored)
+            rows[positions] = array.packing.values(stored)
+        else:
+            read(wanted, positions, rows)
+    except BlobfeedError:
+        raise
+    except Exception as error:
+        raise SourceError(f"{array}: reading samples failed: {error}") from error
 
 
 class _Stretches:

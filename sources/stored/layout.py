@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import Outlier, chosen
+from ...workers.api import Boxes, IndexArray, Outlier, chosen
 from ...workers.base import ParameterError
 from ..files import Stamp, are_small
 from .packing import Attributes, Packing
@@ -31,6 +31,19 @@ class Arrangement(msgspec.Struct, frozen=True):
 
     sample_axis: int = 0
     order: tuple[int, ...] | None = None
+
+    def corners(self, samples: IndexArray, boxes: Boxes) -> IndexArray:
+        """Return where the boxes of these samples begin in the stored array."""
+        return np.insert(boxes.corners[:, self._back], self.sample_axis, samples, axis=1)
+
+    def box(self, delivered: Sequence[int]) -> IndexArray:
+        """Return the extents in the stored array of a part of one sample."""
+        return np.insert(np.array(delivered)[self._back], self.sample_axis, 1)
+
+    @property
+    def _back(self) -> list[int] | slice:
+        """For each stored axis of a sample its number among the delivered ones."""
+        return slice(None) if self.order is None else np.argsort(self.order).tolist()
 
     def delivered(self, stored: Sequence[int]) -> tuple[int, ...]:
         """The shape of one delivered sample; `stored` is the whole array's shape."""
@@ -226,6 +239,8 @@ class StoredArray:
         is_mapped = self.layout.chunk == self.shape or (not self.file.on_network and are_small(row_bytes))
         if self.chunk_samples is None and (is_mapped or self.lies_in_rows):
             return 0
+        if self.layout.chunk[self.arrangement.sample_axis] == 1:  # no other sample needs any of them
+            return math.prod(self.layout.chunk) * self.dtype.itemsize
         pairs = zip(self.shape, self.layout.chunk, strict=True)
         extents = [
             size if axis == self.arrangement.sample_axis else -(-extent // size) * size

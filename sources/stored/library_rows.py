@@ -9,7 +9,7 @@ from ...workers.base import SampleTooLargeError
 from ..files import ChunkCache, copy_runs, stretches
 from .hdf5_library import h5py, open_dataset, require_filters
 from .layout import StoredArray
-from .rows import ChunkedRows
+from .rows import ChunkedRows, region
 
 _BLOCK_BYTES = 1 << 14
 
@@ -43,6 +43,12 @@ class LibraryRows(ChunkedRows):
         except Exception:
             # Another sample of the block may be the bad one: then those asked for are still good.
             self._read_runs(indices, positions, rows)
+
+    def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        axes = self._dataset.ndim  # elements that are arrays have further ones
+        for corner, stop, position in zip(corners, self._stops(corners, rows.shape[1:]), positions, strict=True):
+            wanted, box = region(corner, stop), region(0 * corner, stop - corner)
+            rows[position][box] = self._dataset[wanted[:axes]][(..., *wanted[axes:])]
 
     def _decoded(self, number: int) -> AnyArray:
         return self._read_run(number * self._per_chunk, self._per_chunk)

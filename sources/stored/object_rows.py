@@ -43,7 +43,17 @@ class ObjectRows(ChunkedRows):
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         if now or self._asked.has_room(len(indices), _MOST_ANNOUNCED):
-            self._asked.ask_each(self._not_kept(self._numbers(indices)).tolist(), self._stored)
+            self._will_need_chunks(self._numbers(indices), now=now)
+        return False
+
+    def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        self._asked.begin()
+        self.will_need_boxes(corners, np.array(rows.shape[1:]), now=True)
+        super().read_boxes(corners, positions, rows)
+
+    def _will_need_chunks(self, numbers: IndexArray, *, now: bool) -> bool:
+        if now or self._asked.has_room(len(numbers), _MOST_ANNOUNCED):
+            self._asked.ask_each(self._not_kept(numbers).tolist(), self._stored)
         return False
 
     def _decoded(self, number: int) -> AnyArray:
@@ -52,9 +62,6 @@ class ObjectRows(ChunkedRows):
             return chunk_values(self._asked.take(number), self._layout, self._dtype)
         except ChunkError as error:
             raise SourceError(f"{self._array}: chunk {self._at(number)}: {error}") from error
-
-    def _at(self, number: int) -> tuple[int, ...]:
-        return tuple(map(int, np.unravel_index(number, self._grid)))
 
     def _stored(self, number: int) -> Bytes | None:
         """The bytes of a chunk as they are stored, None if it was never written."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from .layout import Chunked, StoredArray, without
 _BLOCK_ITEMS = 1 << 16
 _CONVERTED_BYTES = 4 << 20
 _FANCY_BELOW_BYTES = 2048
+_NEAR_BYTES = 1 << 16
+"""Lines of a box that are no farther apart are read as one."""
 
 
 class ChunkedRows(ABC):
@@ -47,6 +49,44 @@ class ChunkedRows(ABC):
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         """Start reading these samples, or the chunks that hold them, as Column.will_need."""
         return True
+
+    def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        """Put the box that begins at corners[i] into rows[positions[i]], as far as it lies in the array.
+
+        `corners`: shape (boxes, axes), in the array's axes, as are the rows'. Each chunk is decoded once.
+        """
+        stops = self._stops(corners, rows.shape[1:])
+        numbers, members = self._under(corners, stops)
+        for number, those in by_group(numbers):
+            chunk, start = self._values(number), np.array(self._at(number)) * self._chunk
+            for member in members[those].tolist():
+                corner, low = corners[member], np.maximum(corners[member], start)
+                end = np.minimum(stops[member], start + self._chunk)
+                rows[positions[member]][region(low - corner, end - corner)] = chunk[region(low - start, end - start)]
+
+    def will_need_boxes(self, corners: IndexArray, box: IndexArray, *, now: bool = False) -> bool:
+        """Start reading what `read_boxes` needs of boxes of this shape, as Column.will_need."""
+        return self._will_need_chunks(np.unique(self._under(corners, self._stops(corners, box))[0]), now=now)
+
+    def _will_need_chunks(self, numbers: IndexArray, *, now: bool) -> bool:
+        return True
+
+    def _stops(self, corners: IndexArray, box: Sequence[int] | IndexArray) -> IndexArray:
+        stops: IndexArray = np.minimum(corners + box, self._array.shape)
+        return stops
+
+    def _under(self, corners: IndexArray, stops: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """The numbers of the chunks under boxes, and which box each is under."""
+        firsts, lasts = corners // self._chunk, (stops - 1) // self._chunk
+        found = []
+        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
+            along = np.ix_(*(np.arange(low, high + 1) for low, high in zip(first, last, strict=True)))
+            found.append(np.ravel_multi_index(along, self._grid, mode="clip").ravel())
+        return np.concatenate(found), np.repeat(np.arange(len(found)), [*map(len, found)])
+
+    def _at(self, number: int) -> tuple[int, ...]:
+        """The place of a chunk in the grid."""
+        return tuple(map(int, np.unravel_index(number, self._grid)))
 
     def _values(self, number: int) -> AnyArray:
         """The chunk of this number in the grid, counted in C order."""
@@ -82,6 +122,10 @@ class ChunkedRows(ABC):
 
     def _key(self, number: int) -> tuple[str, str, int]:
         return self._array.file.path, self._array.name, number
+
+
+def region(begins: IndexArray, ends: IndexArray) -> tuple[slice, ...]:
+    return tuple(map(slice, begins.tolist(), ends.tolist()))
 
 
 def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
@@ -123,6 +167,46 @@ class StoredRows(ChunkedRows):
             self._read_across(indices, positions, rows)
             return
         super().read(indices, positions, rows)
+
+    def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
+        is_far = self._array.file.on_network
+        if is_far:
+            self.will_need_boxes(corners, np.array(rows.shape[1:]), now=True)
+        if not (is_far and self._in_one_piece):  # a map of a file on a network may end the process
+            super().read_boxes(corners, positions, rows)
+            return
+        for corner, stop, position in zip(corners, self._stops(corners, rows.shape[1:]), positions, strict=True):
+            box = stop - corner
+            offsets, size, strides = self._lines(corner, box)
+            stored = np.empty((len(offsets), size), np.uint8)
+            self._file.gather_at(offsets, np.arange(len(offsets)), stored)
+            values: AnyArray = np.ndarray(box.tolist(), self._dtype, stored, strides=strides)
+            rows[position][region(0 * box, box)] = values
+
+    def _lines(self, corner: IndexArray, box: IndexArray) -> tuple[IndexArray, int, list[int]]:
+        """The bytes of a box of an array in one piece: the offsets of its lines and their common size.
+
+        Lines that lie near each other are one. Then the strides of the box in these, put end to end.
+        """
+        strides = np.cumprod([self._dtype.itemsize, *self._array.shape[:0:-1]])[::-1]
+        offsets, axis = corner @ strides + int(self._layout.offsets[0]), len(box) - 1
+        size = int(box[axis]) * self._dtype.itemsize
+        while axis and strides[axis - 1] - size <= _NEAR_BYTES:
+            axis -= 1
+            size += int((box[axis] - 1) * strides[axis])
+        steps = [np.arange(box[outer]) * strides[outer] for outer in range(axis)]
+        found = sum(np.ix_(*steps), offsets).ravel() if steps else np.array([offsets])
+        outer = [size * math.prod(box[at + 1 : axis].tolist()) for at in range(axis)]
+        return found, size, [*outer, *strides[axis:].tolist()]
+
+    def will_need_boxes(self, corners: IndexArray, box: IndexArray, *, now: bool = False) -> bool:
+        if not self._in_one_piece:
+            return super().will_need_boxes(corners, box, now=now)
+        lines = [
+            self._lines(corner, stop - corner) for corner, stop in zip(corners, self._stops(corners, box), strict=True)
+        ]
+        found = [self._file.will_need(offsets, size, now=now) for offsets, size, _ in lines]  # each is to be announced
+        return all(found)
 
     def _offsets(self, indices: IndexArray) -> IndexArray | None:
         """The first byte of each of these samples, if rows lie whole; None if one of their chunks was never written."""
@@ -205,7 +289,13 @@ class StoredRows(ChunkedRows):
         """The offsets and sizes of these samples, or of the chunks that hold them; in object storage if not kept."""
         if self._lies_in_rows and (offsets := self._offsets(indices)) is not None:
             return offsets, self._row_bytes
-        layout, wanted = self._layout, self._numbers(indices)
+        return self._chunk_ranges(self._numbers(indices))
+
+    def _will_need_chunks(self, numbers: IndexArray, *, now: bool) -> bool:
+        return self._file.will_need(*self._chunk_ranges(numbers), now=now)
+
+    def _chunk_ranges(self, wanted: IndexArray) -> tuple[IndexArray, IndexArray | int]:
+        layout = self._layout
         wanted = wanted[layout.offsets[wanted] >= 0]
         if isinstance(self._file, RemoteFile):
             wanted = self._not_kept(wanted)

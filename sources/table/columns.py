@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, ConvertedRows, IndexArray, Outlier, SufficientSize
+from ...workers.api import AnyArray, ArraySpec, Boxes, ConvertedRows, IndexArray, Outlier, SufficientSize
 from ...workers.base import SampleTooLargeError
 from ..files import Place, Store, as_bytes, gather_rows
 from .memory import Memory
@@ -96,6 +96,19 @@ class Column(ABC):
         None if they do not. It is asked only for such i that these lie in one file.
         """
         return None
+
+    @property
+    def cuts(self) -> Collection[str]:
+        """The tops of which boxes are read in less time than whole samples, as Source.cuts."""
+        return ()
+
+    def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], positions: IndexArray, out: OutRows) -> None:
+        """Write as `read`; of a top in `parts` that is among `cuts`, only that box of each sample."""
+        self.read(indices, positions, out)
+
+    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], *, now: bool = False) -> bool:
+        """Start reading ahead what `read_parts` will read, as `will_need`."""
+        return self.will_need(indices, now=now)
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         """Start reading ahead, without waiting; return true if all of it was in memory already.

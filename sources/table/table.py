@@ -12,6 +12,7 @@ import numpy as np
 from ...workers.api import (
     AnyArray,
     ArraySpec,
+    Boxes,
     IndexArray,
     NamedRows,
     Outlier,
@@ -167,6 +168,34 @@ class Table(Source):
         except RecordError as error:
             self._raise_named(error)
         self._finish(len(indices))
+
+    @property
+    def cuts(self) -> Collection[str]:
+        return {top for column in self._columns for top in column.cuts}
+
+    def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], out: NamedRows) -> None:
+        require_in_range(indices, self._samples)
+        for begin in self._begins:
+            begin()
+        if self._is_remote:  # all columns at the same time
+            self._announce_parts(indices, parts, now=True)
+        try:
+            for column in self._columns:
+                column.read_parts(indices, parts, np.arange(len(indices)), out)
+        except RecordError as error:
+            self._raise_named(error)
+        self._finish(len(indices))
+
+    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes]) -> None:
+        for begin in self._begins:
+            begin()
+        if self._is_remote or self._announcements.are_due(indices):
+            in_memory = self._announce_parts(indices, parts)
+            self._announcements.note_announced(len(indices), in_memory=in_memory)
+
+    def _announce_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], *, now: bool = False) -> bool:
+        found = [column.will_need_parts(indices, parts, now=now) for column in self._columns]
+        return all(found)
 
     def _finish(self, rows: int) -> None:
         """Note that `rows` were read; the stores look whether what they were read from has changed."""

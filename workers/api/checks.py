@@ -60,6 +60,7 @@ _CALLED_ELSEWHERE: Mapping[str, tuple[str, str]] = {
         name: ("transform", f"it belongs in transform: transform={{{name!r}: …}}")
         for name in (
             "crop_size",
+            "crop_beside",
             "random_resized_crop",
             "mirror",
             "scale",

@@ -23,6 +23,7 @@ Range = Annotated[tuple[Annotated[float, msgspec.Meta(gt=0)], ...], msgspec.Meta
 LastBatch = Literal["wrap", "drop", "partial"]
 # Not tuple[Positive, Positive]: msgspec 0.22 crashes on such a tuple beside an int.
 Size = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=2)]
+CropSize = Annotated[tuple[Positive, ...], msgspec.Meta(min_length=2, max_length=3)]
 Paths = str | Annotated[tuple[str, ...], msgspec.Meta(min_length=1)]
 
 _MOST_RANKS, _MOST_SKIPPED = 2**31, 2**62
@@ -51,7 +52,10 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         or "last", the features of a window's steps.
     mean_file: instead, a mean image: .npy, or the .binaryproto of Caffe's compute_image_mean.
     crop_size: height and width of the part cut out of each picture, at a random place in training, else in the centre;
-        one number for both; 0 for the whole picture.
+        one number for both; 0 for the whole picture; of volumes depth, height and width. Of large samples in stored
+        arrays only the rows or chunks under it are read.
+    crop_beside: other tops that are cut and mirrored with the first one, at the same place: masks of its pixels.
+    crop_before_decode: cut before decode, which then gets the crop alone; without it decode gets the whole sample.
     random_resized_crop: instead: in training a part of random size, shape and place, else 7/8 of the shorter side in
         the centre, resized; {size: 224, scale: [0.08, 1], ratio: [0.75, 1.33]}, or the size alone.
     mirror: mirror half of the pictures from left to right in training.
@@ -63,7 +67,9 @@ class Transform(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mean_value: tuple[float, ...] = ()
     axis: Literal["first", "last"] = "first"
     mean_file: str = ""
-    crop_size: NotNegative | Size = 0
+    crop_size: NotNegative | CropSize = 0
+    crop_beside: tuple[str, ...] = ()
+    crop_before_decode: bool = False
     random_resized_crop: RandomResizedCrop | None = None
     mirror: bool = False
     force_color: bool = False
@@ -419,6 +425,20 @@ def _wrong_with_others(given: Parameters) -> Iterator[str]:
             yield (
                 f"'transform.mean_file' is {transform.mean_file!r}, and 'transform.random_resized_crop' leaves no "
                 "pixel in its place: use 'transform.mean_value'"
+            )
+        if transform.crop_beside:
+            yield (
+                f"'transform.crop_beside' is {list(transform.crop_beside)}, and 'transform.random_resized_crop' would "
+                "mix the values of a mask: use 'transform.crop_size'"
+            )
+    if transform.crop_before_decode and not transform.crop_size:
+        yield "'transform.crop_before_decode' needs 'transform.crop_size', the size of the part to cut"
+    if isinstance(transform.crop_size, tuple) and len(transform.crop_size) == 3:
+        of_pictures = {name: getattr(transform, name) for name in ("mean_file", "force_color", "force_gray")}
+        for name in (name for name, value in of_pictures.items() if value):
+            yield (
+                f"'transform.{name}' is for pictures, and 'transform.crop_size' {list(transform.crop_size)} cuts "
+                "volumes: use 'transform.mean_value', or a decode hook"
             )
     if transform.force_color and transform.force_gray:
         yield "'transform.force_color' and 'transform.force_gray' are both true: give one"

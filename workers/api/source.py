@@ -37,6 +37,20 @@ class Outlier:
         return cls(index, int(sizes[index]), float(np.median(sizes)))
 
 
+class Boxes(NamedTuple):
+    """A part of each of several samples: of the i-th one the box that begins at corners[i] and has `shape`.
+
+    `corners`: shape (samples, axes of a sample).
+    """
+
+    corners: IndexArray
+    shape: tuple[int, ...]
+
+    def of(self, members: IndexArray | slice) -> Boxes:
+        """Return the boxes of some of the samples."""
+        return Boxes(self.corners[members], self.shape)
+
+
 class CacheCounts(NamedTuple):
     """Counts of one process: samples found in the decoded cache, samples read from the source instead, and cached
     samples that were damaged and decoded again.
@@ -126,6 +140,15 @@ class Source(ABC):
         return self.lend(indices)
 
     @property
+    def cuts(self) -> Collection[str]:
+        """The names of which `read_parts` reads less than whole samples."""
+        return ()
+
+    def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], out: NamedRows) -> None:
+        """Write as `read`; of a name in `parts`, which are among `cuts`, only that box of each sample."""
+        raise NotImplementedError
+
+    @property
     def stores_rows(self) -> bool:
         """True if samples are stored, in memory or files, in the form of `read`'s rows, so that reading is copying."""
         return False
@@ -170,6 +193,9 @@ class Source(ABC):
 
     def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
         """Start reading ahead: these samples will be read soon. Must not wait for the disk."""
+
+    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes]) -> None:  # noqa: B027 - as above
+        """Start reading ahead what `read_parts` will read."""
 
     def fingerprint(self) -> str:
         """Return a name of the source's content for caches and resuming: kind, paths, sizes, times, options.

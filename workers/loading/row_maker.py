@@ -10,6 +10,7 @@ import numpy as np
 from ..api import (
     AnyArray,
     ArraySpec,
+    Boxes,
     DecodeHook,
     Hooks,
     NamedRows,
@@ -24,7 +25,7 @@ from ..api import (
 )
 from ..base import ParameterError, SampleShapeError, SampleTooLargeError
 from ..order import SampleRng, seed_generators
-from .transform import CROPS, NOTE_SPEC, CropMirror
+from .transform import CROPS, NOTE_SPEC, Crop, CropMirror
 
 
 class RowMaker:
@@ -46,7 +47,8 @@ class RowMaker:
         self.hooks = hooks
         self._rng = SampleRng(parameters.seed)
         self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
-        self._transform = transform
+        self._cut_by: CropMirror | None = None
+        self._raw_specs, self._cut_names = raw_specs, tuple[str, ...]()
         self._concatenate = frozenset(parameters.concatenate)
         self._declared_by = dict.fromkeys(parameters.concatenate, "max_rows") if parameters.max_rows else {}
         self._declared_by |= dict.fromkeys(parameters.max_shapes, "max_shapes")
@@ -61,7 +63,12 @@ class RowMaker:
         else:
             check_decode(hooks.decode)
             first = trial()
-            made = self._run(hooks.decode, first, self._rng.generator(first.epoch, first.number))
+            rng = self._rng.generator(first.epoch, first.number)
+            if transform is not None and transform.before_decode:
+                self._cut_by, self._cut_names = transform, _with_beside(transform, raw_specs, fields[0])[0]
+                first = self._cut(first, transform, transform.draw(self._whole(first, is_cut=False), rng))
+                transform = transform.after_decode()
+            made = self._run(hooks.decode, first, rng)
             self.names_tops = isinstance(made, Mapping)
             self._left_out = frozenset(raw_specs) - {*wanted} if wanted else frozenset()
             if wanted and isinstance(made, Mapping):
@@ -75,10 +82,14 @@ class RowMaker:
             chosen(specs, parameters.max_shapes, "parameter 'max_shapes'")
         specs.update(_varying(specs, parameters))
         self._image_type = specs[self._names[0]].dtype
+        self._transform, self._images = transform, tuple[str, ...]()
         if transform is not None:
-            specs[self._names[0]] = transform.output_spec(specs[self._names[0]])
+            self._images, cropped = _with_beside(transform, specs, self._names[0])
+            specs.update(cropped)
+            self._cut_names = self._cut_names or self._images
         self.specs = specs
-        self.slot_specs = {**specs, CROPS: NOTE_SPEC} if transform is not None and transform.is_noted else specs
+        noted = self._cut_by or transform
+        self.slot_specs = {**specs, CROPS: NOTE_SPEC} if noted is not None and noted.is_noted else specs
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
 
     def sufficient_sizes(self, epochs: Sequence[int], numbers: Sequence[int]) -> SufficientSize | None:
@@ -88,14 +99,57 @@ class RowMaker:
             return None
         return lambda row, size: transform.sufficient_size(size, self._rng.generator(epochs[row], numbers[row]))
 
-    def put(self, sample: Sample, out: NamedRows, row: int) -> None:
-        """Make `row` of every top from `sample`; raises the exceptions of the hook, and SampleShapeError."""
-        rng = self._rng.generator(sample.epoch, sample.number)
-        for name, value in self._decode(sample, rng).items():
-            if self._transform is not None and name == self._names[0]:
-                self._store_image(name, value, out, row, rng, self._transform)
-            else:
+    def _cut(self, sample: Sample, transform: CropMirror, crop: Crop) -> Sample:
+        parts = {name: transform.part(sample[name], crop) for name in self._cut_names}
+        return Sample({**sample, **parts}, sample.index, sample.epoch, sample.number)
+
+    def parts(self, cuts: Collection[str], epochs: Sequence[int], numbers: Sequence[int]) -> Mapping[str, Boxes]:
+        """Return the parts of these samples that are needed, {} if whole ones are; the source can cut `cuts`."""
+        transform = self._cut_by or (self._transform if self.hooks.decode is None else None)
+        if transform is None or transform.resizes or not cuts or not {*self._cut_names} <= {*cuts}:
+            return {}
+        specs = {name: self._raw_specs[name] for name in self._cut_names}
+        if any(spec.varies for spec in specs.values()):
+            return {}
+        image = specs[self._cut_names[0]]
+        crops = [transform.draw(image.shape, self._rng.generator(*each)) for each in zip(epochs, numbers, strict=True)]
+        return {
+            name: Boxes(
+                np.array([transform.corner_in(spec.shape, crop) for crop in crops]), transform.part_shape(spec.shape)
+            )
+            for name, spec in specs.items()
+        }
+
+    def put(self, sample: Sample, out: NamedRows, row: int, *, is_cut: bool = False) -> None:
+        """Make `row` of every top from `sample`; raises the exceptions of the hook, and SampleShapeError.
+
+        `is_cut`: it has the parts that `parts` gave in place of whole arrays.
+        """
+        rng, transform, crop = self._rng.generator(sample.epoch, sample.number), self._transform, None
+        if (before := self._cut_by) is not None:
+            whole = self._whole(sample, is_cut)
+            crop = before.draw(whole, rng)
+            sample, is_cut = sample if is_cut else self._cut(sample, before, crop), True
+        arrays = self._decode(sample, rng)
+        if transform is not None:
+            self._require_images(arrays, transform)
+            if crop is None:
+                whole = self._whole(arrays, is_cut)
+                crop = transform.draw(whole, rng)
+        if crop is not None and isinstance(notes := out.get(CROPS), np.ndarray):
+            notes[row] = (before or transform).note(crop, whole)  # type: ignore[union-attr]
+        for name, value in arrays.items():
+            if transform is None or crop is None or name not in self._images:
                 self._store(name, value, out[name], row)
+            elif name == self._images[0]:
+                transform.put(value, out[name], row, crop, is_cut=is_cut)
+            else:
+                transform.put_beside(value, out[name], row, crop, is_cut=is_cut)
+
+    def _whole(self, sample: Mapping[str, AnyArray], is_cut: bool) -> Sequence[int]:
+        """Return the shape of the image out of which the crop is taken."""
+        name = self._cut_names[0]
+        return self._raw_specs[name].shape if is_cut else sample[name].shape
 
     def _decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if self.hooks.decode is None:
@@ -122,16 +176,14 @@ class RowMaker:
             )
         return made
 
-    def _store_image(
-        self, name: str, value: AnyArray, out: NamedRows, row: int, rng: np.random.Generator, transform: CropMirror
-    ) -> None:
-        """Crop an image into its row.
+    def _require_images(self, arrays: Mapping[str, AnyArray], transform: CropMirror) -> None:
+        """Raise SampleShapeError if images differ in more than the transform equalises, or others from their image.
 
-        Raises SampleShapeError if images differ in more than the transform equalises. Types must be equal, since NumPy
-        would round.
+        Types must be equal, since NumPy would round.
         """
-        spec = self.specs[name]
-        fits = value.ndim == 3 and transform.takes(len(value))
+        name, *beside = self._images
+        value, spec = arrays[name], self.specs[name]
+        fits = transform.takes_axes(value.ndim) and transform.takes(len(value))
         fits = fits and (spec.varies or transform.output_shape(value.shape) == spec.shape)
         if value.dtype != self._image_type or not fits:
             raise SampleShapeError(
@@ -140,9 +192,13 @@ class RowMaker:
                 "differ in size, set crop_size or declare max_shapes; if they have 1 channel or 3, set force_color or "
                 "force_gray"
             )
-        crop = transform.put(value, out[name], row, rng)
-        if isinstance(notes := out.get(CROPS), np.ndarray):
-            notes[row] = transform.note(crop, value.shape)
+        for other in beside:
+            given, spec = arrays[other], self.specs[other]
+            if given.dtype != spec.dtype or not transform.lies_beside(given.shape, value.shape, spec):
+                raise SampleShapeError(
+                    f"top {other!r} got an array of shape {given.shape} and type {given.dtype}, and the image has the "
+                    f"shape {value.shape}: expected the same last axes, and {spec} after the crop"
+                )
 
     def _store(self, name: str, value: AnyArray, rows: Rows, row: int) -> None:
         spec = self.specs[name]
@@ -202,6 +258,15 @@ def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str
         shapes = {name: (parameters.max_rows, *specs[name].shape[1:]) for name in of_rows}
     shapes |= {name: shape for name, shape in parameters.max_shapes.items() if name in specs}
     return {name: ArraySpec(shape, specs[name].dtype, varies=True) for name, shape in shapes.items()}
+
+
+def _with_beside(
+    transform: CropMirror, specs: Mapping[str, ArraySpec], image: str
+) -> tuple[tuple[str, ...], dict[str, ArraySpec]]:
+    """Return the names of what is cropped, the image and the tops beside it, and their specs after the crop."""
+    beside = chosen(specs, transform.beside, "parameter 'transform.crop_beside'")
+    found = {name: transform.spec_beside(specs[name], specs[image], name) for name in beside}
+    return (image, *beside), {image: transform.output_spec(specs[image]), **found}
 
 
 def require_kept(lost: Collection[str], tops: Sequence[str], what: str) -> None:

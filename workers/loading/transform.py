@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
+from operator import gt
 from types import ModuleType
 from typing import Any
 
@@ -32,17 +34,24 @@ _TAKEN_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 class Crop(msgspec.Struct, frozen=True):
     """The crop of an image, in pixels, and whether it is mirrored from left to right.
 
-    `size`: its height and width, if it is resized to those of the top.
+    `size`: its height and width, if it is resized to those of the top. `front`: its first slice, of a volume.
     """
 
     top: int
     left: int
     mirrored: bool
     size: tuple[int, int] | None = None
+    front: int = 0
+
+    @property
+    def corner(self) -> tuple[int, int, int]:
+        return self.front, self.top, self.left
 
 
 class CropMirror:
     """Transforms an image of shape (channels, height, width) into a row of the top, in one copy.
+
+    With a crop of three axes it takes volumes, shape (depth, height, width) or with channels before them.
 
     With `train` the crop's position and the mirroring are random; otherwise the crop is centred and not mirrored.
     force_gray expects the channels of a colour image in Caffe's order, blue first.
@@ -51,7 +60,10 @@ class CropMirror:
     def __init__(self, options: Transform, *, train: bool) -> None:
         self._resized = options.random_resized_crop
         size = self._resized.size if self._resized else options.crop_size
-        self._height, self._width = (size, size) if isinstance(size, int) else size
+        self._size = (size, size) if isinstance(size, int) else size
+        self._axes = len(self._size)
+        self.beside = options.crop_beside
+        self.before_decode = options.crop_before_decode
         self._train = train
         self._mirror = options.mirror and train
         self._channels = 3 if options.force_color else 1 if options.force_gray else 0
@@ -61,18 +73,28 @@ class CropMirror:
     @property
     def active(self) -> bool:
         """True if images are transformed at all; otherwise they can be read directly into the slot."""
-        return bool(self._height or self._mirror or self._channels)
+        return bool(self._crops or self._mirror or self._channels)
+
+    @property
+    def _crops(self) -> bool:
+        return 0 not in self._size
+
+    def after_decode(self) -> CropMirror | None:
+        """Return what is left to do if the crop was cut before decode; None if that is nothing."""
+        rest = copy(self)
+        rest._size = (0,) * self._axes
+        return rest if rest.active else None
 
     def output_spec(self, spec: ArraySpec) -> ArraySpec:
         """Return the spec of transformed images; raises ParameterError if images of `spec` cannot be transformed."""
-        hint = channels_first_hint(spec.shape)
-        if hint or len(spec.shape) != 3:
+        hint = "" if self._axes == 3 else channels_first_hint(spec.shape)
+        if hint or len(spec.shape) not in (3, self._axes + 1):
+            wanted = "volumes of shape ([channels,] depth" if self._axes == 3 else "images of shape (channels"
             raise ParameterError(
-                f"transform: crop_size, mirror, force_color and force_gray need images of shape (channels, height, "
-                f"width), but the top holds {spec}{hint}"
+                f"transform: crop_size, mirror, force_color and force_gray need {wanted}, height, width), but the top "
+                f"holds {spec}{hint}"
             )
-        channels, height, width = spec.shape
-        if not self.takes(channels):
+        if not self.takes(spec.shape[0]):
             name = "force_color" if self._channels == 3 else "force_gray"
             raise ParameterError(f"transform: {name} needs images of 1 or 3 channels, but the top holds {spec}")
         if self._resized:
@@ -81,38 +103,76 @@ class CropMirror:
                     f"transform: random_resized_crop needs images of {', '.join(sorted(map(str, RESIZABLE)))}, but the "
                     f"top holds {spec}"
                 )
-        elif self._height > height or self._width > width:
+        elif any(map(gt, self._size, spec.shape[-self._axes :])):
             raise ParameterError(
                 f"transform: crop_size is {self._crop_in_words()}: expected at most the size of the image, {spec}; "
-                f"or give the source shorter_side: {max(self._height, self._width)}, which resizes pictures"
+                f"or {self._larger_in_words()}"
             )
-        return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._height)
+        return replace(spec, shape=self.output_shape(spec.shape), varies=spec.varies and not self._crops)
+
+    def spec_beside(self, spec: ArraySpec, image: ArraySpec, top: str) -> ArraySpec:
+        """Return the spec of the part of another top; raises ParameterError unless it has the extents of the image."""
+        cut = replace(spec, varies=spec.varies and not self._crops)
+        if len(spec.shape) >= self._axes:
+            cut = replace(cut, shape=self.part_shape(spec.shape))
+        if spec.varies != image.varies or not self.lies_beside(spec.shape, image.shape, cut):
+            raise ParameterError(
+                f"transform: crop_beside names {top!r}, which holds {spec}, and the image is {image}: expected the "
+                f"same last {self._axes} axes"
+            )
+        return cut
+
+    def lies_beside(self, shape: tuple[int, ...], image: tuple[int, ...], spec: ArraySpec) -> bool:
+        """Return true if an array of `shape` has the extents of its image, and its part the shape of `spec`."""
+        fits = len(shape) >= self._axes and shape[-self._axes :] == image[-self._axes :]
+        return fits and (spec.varies or self.part_shape(shape) == spec.shape)
 
     def takes(self, channels: int) -> bool:
         """Return true if images with `channels` channels can be converted to colour or gray, if that is requested."""
         return not self._channels or channels in (1, 3)
 
+    def takes_axes(self, number: int) -> bool:
+        """Return true if images may have so many axes."""
+        return number in (3, self._axes + 1)
+
     def output_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a transformed image of `shape`."""
-        channels, height, width = shape
-        return self._channels or channels, self._height or height, self._width or width
+        part = self.part_shape(shape)
+        return (self._channels, *part[1:]) if self._channels else part
+
+    def part_shape(self, shape: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of the part of an array of `shape`, whose last axes are the image's."""
+        last = zip(self._size, shape[-self._axes :], strict=True)
+        return *shape[: -self._axes], *(want or have for want, have in last)
+
+    def corner_in(self, shape: Sequence[int], crop: Crop) -> tuple[int, ...]:
+        """Return where the part begins in an array of `shape`, whose last axes are the image's."""
+        return *(0,) * (len(shape) - self._axes), *crop.corner[-self._axes :]
+
+    def part(self, array: AnyArray, crop: Crop) -> AnyArray:
+        """Return a view of the part of an array whose last axes are the image's."""
+        ends = zip(self.corner_in(array.shape, crop), self.part_shape(array.shape), strict=True)
+        return array[tuple(slice(begin, begin + size) for begin, size in ends)]
 
     def draw(self, shape: Sequence[int], rng: np.random.Generator) -> Crop:
         """Choose the crop of an image of `shape`; raises SampleShapeError if the image is smaller than the crop."""
         if self._resized:
             return self._drawn_part(shape[1], shape[2], self._resized, rng)
-        _, height, width = self.output_shape(shape)
-        spare_height, spare_width = shape[1] - height, shape[2] - width
-        if spare_height < 0 or spare_width < 0:
+        whole = shape[-self._axes :]
+        spare = [have - want for have, want in zip(whole, self.part_shape(whole), strict=True)]
+        if min(spare) < 0:
             raise SampleShapeError(
-                f"an image of {shape[1]}×{shape[2]} is smaller than crop_size {self._crop_in_words()}: give the "
-                f"source shorter_side: {max(self._height, self._width)}, which resizes pictures, or crop less"
+                f"an image of {'×'.join(map(str, whole))} is smaller than crop_size {self._crop_in_words()}: "
+                f"{self._larger_in_words()}, or crop less"
             )
         if not self._train:
-            return Crop(spare_height // 2, spare_width // 2, mirrored=False)
-        # Always three draws, so that the option mirror does not change where a sample is cropped.
-        down, right, mirror = rng.random(3).tolist()
-        return Crop(int(down * (spare_height + 1)), int(right * (spare_width + 1)), self._mirror and mirror < 0.5)
+            front, top, left = [0, *(each // 2 for each in spare)][-3:]
+            return Crop(top, left, mirrored=False, front=front)
+        # Always one draw more than axes, so that the option mirror does not change where a sample is cropped.
+        *places, mirror = rng.random(self._axes + 1).tolist()
+        drawn = [int(place * (each + 1)) for place, each in zip(places, spare, strict=True)]
+        front, top, left = [0, *drawn][-3:]
+        return Crop(top, left, self._mirror and mirror < 0.5, front=front)
 
     def _drawn_part(self, height: int, width: int, options: RandomResizedCrop, rng: np.random.Generator) -> Crop:
         mirrored = False
@@ -120,7 +180,7 @@ class CropMirror:
             mirrored = rng.random() < 0.5 and self._mirror  # drawn with the option and without
             top, left, *size = random_part(height, width, options, rng)
         else:
-            top, left, *size = central_part(height, width, (self._height, self._width))
+            top, left, *size = central_part(height, width, (self._size[0], self._size[1]))
         return Crop(top, left, mirrored, (size[0], size[1]))
 
     @property
@@ -131,28 +191,42 @@ class CropMirror:
     def sufficient_size(self, size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int]:
         """Return the (height, width) of the smallest copy of a picture of `size` whose crop need not be enlarged."""
         part = self.draw((0, *size), rng).size or size
-        return sufficient_size(size, part, (self._height, self._width))
+        return sufficient_size(size, part, (self._size[0], self._size[1]))
 
     def _crop_in_words(self) -> str:
-        return str(self._height) if self._height == self._width else f"[{self._height}, {self._width}]"
+        is_square = self._axes == 2 and self._size[0] == self._size[1]
+        return str(self._size[0]) if is_square else str([*self._size])
+
+    def _larger_in_words(self) -> str:
+        if self._axes == 3:
+            return "pad the volumes in decode"
+        return f"give the source shorter_side: {max(self._size)}, which resizes pictures"
 
     def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
         """Return the offset of `crop` from the centre of an image of `shape`, down and right, and 1 if mirrored."""
-        height, width = self.output_shape(shape)[1:]
+        height, width = self.part_shape(shape)[1:]
         return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
 
-    def put(self, sample: AnyArray, rows: Rows, row: int, rng: np.random.Generator) -> Crop:
+    def put(self, sample: AnyArray, rows: Rows, row: int, crop: Crop, *, is_cut: bool = False) -> None:
         """Transform `sample`, shape (channels, height, width), into a row of a top.
 
-        Raises SampleTooLargeError if the top varies and the sample does not fit.
+        `is_cut`: it is the part already. Raises SampleTooLargeError if the top varies and the sample does not fit.
         """
         out = rows.reserve(row, self.output_shape(sample.shape)) if isinstance(rows, RaggedRows) else rows[row]
-        crop = self.draw(sample.shape, rng)
-        self.copy(sample, out, crop)
-        return crop
+        self.copy(sample, out, Crop(0, 0, crop.mirrored) if is_cut else crop)
+
+    def put_beside(self, sample: AnyArray, rows: Rows, row: int, crop: Crop, *, is_cut: bool = False) -> None:
+        """Put the same part of another top into a row, mirrored as the image."""
+        part = sample if is_cut else self.part(sample, crop)
+        out = rows.reserve(row, part.shape) if isinstance(rows, RaggedRows) else rows[row]
+        out[...] = part[..., ::-1] if crop.mirrored else part
 
     def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
         """Copy the part `crop` of `sample` into `out`."""
+        if self._axes == 3:
+            part = self.part(sample, crop)
+            out[...] = part[..., ::-1] if crop.mirrored else part
+            return
         height, width = crop.size or out.shape[1:]
         part = sample[:, crop.top : crop.top + height, crop.left : crop.left + width]
         if part.shape[1:] != out.shape[1:]:

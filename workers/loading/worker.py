@@ -16,6 +16,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import cached_property, partial
 from operator import is_not
 from typing import Any
@@ -24,7 +25,18 @@ import msgspec
 import numpy as np
 
 from ...sources.stream import StreamSource
-from ..api import AnyArray, IndexArray, NamedRows, Parameters, Rows, Sample, Source, SufficientSize, allocate_rows
+from ..api import (
+    AnyArray,
+    Boxes,
+    IndexArray,
+    NamedRows,
+    Parameters,
+    Rows,
+    Sample,
+    Source,
+    SufficientSize,
+    allocate_rows,
+)
 from ..base import text_digest
 from ..order import Order, between, replacement_among, replacement_index
 from ..transport import (
@@ -203,17 +215,30 @@ class SampleDecoder:
             _read(self.source, indices, out)
             return
         each = indices.tolist(), epochs.tolist(), (indices if numbers is None else numbers).tolist()
-        reduced = self.rows.sufficient_sizes(*each[1:])
-        for row, (arrays, *sample) in enumerate(zip(self._raw_samples(indices, begins, reduced), *each, strict=True)):
+        parts = self.rows.parts(self.source.cuts, *each[1:])
+        reduced = None if parts else self.rows.sufficient_sizes(*each[1:])
+        samples = self._raw_samples(indices, begins, reduced, parts)
+        for row, (arrays, *sample) in enumerate(zip(samples, *each, strict=True)):
             begins(Activity.DECODING, sample[0], 1)
-            self.rows.put(Sample(arrays, *sample), out, row)
+            self.rows.put(Sample(arrays, *sample), out, row, is_cut=bool(parts))
+
+    def announce(self, wanted: WantedRows) -> None:
+        """Have the source read ahead what these rows need."""
+        if parts := self.rows.parts(self.source.cuts, wanted.epochs.tolist(), wanted.numbers.tolist()):
+            self.source.will_need_parts(wanted.indices, parts)
+        else:
+            self.source.will_need(wanted.indices)
 
     def _raw_samples(
-        self, indices: IndexArray, begins: Begins, sufficient: SufficientSize | None
+        self,
+        indices: IndexArray,
+        begins: Begins,
+        sufficient: SufficientSize | None,
+        parts: Mapping[str, Boxes],
     ) -> Iterator[Mapping[str, AnyArray]]:
-        """Yield the raw samples, each valid until the next one."""
+        """Yield the raw samples, each valid until the next one; of a top in `parts` that box alone."""
         # A decode hook may write to its sample, so it always receives a copy.
-        if may_lend := self.rows.hooks.decode is None:
+        if may_lend := self.rows.hooks.decode is None and not parts:
             begins(Activity.READING, int(indices[0]), len(indices))
             source = self.source
             views = source.lend(indices) if sufficient is None else source.lend_reduced(indices, sufficient)
@@ -221,16 +246,24 @@ class SampleDecoder:
                 yield from views if isinstance(views, Sequence) else _said_each(views, indices.tolist(), begins)
                 return
         if not self._scratch:
-            sample_bytes = max(1, sum(spec.nbytes for spec in self.source.specs.values()))
+            specs = {
+                name: replace(spec, shape=parts[name].shape) if name in parts else spec
+                for name, spec in self.source.specs.items()
+            }
+            sample_bytes = max(1, sum(spec.nbytes for spec in specs.values()))
             rows_at_once = min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
-            self._scratch = allocate_rows(self.source.specs, rows_at_once)
+            self._scratch = allocate_rows(specs, rows_at_once)
         block = len(next(iter(self._scratch.values())))
         for first in range(0, len(indices), block):
             some = indices[first : first + block]
             raw = {name: rows[: len(some)] for name, rows in self._scratch.items()}
             if first or not may_lend:
                 begins(Activity.READING, int(some[0]), len(some))
-            _read(self.source, some, raw)
+            if parts:
+                here = slice(first, first + block)
+                self.source.read_parts(some, {name: boxes.of(here) for name, boxes in parts.items()}, raw)
+            else:
+                _read(self.source, some, raw)
             yield from _samples_in(raw)
 
 
@@ -345,7 +378,7 @@ class IndexedWorker(Worker):
             self._announced[task.task] = every = list(self.wanted(task))
             for wanted in every:
                 with self.guard():
-                    self._decoded.source.will_need(wanted.indices)
+                    self._decoded.announce(wanted)
         except Exception as error:  # reading meets it again, and names the sample
             _log.info("samples could not be announced to their source: %s", summary_of(error))
 

@@ -274,6 +274,15 @@ OWN = {
         lambda label: np.zeros((2, 4 + label % 2), np.float32), max_shapes={"boxes": [2, 5]}
     ),
     "a crop of two kinds": read(IMAGES, transform={"random_resized_crop": 8, "crop_size": 7}),
+    "a mask beside a resized crop": read(IMAGES, transform={"random_resized_crop": 8, "crop_beside": ["label"]}),
+    "a crop beside a top that there is none of": read(IMAGES, transform={"crop_size": 4, "crop_beside": ["label"]}),
+    "a crop beside a label": read(
+        {"arrays": {"data": np.zeros((4, 3, 6, 5)), "label": np.arange(4)}},
+        transform={"crop_size": 4, "crop_beside": ["label"]},
+    ),
+    "a crop before decode of no size": read(IMAGES, transform={"crop_before_decode": True}),
+    "a crop larger than a volume": read(IMAGES, transform={"crop_size": [2, 9, 4]}),
+    "a crop of three axes and a mean file": read(IMAGES, transform={"crop_size": [2, 4, 4], "mean_file": "m.npy"}),
     "a mean file for resized crops": read(IMAGES, transform={"random_resized_crop": 8, "mean_file": "m.npy"}),
     "a scale beyond one": read(IMAGES, transform={"random_resized_crop": {"size": 8, "scale": [0.5, 2]}}),
     "a ratio that falls": read(IMAGES, transform={"random_resized_crop": {"size": 8, "ratio": [2, 1]}}),

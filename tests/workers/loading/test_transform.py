@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from blobfeed.workers.api import Transform
+from blobfeed.workers.api import Rows, Transform
 from blobfeed.workers.loading import Crop, CropMirror, transform
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,9 +31,13 @@ def image(
     return np.ascontiguousarray(planes[order].transpose(1, 2, 0))[:, :, order].transpose(2, 0, 1)
 
 
+def put(crop_mirror: CropMirror, sample: NDArray[Any], rows: Rows, row: int, seed: int = 0) -> None:
+    crop_mirror.put(sample, rows, row, crop_mirror.draw(sample.shape, np.random.default_rng(seed)))
+
+
 def transformed(crop_mirror: CropMirror, sample: NDArray[Any], seed: int = 0) -> NDArray[Any]:
     out = np.zeros(crop_mirror.output_shape(sample.shape), sample.dtype)
-    crop_mirror.put(sample, out[np.newaxis], 0, np.random.default_rng(seed))
+    put(crop_mirror, sample, out[np.newaxis], 0, seed)
     return out
 
 
@@ -164,10 +168,10 @@ def test_images_of_varying_size_take_the_room_of_what_they_become() -> None:
     rows = RaggedRows.empty(ArraySpec((3, 10, 20), np.dtype("uint8"), varies=True), 2)
     crop_mirror = CropMirror(Transform(mirror=True, force_color=True), train=True)
     sample = image(1, 7, 13)
-    crop_mirror.put(sample, rows, 1, np.random.default_rng(0))
+    put(crop_mirror, sample, rows, 1)
     np.testing.assert_array_equal(rows.get(1), transformed(crop_mirror, sample))
     with pytest.raises(SampleTooLargeError):
-        crop_mirror.put(image(1, 11, 13), rows, 0, np.random.default_rng(0))
+        put(crop_mirror, image(1, 11, 13), rows, 0)
 
 
 def test_a_crop_makes_images_of_varying_size_equal() -> None:
@@ -176,10 +180,10 @@ def test_a_crop_makes_images_of_varying_size_equal() -> None:
     assert crop_mirror.output_spec(spec) == ArraySpec((3, 50, 50), np.dtype("uint8"))
     rows = np.zeros((1, 3, 50, 50), np.uint8)
     sample = image(3, 50, 77)
-    crop_mirror.put(sample, rows, 0, np.random.default_rng(3))
+    put(crop_mirror, sample, rows, 0, 3)
     np.testing.assert_array_equal(rows[0], transformed(crop_mirror, sample, 3))
     with pytest.raises(SampleShapeError):
-        crop_mirror.put(image(3, 49, 77), rows, 0, np.random.default_rng(3))
+        put(crop_mirror, image(3, 49, 77), rows, 0, 3)
     assert CropMirror(Transform(mirror=True), train=True).output_spec(spec) == spec
 
 

@@ -182,8 +182,7 @@ def transformed(options: Transform, *shape: int) -> Scenario:
 
 
 def _too_small_for_its_crop(_folder: Path) -> Any:
-    crop_mirror, rows = CropMirror(Transform(crop_size=50), train=True), np.zeros((1, 3, 50, 50), np.uint8)
-    return crop_mirror.put(np.zeros((3, 49, 77), np.uint8), rows, 0, np.random.default_rng(3))
+    return CropMirror(Transform(crop_size=50), train=True).draw((3, 49, 77), np.random.default_rng(3))
 
 
 VALUES: dict[str, Any] = {
