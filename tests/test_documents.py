@@ -76,7 +76,7 @@ def printed_by(step: Step, folder: Path, around: dict[str, str]) -> str:
 
 def lines_of(text: str) -> list[str]:
     """Return lines with one number for all that a machine or an hour changes: rates and losses."""
-    return [re.sub(r"[\d,]*[.,]\d+", "#", " ".join(line.split())) for line in text.splitlines()]
+    return [re.sub(r"[\d,]*[.,]\d+|\d+$", "#", " ".join(line.split())) for line in text.splitlines()]
 
 
 @pytest.mark.parametrize("example", ["torch", "keras", "feedback"])
