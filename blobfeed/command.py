@@ -72,11 +72,7 @@ class Common:
         return f"cuda:{int(numbers[0])}" if numbers else "cuda"
 
 
-Group = Literal["Start here", "Data", "Nets and weights", "Runs"]
-"""What `blobfeed --help` puts a command under, in this order."""
-
-
-def command(group: Group, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function as a command that prints an error as one message.
 
     Its options are the function's parameters, those of Common for a parameter `common`, and --debug.
@@ -96,7 +92,7 @@ def command(group: Group, name: str | None = None) -> Callable[[Callable[..., No
         every = [*(each.replace(kind=debug.kind) for each in (*own.values(), *common.values())), debug]
         vars(run).update(__signature__=inspect.Signature(every))
         run.__annotations__ = {each.name: each.annotation for each in every}
-        return app.command(name, rich_help_panel=group)(run)
+        return app.command(name)(run)
 
     return register
 

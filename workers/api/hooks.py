@@ -29,7 +29,13 @@ class Sample(dict[str, AnyArray]):
 
     __slots__ = ("epoch", "index", "number")
 
-    def __init__(self, arrays: Mapping[str, AnyArray], index: int, epoch: int, number: int | None = None) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, AnyArray] | Iterable[tuple[str, AnyArray]],
+        index: int,
+        epoch: int,
+        number: int | None = None,
+    ) -> None:
         super().__init__(arrays)
         self.index = index
         self.epoch = epoch

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..order import FIX_STREAM, batch_sizes
+from ...sources.stream import FIX_STREAM
+from ..order import batch_sizes
 from ..plan import Plan
 from ..transport import (
     Announce,

@@ -1,6 +1,6 @@
 """The workers of a loader: find the samples of a task, make its rows, replace bad samples.
 
-The loader itself moves messages; a worker makes rows. The worker for streams is in supplies/stream.py; here:
+The loader itself moves messages; a worker makes rows. The worker for streams is in stream_worker.py; here:
 
     source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
 
@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from ...sources.stream import StreamSource
 from ..api import (
     AnyArray,
-    AnySource,
     Boxes,
     IndexArray,
     NamedRows,
@@ -38,7 +38,7 @@ from ..api import (
     allocate_rows,
 )
 from ..base import text_digest
-from ..order import Order, between, replacement_among, replacement_index
+from ..order import Order, Seed, between, replacement_among, replacement_index
 from ..transport import (
     Activity,
     BadRow,
@@ -103,7 +103,7 @@ class Worker(ABC):
 
     def __init__(
         self,
-        source: AnySource,
+        source: Source | StreamSource,
         parameters: Parameters,
         postprocessor: Postprocessor | None,
         place: Workplace,
@@ -168,7 +168,7 @@ class Worker(ABC):
         return msgspec.structs.replace(bad, cause=self._send_error(error), traceback=describe(error))
 
 
-def location_of(source: AnySource, index: int) -> str:
+def location_of(source: Source | StreamSource, index: int) -> str:
     """Return the location of sample `index`. An error of `source.where` must not hide the error of the sample."""
     try:
         return sendable(source.where(index), _MOST_CHARACTERS)
@@ -176,37 +176,8 @@ def location_of(source: AnySource, index: int) -> str:
         return f"at a location that its source cannot name: {summary_of(error)}"
 
 
-class RowDecoder(ABC):
+class SampleDecoder:
     """Makes rows from the samples of a source, through the hooks. Setup runs it on trial, then each loader runs it."""
-
-    source: AnySource
-    rows: RowMaker
-    postprocessor: Postprocessor | None
-
-    @property
-    def identity(self) -> str:
-        """The identity of the source as JSON, for states; "" if they say nothing of it."""
-        return ""
-
-    @abstractmethod
-    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
-        """Make row i of every top of `out` from sample indices[i]; raises IndexError if there is no such sample."""
-
-    @abstractmethod
-    def worker(
-        self,
-        parameters: Parameters,
-        place: Workplace,
-        order: Order | None,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> Worker:
-        """Return the worker of one loader. `order`: says the samples of a run; `draw` draws an epoch by a sampler."""
-
-
-class SampleDecoder(RowDecoder):
-    """The decoder of samples by index."""
-
-    source: Source
 
     def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
         self.source = source
@@ -217,26 +188,9 @@ class SampleDecoder(RowDecoder):
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 
-    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
-        samples = len(self.source)
-        for index in indices:
-            if not 0 <= index < samples:
-                raise IndexError(f"sample {index} of a source of {samples} samples")
-        self.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), out, lambda *_: None)
-
-    def worker(
-        self,
-        parameters: Parameters,
-        place: Workplace,
-        order: Order | None,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> Worker:
-        assert order is not None
-        return IndexedWorker(self, order, parameters, place, draw)
-
     @cached_property
     def identity(self) -> str:
-        """The identity of the source as JSON."""
+        """The identity of the source as JSON, for states."""
         parts = self.source.identity().items()
         short = {
             name: text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {text_digest(text)[:12]}"
@@ -262,11 +216,40 @@ class SampleDecoder(RowDecoder):
             return
         each = indices.tolist(), epochs.tolist(), (indices if numbers is None else numbers).tolist()
         parts = self.rows.parts(self.source.cuts, *each[1:])
+        put = self.rows.into(out, is_cut=bool(parts))
+        if self.rows.hooks.decode is not None:
+            keys, block = list(zip(*each[1:], strict=True)), self._block_rows(parts)
+            for first in range(0, len(indices), block):
+                some = slice(first, first + block)
+                self._decode(first, indices[some], keys[some], _of(parts, some), put, begins)
+            return
         reduced = None if parts else self.rows.sufficient_sizes(*each[1:])
         samples = self._raw_samples(indices, begins, reduced, parts)
         for row, (arrays, *sample) in enumerate(zip(samples, *each, strict=True)):
             begins(Activity.DECODING, sample[0], 1)
-            self.rows.put(Sample(arrays, *sample), out, row, is_cut=bool(parts))
+            put(Sample(arrays, *sample), row)
+
+    def _decode(
+        self,
+        first: int,
+        indices: IndexArray,
+        keys: Sequence[tuple[int, int]],
+        parts: Mapping[str, Boxes],
+        put: Callable[[Sample, int], None],
+        begins: Begins,
+    ) -> None:
+        """Make rows from `first` on by the decode hook, of one block of raw samples; `keys`: their epoch and number."""
+        names, samples = tuple(self.source.specs), list(enumerate(zip(indices.tolist(), keys, strict=True)))
+
+        def decode(seed: Seed) -> None:
+            begins(Activity.READING, int(indices[0]), len(indices))
+            raw = self._read_block(indices, parts)  # each time: a hook may write to its sample
+            for arrays, (row, (index, key)) in zip(zip(*raw.values(), strict=True), samples, strict=True):
+                begins(Activity.DECODING, index, 1)
+                seed(row)
+                put(Sample(zip(names, arrays, strict=False), index, *key), first + row)
+
+        self.rows.seeds.make(keys, decode)
 
     def announce(self, wanted: WantedRows) -> None:
         """Have the source read ahead what these rows need."""
@@ -283,14 +266,22 @@ class SampleDecoder(RowDecoder):
         parts: Mapping[str, Boxes],
     ) -> Iterator[Mapping[str, AnyArray]]:
         """Yield the raw samples, each valid until the next one; of a top in `parts` that box alone."""
-        # A decode hook may write to its sample, so it always receives a copy.
-        if may_lend := self.rows.hooks.decode is None and not parts:
+        if not parts:
             begins(Activity.READING, int(indices[0]), len(indices))
             source = self.source
             views = source.lend(indices) if sufficient is None else source.lend_reduced(indices, sufficient)
             if views is not None:
                 yield from views if isinstance(views, Sequence) else _said_each(views, indices.tolist(), begins)
                 return
+        block = self._block_rows(parts)
+        for first in range(0, len(indices), block):
+            some = slice(first, first + block)
+            if first or parts:
+                begins(Activity.READING, int(indices[first]), len(indices[some]))
+            yield from _samples_in(self._read_block(indices[some], _of(parts, some)))
+
+    def _block_rows(self, parts: Mapping[str, Boxes]) -> int:
+        """Return the number of raw samples in a block, whose memory is there afterwards."""
         if not self._scratch:
             specs = {
                 name: replace(spec, shape=parts[name].shape) if name in parts else spec
@@ -299,18 +290,20 @@ class SampleDecoder(RowDecoder):
             sample_bytes = max(1, sum(spec.nbytes for spec in specs.values()))
             rows_at_once = min(max(1, _SCRATCH_BYTES // sample_bytes), _MOST_SCRATCH_ROWS)
             self._scratch = allocate_rows(specs, rows_at_once)
-        block = len(next(iter(self._scratch.values())))
-        for first in range(0, len(indices), block):
-            some = indices[first : first + block]
-            raw = {name: rows[: len(some)] for name, rows in self._scratch.items()}
-            if first or not may_lend:
-                begins(Activity.READING, int(some[0]), len(some))
-            if parts:
-                here = slice(first, first + block)
-                self.source.read_parts(some, {name: boxes.of(here) for name, boxes in parts.items()}, raw)
-            else:
-                _read(self.source, some, raw)
-            yield from _samples_in(raw)
+        return len(next(iter(self._scratch.values())))
+
+    def _read_block(self, indices: IndexArray, parts: Mapping[str, Boxes]) -> Mapping[str, Rows]:
+        """Read a block of raw samples into its memory."""
+        raw = {name: rows[: len(indices)] for name, rows in self._scratch.items()}
+        if parts:
+            self.source.read_parts(indices, parts, raw)
+        else:
+            _read(self.source, indices, raw)
+        return raw
+
+
+def _of(parts: Mapping[str, Boxes], rows: slice) -> Mapping[str, Boxes]:
+    return {name: boxes.of(rows) for name, boxes in parts.items()}
 
 
 def _said_each(

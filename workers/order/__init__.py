@@ -16,10 +16,11 @@ from .epoch_order import (
     numbered_keys,
     shuffled_rows,
 )
+from .global_generators import OwnGlobals, SampleSeeds, Seed, globals_kept, seed_generators
 from .mixed_order import MixedOrder, draws_per_pattern, even_pattern
 from .ordering import Shuffle, make_order
 from .rounds import Order, Rounds, Schedule, batch_sizes, between, by_batch
-from .sample_rng import OwnGlobals, SampleRng, globals_kept, replacement_among, replacement_index, seed_generators
+from .sample_rng import SampleRng, replacement_among, replacement_index
 from .samplers import (
     AboutSampler,
     BalancedSampler,
@@ -35,5 +36,5 @@ from .samplers import (
     sampler_rng,
     samplers_in,
 )
-from .shard_rounds import EMPTY_EPOCH, FIX_STREAM, ShardRounds, Shards
+from .shard_rounds import EMPTY_EPOCH, ShardRounds, Shards
 from .weights_log import NewWeights, WeightsLog, check_weights, version_at, without_superseded

@@ -7,10 +7,6 @@ sample several times in an epoch, the key contains the number of the draw.
 
 from __future__ import annotations
 
-import random
-import sys
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from typing import Any
 
@@ -66,66 +62,6 @@ class SampleRng:
         from .keyed_seed import KeyedSeed
 
         return KeyedSeed(self._key, self._counter)
-
-
-def seed_generators(seed: int, *numbers: int) -> None:
-    """Seed the global generators of NumPy, Python and torch (CPU), for user code that uses no other.
-
-    Torch's is seeded only if torch is loaded; a loader loads it before it unpickles hooks that name it. NumPy's takes
-    32 bits. A call costs about 15 µs, most of it for the 624 words of each of the two Mersenne Twisters.
-    """
-    key = derive_key(seed, "globals", *numbers)
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 - the one that other people's code uses
-    if torch := sys.modules.get("torch"):
-        torch.default_generator.manual_seed(key)  # not those of the GPUs, which torch.manual_seed seeds too
-
-
-class OwnGlobals:
-    """Separate states of the global generators, for user code that runs in the trainer's process.
-
-    Inside `used` the generators continue from the state at the end of the previous block; afterwards from the
-    trainer's own state, as if the block had not run.
-    """
-
-    def __init__(self) -> None:
-        self._states: tuple[Any, ...] | None = None
-
-    @contextmanager
-    def used(self) -> Iterator[None]:
-        trainers = _global_states()
-        if self._states is not None:
-            _set_global_states(self._states)
-        try:
-            yield
-        finally:
-            self._states = _global_states()
-            _set_global_states(trainers)
-
-
-def globals_kept() -> AbstractContextManager[None]:
-    """Restore the global generators after the block; for trials of user code in the trainer."""
-    return OwnGlobals().used()
-
-
-def _global_states() -> tuple[Any, ...]:
-    torch = sys.modules.get("torch")
-    of_torch = torch.get_rng_state() if torch else None
-    of_numpy = np.random.get_state() if "numpy.random" in sys.modules else None  # noqa: NPY002
-    return random.getstate(), of_numpy, of_torch
-
-
-def _set_global_states(states: tuple[Any, ...]) -> None:
-    python, of_numpy, of_torch = states
-    random.setstate(python)
-    if of_numpy is not None:
-        np.random.set_state(of_numpy)  # noqa: NPY002
-    elif "numpy.random" in sys.modules:
-        np.random.seed()  # noqa: NPY002 - user code has loaded it; NumPy seeds it by chance on import, too
-    if of_torch is not None:
-        sys.modules["torch"].set_rng_state(of_torch)
-    elif torch := sys.modules.get("torch"):
-        torch.default_generator.seed()  # by chance, too
 
 
 def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:

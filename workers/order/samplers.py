@@ -23,7 +23,7 @@ from xxhash import xxh3_64_hexdigest
 
 from ..api import IndexArray, SamplerHook
 from ..base import BlobfeedError, SourceError, derive_key
-from .sample_rng import seed_generators
+from .global_generators import seed_generators
 
 Weights = NDArray[np.float64]
 

@@ -20,13 +20,18 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ..api import AnySource, ArraySpec, Parameters, Rows
+from ...sources import is_in_memory
+from ...sources.stream import StreamSource
+from ..api import ArraySpec, Parameters, Rows, Source
 from ..base import ParameterError, SourceError
 from ..loading import (
     CROPS,
-    RowDecoder,
+    IndexedWorker,
+    SampleDecoder,
     SamplerRunner,
     Sampling,
+    StreamDecoder,
+    StreamWorker,
     Worker,
     Workplace,
 )
@@ -277,16 +282,17 @@ class Plan:
 
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
-        decoded: RowDecoder = self.decoded.value
-        given, drawn = self.parameters, self._drawn_order()
+        decoded, given, drawn = self.decoded.value, self.parameters, self._drawn_order()
+        if self.order is not None:
+            return IndexedWorker(decoded, self.order, given, place)
         if self.sampling is None or drawn is None:
-            return decoded.worker(given, place, self.order)
+            return StreamWorker(decoded, given, place)
         drawn.file = SharedFile(place.drawn)
-        return decoded.worker(given, place, drawn, SamplerRunner(self.sampling, given, place).answer)
+        return IndexedWorker(decoded, drawn, given, place, SamplerRunner(self.sampling, given, place).answer)
 
     @property
-    def source(self) -> AnySource:
-        decoded: RowDecoder = self.decoded.value
+    def source(self) -> Source | StreamSource:
+        decoded: SampleDecoder | StreamDecoder = self.decoded.value
         return decoded.source
 
     @cached_property
@@ -294,13 +300,13 @@ class Plan:
         """True if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
         if self.order is None or self.postprocesses:
             return False
-        decoded: RowDecoder = self.decoded.value
+        decoded: SampleDecoder = self.decoded.value
         return decoded.rows.changes_nothing and decoded.source.stores_rows
 
     @property
     def copies_memory(self) -> bool:
         """True if rows are only copied from memory: no file can be cut or hang, and no loader would be faster."""
-        return self.reads_only and self.source.in_memory
+        return self.reads_only and is_in_memory(self.decoded.value.source)
 
     @property
     def data(self) -> str:

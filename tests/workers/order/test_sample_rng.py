@@ -7,6 +7,7 @@ import itertools
 import pickle
 import random
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from blobfeed.workers.base import derive_key
 from blobfeed.workers.order import (
     OwnGlobals,
     SampleRng,
+    SampleSeeds,
     globals_kept,
     replacement_among,
     replacement_index,
@@ -134,6 +136,84 @@ def test_the_global_generators_are_seeded_for_each_sample_by_all_that_names_it()
     assert len({of_python for of_python, _ in drawn}) == len({of_numpy for _, of_numpy in drawn}) == 18
 
 
+def _python_put_back() -> float:
+    state = random.getstate()
+    drawn = random.random()
+    random.setstate(state)
+    return drawn
+
+
+def _numpy_put_back() -> float:
+    state = np.random.get_state()  # noqa: NPY002
+    drawn = np.random.random()  # noqa: NPY002
+    np.random.set_state(state)  # noqa: NPY002
+    return drawn
+
+
+def _raises_at_rest() -> float:
+    state = random.getstate()
+    seed_generators(3)
+    at_rest = random.random()
+    random.setstate(state)
+    if (drawn := random.random()) == at_rest:
+        raise ValueError(drawn)
+    return drawn
+
+
+_DRAWN_BY: dict[str, Callable[[int], Any]] = {
+    "nothing": lambda number: number,
+    "Python's": lambda number: random.random(),
+    "Python's kept half": lambda number: random.gauss(),
+    "NumPy's": lambda number: np.random.random(),  # noqa: NPY002
+    "NumPy's kept half": lambda number: np.random.standard_normal(),  # noqa: NPY002
+    "now and then": lambda number: number == 7 and random.random(),
+    "the one as the other says": lambda number: random.random() < 0.3 and np.random.random(),  # noqa: NPY002
+    "a seed of its own": lambda number: (random.seed(5), random.random()),
+    "the state": lambda number: random.getstate(),
+    "Python's, put back": lambda number: _python_put_back(),
+    "NumPy's, put back": lambda number: _numpy_put_back(),
+    "what raises at rest": lambda number: _raises_at_rest(),
+}
+
+
+@pytest.mark.parametrize("block", [1, 3, 16])
+@pytest.mark.parametrize("name", _DRAWN_BY)
+def test_code_finds_the_generators_seeded_by_sample_whatever_it_draws(name: str, block: int) -> None:
+    code, expected = _DRAWN_BY[name], []
+    with globals_kept():
+        for number in range(16):
+            seed_generators(3, 2, number)
+            expected.append(code(number))
+        seeds, made = SampleSeeds(3), []
+        for first in range(0, 16, block):
+            numbers = range(first, min(16, first + block))
+
+            def each(seed: Callable[[int], object], numbers: Sequence[int] = numbers) -> list[Any]:
+                return [code(number) for row, number in enumerate(numbers) if not seed(row)]
+
+            made += seeds.make([(2, number) for number in numbers], each)
+            seeds = pickle.loads(pickle.dumps(seeds))
+    assert made == expected
+
+
+@pytest.mark.parametrize(("name", "asked"), [("nothing", ["together"]), ("NumPy's", ["together", "each"])])
+def test_samples_are_made_together_where_they_draw_nothing(name: str, asked: list[str]) -> None:
+    code, calls, seeds, samples = _DRAWN_BY[name], list[str](), SampleSeeds(3), [(0, row) for row in range(8)]
+
+    def each(seed: Callable[[int], object]) -> list[Any]:
+        calls.append("each")
+        return [code(row) for row in range(8) if not seed(row)]
+
+    def together() -> list[Any]:
+        calls.append("together")
+        return [code(row) for row in range(8)]
+
+    with globals_kept():
+        made = seeds.make(samples, each, together)
+        assert (seeds.make(samples, each, together), calls) == (made, [*asked, asked[-1]])
+        assert seeds.make(samples, each) == made
+
+
 class _Generator:
     """One number is its state."""
 
@@ -170,6 +250,25 @@ def test_torchs_generator_is_seeded_for_each_sample_and_left_where_it_was(monkey
             seeds.add(torch.default_generator.state)
     assert len(seeds - {5}) == 3
     assert torch.default_generator.state == torch.of_a_gpu.state == 5
+
+
+@pytest.mark.parametrize("samples", [3, 8])
+def test_torch_that_code_loads_is_seeded_from_that_sample_on(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, keys = _Torch(), [(0, row) for row in range(samples)]
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    def each(seed: Callable[[int], object]) -> list[int]:
+        states = []
+        for row in range(samples):
+            seed(row)
+            if row == 2:
+                monkeypatch.setitem(sys.modules, "torch", torch)
+            states.append(torch.default_generator.state)
+        return states
+
+    with globals_kept():
+        assert SampleSeeds(3).make(keys, each)[2:] == [derive_key(3, "globals", *key) for key in keys[2:]]
+        monkeypatch.setitem(sys.modules, "torch", None)
 
 
 def test_torch_that_a_trial_loads_goes_on_by_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
