@@ -8,9 +8,9 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CONSTRAINED := --constraint constraints.txt --no-warn-script-location
 CHECKOUT_PTH = $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/checkout.pth
-FOLDERS := blobfeed cluster layers readers sources tools trainer watching workers
+FOLDERS := blobfeed cluster layers readers sources supplies tools trainer watching workers
 # The directories are among them since a deleted file leaves no other trace.
-SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name py.typed \) -print)
+SOURCES := $(shell find $(FOLDERS) -name __pycache__ -prune -o \( -type d -o -name '*.py' -o -name '*.pyi' -o -name '*.c' -o -name py.typed \) -print)
 
 # The tests are for what users get: the installed package, and not a checkout that happens to be on the path.
 unexport PYTHONPATH PYTHONHOME

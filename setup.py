@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import sysconfig
 from pathlib import Path
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
 
 ROOT = Path(__file__).parent
-FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "sources", "watching", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "supplies", "sources", "watching", "workers")
 
 # Lower bounds only, and low ones: the package has to live beside a Caffe that was built against an older NumPy or
 # protobuf. The lowest are for NumPy 1.26: with NumPy 2 simplejpeg has to be 1.7.3 at least. They can be installed
@@ -39,7 +40,6 @@ EXTRAS = {
     "cloud": ("obstore>=0.11", "fsspec>=2024.2"),
     "zarr": ("zarr>=3.1.3", "google-crc32c>=1.6", "numcodecs>=0.14"),
     "parquet": ("pyarrow>=16",),
-    "fast": ("numba>=0.59",),
     "tensorboard": ("tensorboard>=2.18",),
     "keras": ("keras>=3.8",),
     "jax": ("jax>=0.4.35",),
@@ -95,6 +95,24 @@ def version() -> str:
     return found[1]
 
 
+# One wheel for every version of Python: the extensions use the stable ABI alone, which an interpreter without the GIL
+# has not. Optional: where one cannot be compiled, the package does without it.
+HAS_STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
+STABLE_ABI = {
+    "py_limited_api": HAS_STABLE_ABI,
+    "define_macros": [("Py_LIMITED_API", "0x030B0000")] if HAS_STABLE_ABI else [],
+    "optional": True,
+}
+
+EXTENSIONS = (
+    Extension(
+        "blobfeed.readers.delivery._convert",
+        ["readers/delivery/convert.c"],
+        extra_compile_args=["-O3", "-ffp-contract=off"],  # no fused operations: NumPy rounds after each
+        **STABLE_ABI,
+    ),
+)
+
 setup(
     name="blobfeed",
     version=version(),
@@ -120,7 +138,9 @@ setup(
     python_requires=">=3.11",
     packages=packages(),
     package_dir={"blobfeed": "blobfeed", **{f"blobfeed.{folder}": folder for folder in FOLDERS}},
-    package_data={"": ["py.typed"]},
+    package_data={"": ["py.typed", "*.pyi"]},
+    ext_modules=list(EXTENSIONS),
+    options={"bdist_wheel": {"py_limited_api": "cp311"}} if HAS_STABLE_ABI else {},
     install_requires=list(RUNTIME),
     extras_require={
         **{extra: list(needed) for extra, needed in EXTRAS.items()},

@@ -2,8 +2,8 @@
 
 A ring stands still here, filled once, with no loaders beside: what is measured is the way from a slot into a blob, in
 turns with a plain copy of the same batch as float32 into the same blob. Slots are many enough that none is in the
-cache. Mean and scale are compiled where Numba is installed. Where torch finds a CUDA device, its blobs are filled too,
-in turns with torch's own copy from page-locked memory, and the time ends when the device has finished.
+cache. Where torch finds a CUDA device, its blobs are filled too, in turns with torch's own copy from page-locked
+memory, and the time ends when the device has finished.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, cast
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.layers.torch_blob import Blob as TorchBlob
-from blobfeed.readers.delivery import Delivery, as_numpy, make_delivery, make_tops
+from blobfeed.readers.delivery import Delivery, as_numpy, conversion, make_delivery, make_tops
 from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
@@ -234,8 +234,8 @@ def main(given: Sequence[str] | None = None) -> None:
         import torch
 
         blobs["torch CPU"] = lambda: TorchBlob(torch.device("cpu"))
-    compiled = "with Numba" if importlib.util.find_spec("numba") else "without Numba"
-    print(f"{machine()}\n\n{shape.rows}×3×224×224, {compiled}; GB/s are those of the float32 that the blob gets.\n")
+    compiled = "NumPy" if conversion.convert is None else "the extension"
+    print(f"{machine()}\n\n{shape.rows}×3×224×224, by {compiled}; GB/s are those of the float32 that the blob gets.\n")
     head = ["delivery", "takes", "plain copy", "ratio", "target", "into the blob"]
     rows = host_rows(shape, arguments.seconds, blobs)
     rows += cuda_rows(shape, arguments.seconds) if "torch CPU" in blobs else []

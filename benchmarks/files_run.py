@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.sources import open_source
 from blobfeed.workers.api import Parameters, allocate_rows
 from blobfeed.workers.pipeline import Pipeline
@@ -66,7 +67,7 @@ def first_rows(source: dict[str, Any], path: str, num_loaders: int | str) -> Fig
 
 def _pipeline(source: dict[str, Any], **given: Any) -> Pipeline:
     """With the default, `num_loaders: auto`."""
-    pipeline = Pipeline(Parameters(source=source, batch_size=_BATCH, shuffle=True, **given))
+    pipeline = open_pipeline(Parameters(source=source, batch_size=_BATCH, shuffle=True, **given))
     pipeline.deliver_into_host(calls_make=False)
     return pipeline
 

@@ -24,7 +24,7 @@ Phase = Literal["TRAIN", "TEST"]
 _PhaseOption = Annotated[Phase, typer.Option(help="Which layers of the net are used.")]
 
 
-@command()
+@command("Start here")
 def train(
     common: Common,
     solver: Annotated[Path, file_option("Solver prototxt.")],
@@ -77,7 +77,7 @@ def train(
             training.train(made, watchers, stop)
 
 
-@command("test")
+@command("Nets and weights", "test")
 def score(
     common: Common,
     model: Annotated[Path, file_option("Net prototxt; its layers for the phase TEST are used.")],
@@ -91,7 +91,7 @@ def score(
     typer.echo(score_net(model, weights, iterations, common.where, common.level, common.stages))
 
 
-@command("time")
+@command("Nets and weights", "time")
 def time_net(
     common: Common,
     model: Annotated[Path, file_option("Net prototxt.")],
@@ -109,7 +109,7 @@ def time_net(
         typer.echo(layer_times(net, iterations))
 
 
-@command("upgrade")
+@command("Nets and weights", "upgrade")
 def upgrade(
     model: Annotated[Path, typer.Argument(help="Net or solver prototxt, in any format of Caffe's.", metavar="FILE")],
 ) -> None:
@@ -121,7 +121,7 @@ def upgrade(
     typer.echo(text_format.MessageToString(read_net_or_solver(model)), nl=False)
 
 
-@command("convert")
+@command("Nets and weights", "convert")
 def convert_file(
     source: Annotated[Path, typer.Argument(help="Weights or a state.", metavar="SOURCE")],
     target: Annotated[Path, typer.Argument(help="What to write; a file's name says the format.", metavar="TARGET")],
@@ -133,7 +133,7 @@ def convert_file(
     typer.echo(convert(source, target))
 
 
-@command("monitor")
+@command("Start here", "monitor")
 def monitor(
     pid: Annotated[
         int | None, typer.Argument(help="A process of the pipeline; without it, all pipelines.", metavar="[PID]")
@@ -153,7 +153,7 @@ def monitor(
     watch(pid, once=once, as_json=as_json, seconds=seconds, svg=svg)
 
 
-@command("doctor")
+@command("Runs", "doctor")
 def doctor() -> None:
     """Print what this machine and this Python have that matters here, for a bug report."""
     from .doctor import report

@@ -72,7 +72,11 @@ class Common:
         return f"cuda:{int(numbers[0])}" if numbers else "cuda"
 
 
-def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+Group = Literal["Start here", "Data", "Nets and weights", "Runs"]
+"""What `blobfeed --help` puts a command under, in this order."""
+
+
+def command(group: Group, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a function as a command that prints an error as one message.
 
     Its options are the function's parameters, those of Common for a parameter `common`, and --debug.
@@ -92,7 +96,7 @@ def command(name: str | None = None) -> Callable[[Callable[..., None]], Callable
         every = [*(each.replace(kind=debug.kind) for each in (*own.values(), *common.values())), debug]
         vars(run).update(__signature__=inspect.Signature(every))
         run.__annotations__ = {each.name: each.annotation for each in every}
-        return app.command(name)(run)
+        return app.command(name, rich_help_panel=group)(run)
 
     return register
 

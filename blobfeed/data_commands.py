@@ -34,7 +34,7 @@ Compression = Literal["none", "gzip", "lz4", "zstd"]
 _Loaders = Annotated[int | None, typer.Option(min=1, help="Processes that read; by default one for each core.")]
 
 
-@command()
+@command("Start here")
 def inspect(
     source: _Paths,
     tops: _Tops = None,
@@ -89,7 +89,7 @@ def inspect(
         look(found, console, seconds=seconds, shown=samples)
 
 
-@command()
+@command("Data")
 def pack(
     source: _Paths,
     target: Annotated[Path, typer.Argument(help="FILE.h5; FILE.lmdb keeps pictures encoded.", metavar="TARGET")],
@@ -136,7 +136,7 @@ def pack(
     print_lines(made, _console())
 
 
-@command()
+@command("Data")
 def which(
     given: Annotated[
         str,
@@ -161,7 +161,7 @@ def which(
             typer.echo(place.line(number, row))
 
 
-@command()
+@command("Data")
 def params(
     name: Annotated[str, typer.Argument(help="A parameter, such as shuffle, or a kind of source, such as hdf5.")] = "",
 ) -> None:
@@ -171,7 +171,7 @@ def params(
     typer.echo(as_text(name))
 
 
-@command()
+@command("Runs")
 def report(
     files: Annotated[list[Path], typer.Argument(help="A trace, and logs of trainings.", metavar="TRACE|LOG…")],
     out: Annotated[Path, file_option("The page to write.")] = Path("report.html"),

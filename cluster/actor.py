@@ -91,7 +91,7 @@ class Job:
 
 
 # The folders beside this one that a loader imports. In a checkout they stand among everything else that lies there.
-_CODE = ("cluster", "sources", "workers")
+_CODE = ("cluster", "sources", "supplies", "workers")
 
 
 def code_digest() -> str:

@@ -24,7 +24,6 @@ from ..workers.base import LoaderDied
 from ..workers.processes import Config, Event, Home, exit_in_words
 from ..workers.transport import (
     ClusterCapacity,
-    Decoder,
     FromBridge,
     JoinFailed,
     KillLoader,
@@ -32,8 +31,8 @@ from ..workers.transport import (
     LoaderStarted,
     StartLoader,
     ToBridge,
-    frame_of,
 )
+from ..workers.transport.links import Decoder, frame_of
 
 _MODULE = f"{__package__}.bridge"
 _FRAME_BYTES = 1 << 16

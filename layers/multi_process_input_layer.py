@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from ..readers.delivery import Delivery, Shape, Top, describes_another, make_delivery, make_tops
+from ..readers.opening import open_pipeline
 from ..readers.sharding import with_shard
 from ..workers.api import AnyArray, HookBatch, Parameters, Sample, Statistics
 from ..workers.base import (
@@ -112,7 +113,7 @@ class MultiProcessInputLayer(CaffeLayer):
         # The solvers of several devices divide the training data among them; each test uses the whole test data.
         base_dir = absolute(self.base_dir)
         parameters = with_shard(parameters) if train else parameters
-        pipeline = Pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
+        pipeline = open_pipeline(parameters, hooks_of(self, MultiProcessInputLayer), base_dir=base_dir, train=train)
         if len(top) > 1:
             pipeline.plan.require_order(f"{what}: the net takes its tops by position")
         self._input = _Input(pipeline, parameters, base_dir, len(top), what)

@@ -15,8 +15,17 @@ import msgspec
 import numpy as np
 
 from ..sources import with_own_arrays
-from ..sources.stream import StreamSource
-from ..workers.api import ArraySpec, DecodeHook, Hooks, PostprocessHook, ReaderParameters, Source, Statistics, loop_end
+from ..workers.api import (
+    AnySource,
+    ArraySpec,
+    DecodeHook,
+    Hooks,
+    PostprocessHook,
+    ReaderParameters,
+    Source,
+    Statistics,
+    loop_end,
+)
 from ..workers.base import (
     BlobfeedError,
     Closing,
@@ -30,11 +39,11 @@ from ..workers.base import (
     shorten,
     shortens_tracebacks,
 )
-from ..workers.pipeline import Pipeline
-from ..workers.plan import Place, State, locate, open_declared
+from ..workers.plan import Place, State, locate
 from ..workers.processes import interrupts_deferred, interrupts_ignored
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
+from .opening import open_declared, open_pipeline
 from .sharding import warn_of_other_ranks, with_shard
 
 _RESTART_S = 0.2
@@ -45,26 +54,20 @@ class BatchReader(Closing):
     """Whole batches by name, made ahead of time in other processes.
 
         reader = BatchReader({"hdf5": {"path": "train.h5"}}, batch_size=64, shuffle=True)
-        for batch in reader:
+        for batch in reader:                        # a mapping; an epoch, and the next loop is the next one
             train(batch["data"], batch["label"])
+            state = reader.state_dict()             # load_state_dict(state) goes on with the next batch
 
-    `source`: a mapping such as {"hdf5": {"path": …}}, or a Source. All parameters of a pipeline may be given by name.
-    `decode(sample, rng)` and `postprocess(batch)` run in the loaders; `sampler` and `batch_sampler` choose the samples
-    of an epoch (docs/order.md). `base_dir`: the folder of relative paths, else the working directory. `train`: False
-    for centred crops and no mirroring.
+    `source`: a mapping such as {"hdf5": {"path": …}}, or a Source; docs/sources.md has all kinds.
+    `decode(sample, rng)`, `postprocess(batch)`: functions of yours, which run in the loaders; docs/your_code.md.
+    `copy`: False for arrays that are valid until the next step, and else your own. `tuples`: True for batches that are
+    tuples in the order of the tops. `base_dir`: the folder of relative paths. `train`: False for centred crops and no
+    mirroring. `device`: "" for NumPy arrays; "cpu", "cuda", "cuda:1" for torch tensors there. `epochs`: of one loop,
+    None for one without an end. `blobfeed params NAME` explains the others.
 
-    `epochs`: each loop over the reader covers so many epochs, one by default, and the next loop goes on with the
-    following ones, shuffled anew. The last batch of an epoch is smaller if `batch_size` does not divide it
-    (`last_batch` says otherwise). A loop ends before the first batch that begins in a later epoch. With `epochs=None`
-    it never ends. A loop that is left early is over: the next one begins with the next epochs; an endless one is
-    continued. After Ctrl-C or an error, `next` of the same loop returns the batch that was not received; for a new loop
-    that goes on there, call `load_state_dict(state_dict())`.
-
-    `device`: "" gives NumPy arrays; "cpu", "cuda", "cuda:1" torch tensors there. `copy=True`, the default, gives arrays
-    of your own: keep them, collect them, write into them; memory that you release is used again, so that a plain loop
-    allocates nothing. `copy=False` saves the copy: the arrays are the slot's own memory, writable, and valid until the
-    next step of the loop. `tuples=True` gives tuples of them in the order of the tops, for `for data, label in reader`,
-    in place of NamedBatches, which are mappings.
+    A loop that is left early is over: the next one begins with the next epochs; an endless one is continued. After
+    Ctrl-C or an error, `next` of the same loop returns the batch that was not received; for a new loop that goes on
+    there, call `load_state_dict(state_dict())`.
 
     Raises ParameterError, SourceError, and the errors of `decode` on its first sample. The first step of the first
     loop, or `start`, starts the processes.
@@ -104,7 +107,7 @@ class BatchReader(Closing):
         """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
         where = absolute(base_dir)
         opened = source
-        if not isinstance(opened, Source | StreamSource):
+        if not isinstance(opened, AnySource):
             opened = open_declared(self.parameters, hooks, where)
             given = self.parameters
             self.parameters = msgspec.structs.replace(
@@ -116,7 +119,7 @@ class BatchReader(Closing):
         """False for a stream, which has neither length nor indices."""
         # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.
         epochs = None if self.is_indexed else self.parameters.epochs
-        self._pipeline = Pipeline(
+        self._pipeline = open_pipeline(
             msgspec.structs.replace(self.parameters, epochs=epochs),
             hooks,
             base_dir=where,

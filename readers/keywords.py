@@ -3,32 +3,38 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, TypeVar, get_type_hints
 
 import msgspec
 
-from ..sources.stream import StreamSource
 from ..workers.api import (
     FOR_LAYERS,
+    AnySource,
     DecodeHook,
     Parameters,
     PostprocessHook,
     ReaderParameters,
-    Source,
     check_names,
     check_parameters,
 )
 from ..workers.base import ParameterError
 
-SourceLike = Source | StreamSource | Mapping[str, object] | str | Path | None
+SourceLike = AnySource | Mapping[str, object] | str | Path | None
 
 _OWN = ("copy", "tuples")
 """Arguments of a reader that its datasets declare themselves, or do without."""
 
 EPOCHS = 1
 """The epochs of a loop over a reader by default, as of any other loader. A layer's data have no end."""
+
+_LAST_BATCH = "partial"
+"""What a reader does by default where a loop ends: there it should have had each sample once."""
+
+_HELP_WIDTH = 90
+"""Characters of a line of the signature that `help` shows, which puts the name in front of it."""
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _Hook = TypeVar("_Hook")
@@ -66,8 +72,30 @@ def _showing(function: _Function, others: Iterable[inspect.Parameter]) -> _Funct
     signature = inspect.signature(function)
     own = {name: given for name, given in signature.parameters.items() if given.kind is not given.VAR_KEYWORD}
     more = [given for given in others if given.name not in own]
-    function.__signature__ = signature.replace(parameters=[*own.values(), *more])  # type: ignore[attr-defined]
+    shown = _InOneScreen([*own.values(), *more], return_annotation=signature.return_annotation)
+    function.__signature__ = shown  # type: ignore[attr-defined]
     return function
+
+
+class _InOneScreen(inspect.Signature):
+    """A signature that `help` shows by names and plain defaults: with the types of forty parameters it fills pages."""
+
+    def __str__(self) -> str:
+        names = [_named(each) for each in self.parameters.values()]
+        if any(each.kind is each.KEYWORD_ONLY for each in self.parameters.values()):
+            names.insert(sum(each.kind is not each.KEYWORD_ONLY for each in self.parameters.values()), "*")
+        return textwrap.fill(f"({', '.join(names)})", _HELP_WIDTH, subsequent_indent="    ", break_long_words=False)
+
+    def format(self, **_: object) -> str:
+        """Return the same for the pydoc of Python 3.13, which would give each parameter a line."""
+        return str(self)
+
+
+def _named(parameter: inspect.Parameter) -> str:
+    default = parameter.default
+    if default is inspect.Parameter.empty:
+        return parameter.name
+    return f"{parameter.name}={default!r}" if isinstance(default, str | int | float | None) else f"{parameter.name}=…"
 
 
 def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
@@ -85,13 +113,13 @@ def check_reader_parameters(
     `what` begins the messages.
     """
     declared: dict[str, object] = dict(values)
-    if isinstance(source, Source | StreamSource):
+    if isinstance(source, AnySource):
         declared["source"] = {source.kind: {}}
     elif source is not None:
         declared["source"] = source
     declared.setdefault("epochs", EPOCHS)
-    if declared["epochs"] is not None:  # a loop over a reader ends, and then it should have had each sample once
-        declared.setdefault("last_batch", "partial")
+    if declared["epochs"] is not None:
+        declared.setdefault("last_batch", _LAST_BATCH)
     if copy is not None:
         delivery: Literal["copy", "view"] = "copy" if copy else "view"
         if declared.setdefault("delivery", delivery) != delivery:
@@ -112,8 +140,8 @@ def check_keywords(reader: Callable[..., object], parameters: Mapping[str, objec
 
 
 def _default(field: msgspec.structs.FieldInfo) -> object:
-    if field.name == "epochs":
-        return EPOCHS
+    if field.name in ("epochs", "last_batch"):
+        return EPOCHS if field.name == "epochs" else _LAST_BATCH
     if field.default_factory is not msgspec.NODEFAULT:
         return field.default_factory()
     return inspect.Parameter.empty if field.default is msgspec.NODEFAULT else field.default

@@ -13,7 +13,7 @@ import msgspec
 
 from ..workers.api import Source, Tops, nearest, paths_as_text, shown
 from ..workers.base import BlobfeedError, ParameterError, SourceError, need
-from .kinds import KINDS, imported
+from .kinds import GROUP, KINDS, imported, installed_kinds
 
 _SUCH_AS = "such as {hdf5: {path: train.h5}}, or {arrays: {data: x, label: y}} for arrays in memory"
 
@@ -49,11 +49,12 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
             "source: the samples of a stream have no indices, so it can be no part of mix, concat or zip, nor be "
             "inspected or packed: give it to a reader or a layer by itself, and mix streams in its function"
         )
-    if kind not in KINDS:
+    kinds = KINDS if kind in KINDS else {**installed_kinds(), **KINDS}
+    if kind not in kinds:
         raise ParameterError(
-            f"source: unknown kind {kind!r}{nearest(kind, KINDS)}; the known kinds are {', '.join(KINDS)}, {_SUCH_AS}"
+            f"source: unknown kind {kind!r}{nearest(kind, kinds)}; the known kinds are {', '.join(kinds)}, {_SUCH_AS}"
         )
-    entry = KINDS[kind]
+    entry = kinds[kind]
     if not isinstance(options, Mapping) and not entry.is_list:
         if entry.example:
             raise ParameterError(f"source {kind}: got {shown(options)}: give each top's name, such as {entry.example}")
@@ -62,7 +63,15 @@ def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
         options = {"path": options}
     if entry.library:
         need(entry.library, f"source {kind}")
-    open_it: Callable[..., Source] = imported(entry.opener)
+    try:
+        open_it: Callable[..., Source] = imported(entry.opener)
+    except (ImportError, AttributeError) as error:
+        if kind in KINDS:
+            raise
+        raise ParameterError(
+            f"source {kind}: {entry.opener!r}, which an installed package names as its opener (entry point group "
+            f"{GROUP}), cannot be imported: {error}; install that package anew, or mend its entry point"
+        ) from error
     try:
         return open_it(options, tops=tops, base_dir=base_dir)
     except (BlobfeedError, ImportError, MemoryError):
@@ -150,14 +159,3 @@ def options_of(kind: str) -> type[msgspec.Struct]:
             need(entry.library, f"source {kind}")
         raise
     return options
-
-
-def is_our_own(source: Source) -> bool:
-    """Return true if reading `source` runs no code of the user's."""
-    of_one_kind = source.kind in KINDS and source.kind != "stream" and not KINDS[source.kind].is_list
-    return of_one_kind and type(source).__module__.startswith(f"{__name__}.")
-
-
-def is_in_memory(source: Source) -> bool:
-    """Return true if `source`, one of our own, holds all samples in memory, and no file."""
-    return KINDS[source.kind].in_memory

@@ -45,6 +45,14 @@ class SeveralSources(Source):
     def stores_rows(self) -> bool:
         return all(source.stores_rows for source in self.sources)
 
+    @property
+    def in_memory(self) -> bool:
+        return all(source.in_memory for source in self.sources)
+
+    @property
+    def runs_user_code(self) -> bool:
+        return any(source.runs_user_code for source in self.sources)
+
     def check_samples(self) -> None:
         for source in self.sources:
             source.check_samples()

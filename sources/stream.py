@@ -12,7 +12,7 @@ import pkgutil
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import cloudpickle
 import msgspec
@@ -21,8 +21,8 @@ import numpy as np
 from ..workers.api import (
     BY_POSITION,
     AnyArray,
+    AnySource,
     ArraySpec,
-    CacheCounts,
     NotNegative,
     Positive,
     Tops,
@@ -33,9 +33,6 @@ from ..workers.api import (
 )
 from ..workers.base import ParameterError, SampleTooLargeError, SourceError, derive_key
 from ..workers.transport import trial_copy
-
-FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
-"""The advice where no sample can be replaced."""
 
 _FIXED = (int, float, str, bytes)
 """The types whose values cannot be changed."""
@@ -59,7 +56,7 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     string_bytes: Positive = 256
 
 
-class StreamSource:
+class StreamSource(AnySource):
     """Samples from iterators, shuffled by a buffer of `capacity` samples for each shard.
 
     `make`: a function that returns an iterable of samples, or an iterable for one shard, which must be picklable; a
@@ -69,10 +66,7 @@ class StreamSource:
     arrays, numbers, strings (bytes, of type S<string_bytes>).
     """
 
-    kind: ClassVar[str] = "stream"
-    modules: ClassVar[tuple[str, ...]] = ()
-    descriptors: ClassVar[tuple[int, ...]] = ()
-    cache_counts: ClassVar[CacheCounts] = CacheCounts()
+    kind = "stream"
 
     def __init__(
         self,
@@ -104,9 +98,15 @@ class StreamSource:
             components = self.components(first)
         except ValueError as error:
             raise SourceError(f"source stream: the first sample cannot be used: {error}") from error
-        self.specs: Mapping[str, ArraySpec] = {
-            name: ArraySpec(value.shape, value.dtype) for name, value in components.items()
-        }
+        self._specs = {name: ArraySpec(value.shape, value.dtype) for name, value in components.items()}
+
+    @property
+    def specs(self) -> Mapping[str, ArraySpec]:
+        return self._specs
+
+    @property
+    def runs_user_code(self) -> bool:
+        return True
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any], *, tops: Tops, base_dir: Path) -> StreamSource:
@@ -174,9 +174,6 @@ class StreamSource:
 
     def where(self, index: int) -> str:
         return f"the stream's sample number {index} of its shard"
-
-    def close(self) -> None:
-        """Nothing is open here: the iterators live in the loaders."""
 
     def _first(self) -> object:
         for item in trial_copy(self).open(0, self.shards or 1, 0):

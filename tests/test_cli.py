@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -219,6 +220,11 @@ def test_every_command_that_computes_takes_the_same_options() -> None:
     for command in ("train", "test", "time"):
         told = run(command, "--help").output
         assert all(option in told for option in ("--level", "--stage", "--gpu", "--device", "--threads", "--debug"))
+
+
+def test_help_says_where_to_start() -> None:
+    first = run("--help").output.partition("Start here")[2].partition("╰")[0]
+    assert re.findall(r"^│ (\w+)", first, re.MULTILINE) == ["inspect", "train", "monitor"]
 
 
 def test_flags_that_caffe_takes_and_does_not_use_are_told(tmp_path: Path) -> None:

@@ -39,9 +39,9 @@ FOLDERS_OF_THE_SDIST = ("benchmarks", "blobfeed", "docs", "prototxt_examples", "
 NOT_SHIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", "*.solverstate", "*.caffemodel")
 
 
-def run(*command: str | Path, cwd: Path) -> str:
+def run(*command: str | Path, cwd: Path, **variables: str) -> str:
     # Neither may the checkout come in by way of the path.
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
@@ -92,13 +92,32 @@ def test_the_wheel_puts_one_name_into_site_packages(built: Path) -> None:
     }
 
 
-def test_the_wheel_holds_every_module_and_the_marker_of_types(built: Path, source: Path) -> None:
-    (wheel,) = built.glob("*.whl")
-    held = {name for name in zipfile.ZipFile(wheel).namelist() if not name.partition("/")[0].endswith(".dist-info")}
+def held_by(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if not name.partition("/")[0].endswith(".dist-info")}
+
+
+def modules_of(source: Path) -> set[str]:
     modules = {f"blobfeed/{name}" for name in files_below(source / "blobfeed")}
     modules |= {f"blobfeed/{folder}/{name}" for folder in FOLDERS for name in files_below(source / folder)}
-    assert held == modules
-    assert "blobfeed/py.typed" in held
+    return {name for name in modules if not name.endswith(".c")}
+
+
+def test_the_wheel_holds_every_module_compiled_for_every_python_and_the_marker_of_types(
+    built: Path, source: Path
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    compiled = {"blobfeed/readers/delivery/_convert.abi3.so"} if shutil.which("cc") else set()
+    assert held_by(wheel) == modules_of(source) | compiled
+    assert "-cp311-abi3-linux_" in wheel.name
+    assert "blobfeed/py.typed" in held_by(wheel)
+
+
+def test_without_a_compiler_the_sdist_makes_a_wheel_too(built: Path, source: Path, tmp_path: Path) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    build = ("pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", sdist)
+    run(sys.executable, "-m", *build, cwd=tmp_path, CC="/bin/false")
+    (wheel,) = tmp_path.glob("*.whl")
+    assert held_by(wheel) == modules_of(source)
 
 
 def test_the_sdist_holds_the_whole_project_the_examples_and_their_data_included(built: Path, source: Path) -> None:

@@ -68,12 +68,23 @@ def _file_of(name: str, files: Mapping[str, Path]) -> str:
         ("blobfeed.layers.base", "from readers.delivery import Delivery", True),
         ("blobfeed.sources.stored.npy", "from ...workers.api.specs import ArraySpec", False),
         ("blobfeed.sources.stream", "from .stored.npy import open_npy", False),
+        ("blobfeed.supplies.stream", "from ..sources.stream import StreamSource", False),
+        ("blobfeed.supplies.stream", "from ..watching import diagnose", True),
+        ("blobfeed.workers.pipeline.feed", "from ...watching import diagnose", True),
         ("blobfeed.workers.transport.ring", "import numpy", False),
         ("blobfeed.cli", "from .trainer import net", False),
     ],
 )
 def test_an_import_against_the_order_is_recognised(module: str, line: str, wrong: bool) -> None:
     assert bool(upward(imported(line, module, is_package=False), module)) == wrong
+
+
+def test_the_heart_imports_no_plug_in_and_its_ledger_no_zeromq(tmp_path: Path) -> None:
+    files = whole_package()
+    heart = [name for name in files if name.startswith("blobfeed.workers") and not name.endswith("_main")]
+    loaded = loaded_by("\n".join(f"import {name}" for name in heart), tmp_path)
+    assert {name for name in files if name in loaded} <= {"blobfeed", *heart}
+    assert loaded_by("import blobfeed.workers.assembly.ledger", tmp_path) & {"zmq", *HEAVY} == set()
 
 
 def test_importing_blobfeed_alone_imports_none_of_its_parts(tmp_path: Path) -> None:

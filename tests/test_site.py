@@ -21,10 +21,11 @@ from blobfeed.sources import KINDS, options_of
 from blobfeed.tools import parameters
 from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 from blobfeed.workers.api import Parameters
+from blobfeed.workers.base import errors
 from msgspec.inspect import StructType, Type, UnionType, type_info
 from typer.testing import CliRunner
 
-from blobfeed import ParameterError, Statistics
+from blobfeed import BlobfeedError, ParameterError, Statistics
 from blobfeed.cli import app
 
 from .support.browser import WIDTHS, console_of
@@ -78,6 +79,7 @@ _FOLDERS = (
     "layers",
     "readers",
     "cluster",
+    "supplies",
     "sources",
     "watching",
     "workers",
@@ -192,6 +194,12 @@ def test_the_table_of_commands_says_what_their_help_says() -> None:
     assert rows_of("data_tools.md", "All commands") == [
         [f"`blobfeed {name}`", command.help] for name, command in commands.items()
     ]
+
+
+def test_the_table_of_errors_has_every_one() -> None:
+    rows = rows_of("troubleshooting.md", "What the errors mean")
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    assert set(named) == {each.__name__ for each in vars(errors).values() if each in BlobfeedError.__subclasses__()}
 
 
 def test_the_table_of_counts_has_all_statistics() -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 
 from ..readers.keywords import check_reader_parameters
+from ..readers.opening import make_plan
 from ..workers.api import Hooks
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError
-from ..workers.plan import Place, Plan, locate, make_plan
+from ..workers.plan import Place, Plan, locate
 
 
 def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[Place]]:

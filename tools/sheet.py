@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from ..readers.delivery import Top, UnevenTop, make_tops
+from ..readers.opening import make_plan
 from ..sources import color_of
 from ..workers.api import AnyArray, Hooks, check_parameters
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, is_installed, writing
 from ..workers.loading import SampleDecoder
-from ..workers.plan import Plan, made_batch, make_plan
+from ..workers.plan import Plan, made_batch
 from .found import color_in
 from .locating import plan_of_net
 from .recognise import source_of

@@ -53,7 +53,7 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
     """Return the diagnosis of an interval; `cores`: the cores that the pipeline's processes may use."""
     if seen.in_process:
         blame = Blame.TRAINER if seen.stall_share < STALL_SHARE else Blame.LOADERS
-        return Diagnosis(blame, sentence_in_process(seen.seconds, seen.stall_s))
+        return Diagnosis(blame, _sentence_in_process(seen.seconds, seen.stall_s))
     if seen.deaths > 1 and seen.seconds < seen.deaths * _DEATHS_S:
         return Diagnosis(
             Blame.DEATHS,
@@ -76,7 +76,7 @@ def diagnose(seen: Interval, cores: int) -> Diagnosis:
     return _of_a_stall(seen, cores)
 
 
-def sentence_in_process(seconds: float, making_s: float) -> str:
+def _sentence_in_process(seconds: float, making_s: float) -> str:
     """The sentence of a pipeline without loaders: the trainer makes the batches itself, which has taken `making_s`."""
     share = min(1.0, making_s / seconds) if seconds > 0 else 0.0
     if share < STALL_SHARE:

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 from blobfeed.readers.delivery import HostDelivery, Top, make_tops
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Parameters, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 
 from ..datasets import data_folder
 from ..works import Work
@@ -40,7 +40,7 @@ def blobs_for(tops: list[Top], work: Work) -> list[Blob]:
 @contextmanager
 def open_batches(work: Work, samples: int, **options: Any) -> Iterator[Iterator[Batch]]:
     parameters = parameters_of(work, samples, **options)
-    with Pipeline(parameters) as pipeline:
+    with open_pipeline(parameters) as pipeline:
         tops = make_tops(pipeline.specs, parameters, Path.cwd())
         yield _delivered(HostDelivery(pipeline, tops), blobs_for(tops, work))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .array_pool import ArrayPool
-from .compiled import convert_compiled
 from .conversion import Conversion, check_range, check_whole_numbers, mean_of
 from .deliveries import make_delivery
 from .delivery import Delivery, HostDelivery, Upcoming, as_numpy

@@ -1,11 +1,11 @@
 """Converts a batch's values on their way from the slot into the top: type, mean and scale, in one pass.
 
+The extension `_convert` (convert.c) does it where it was built, and NumPy else, with the same values to the bit.
 Measured for 64×3×224×224 (38 MB of float32) on one core of an AMD EPYC 9004, where the plain copy of float32 takes
-2.1 ms: uint8 to float32 with a mean or a scale 2.2 ms, with both 3.0 ms. What did not work: letting a ufunc convert
-(3.5 ms: it goes through buffers of 8192 items, and each pass reads memory again), cv2.LUT (3.6 ms), numexpr on one
-thread (9.2 ms), a scratch block in the cache (4.4 ms: the first store into memory that is not in the cache is what
-costs, so that goes to the top itself). cv2.addWeighted over converted blocks takes 2.7 ms; that is not worth a second
-copy of OpenCV in a process that may have linked its own. Compiled loops take 1.4 ms: see compiled.py.
+2.2 ms: uint8 to float32 with a mean and a scale 1.5 ms, by NumPy 3.1 ms. What did not work by NumPy: letting a ufunc
+convert (it goes through buffers of 8192 items, and each pass reads memory again), cv2.LUT, numexpr on one thread, a
+scratch block in the cache (the first store into memory that is not in the cache is what costs, so that goes to the top
+itself).
 """
 
 from __future__ import annotations
@@ -20,14 +20,21 @@ import numpy as np
 
 from ...workers.api import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
 from ...workers.base import InexactValueError, ParameterError
-from . import compiled
 from .mean_images import Mean, MeanImage
+
+try:
+    from ._convert import convert
+except ImportError:  # installed without a compiler
+    convert = None  # type: ignore[assignment]
 
 _BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""
 
 _ROW_ITEMS = 1 << 14
 """Samples of fewer are gathered before they are converted: Python around each takes longer than a pass over them."""
+
+_STREAMED_BYTES = 1 << 24
+"""Results from here on go past the caches: with others' data they are larger than these anyway."""
 
 _NO_MEAN: Mean = np.zeros((), np.float32)
 
@@ -66,7 +73,9 @@ class Conversion:
         Raises FloatingPointError where a value is beyond the range of the type that is computed in, or the result is
         beyond that of a narrower `out`. What the arithmetic itself takes beyond float32 is infinite, as in Caffe.
         """
-        if rows.size >= compiled.FEWEST_ITEMS and self._put_compiled(rows, out, corners):
+        if _is_plain(rows.dtype, out) and rows.flags.c_contiguous and rows.flags.aligned:
+            image = None if corners is None else self.image
+            self._put_compiled(out, rows, None, None, image, corners)
             return
         if not self.changes_values:
             _cast(rows, out)
@@ -84,23 +93,32 @@ class Conversion:
                 scale if scale is None or not scale.ndim else scale[inner],
             )
 
-    def _put_compiled(self, rows: AnyArray, out: AnyArray, corners: IndexArray | None) -> bool:
-        if self.image is not None and corners is not None:
-            return compiled.convert_cropped(rows, out, self.image.both, corners, self.scale)
-        return compiled.convert_compiled(rows, out, _NO_MEAN if self.mean is None else self.mean, self.scale)
+    def _put_compiled(
+        self,
+        out: AnyArray,
+        values: AnyArray,
+        begins: IndexArray | None,
+        positions: IndexArray | None,
+        image: MeanImage | None = None,
+        corners: IndexArray | None = None,
+    ) -> None:
+        mean = image.both if image is not None else _NO_MEAN if self.mean is None else self.mean
+        streams = out.nbytes >= _STREAMED_BYTES
+        convert(values, begins, positions, out, mean, self._factors, None if image is None else corners, streams)
+
+    @functools.cached_property
+    def _factors(self) -> AnyArray:
+        return np.asarray(self.scale, np.float32)
 
     def gather_into(self, out: AnyArray, stored: np.dtype[np.generic]) -> Gather | None:
         """Return a function that converts samples of the type `stored` into `out`; None if `put` has to do it.
 
         Only for a type of which float32 holds every value: nothing is checked.
         """
-        if out.dtype != np.float32:
-            return None
-        if out.size >= compiled.FEWEST_ITEMS:
-            mean = _NO_MEAN if self.mean is None else self.mean
-            if (gather := compiled.converting_into(out, stored, mean, self.scale)) is not None:
-                return gather
-        return partial(self._put_found, out) if _ROW_ITEMS <= math.prod(out.shape[1:]) <= _BLOCK_ITEMS else None
+        if _is_plain(stored, out):
+            return partial(self._put_compiled, out)
+        is_large = _ROW_ITEMS <= math.prod(out.shape[1:]) <= _BLOCK_ITEMS
+        return partial(self._put_found, out) if is_large and out.dtype == np.float32 else None
 
     def _put_found(self, out: AnyArray, values: AnyArray, begins: IndexArray, positions: IndexArray) -> None:
         shape = out.shape[1:]
@@ -136,6 +154,21 @@ class Conversion:
             np.multiply(values, scale, out=work)
         if work is not out:
             _cast(work, out)
+
+
+def _is_plain(stored: np.dtype[np.generic], out: AnyArray) -> bool:
+    """Return true if the extension can convert values of the type `stored` into `out`.
+
+    False for floats of other sizes: NumPy notices if a float64 is beyond float32.
+    """
+    return (
+        convert is not None
+        and out.dtype == np.float32
+        and out.flags.c_contiguous
+        and out.flags.aligned
+        and stored.isnative
+        and (stored.kind in "iu" or stored == np.float32)
+    )
 
 
 def _cast(values: AnyArray, out: AnyArray) -> None:

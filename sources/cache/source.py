@@ -64,6 +64,10 @@ class CachedSource(Source):
         return self._source.specs
 
     @property
+    def runs_user_code(self) -> bool:
+        return self._source.runs_user_code
+
+    @property
     def chunk_samples(self) -> int | None:
         # That of the source behind, even if all is cached: the order of samples must not depend on what a run finds.
         return self._source.chunk_samples

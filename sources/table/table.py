@@ -21,6 +21,7 @@ from ...workers.api import (
     Tops,
     allocate_rows,
     chosen,
+    is_ours,
 )
 from ...workers.base import SourceError, text_digest
 from ..files import CONNECTIONS, Store, digest, require_in_range
@@ -269,6 +270,15 @@ class Table(Source):
 
     def where(self, index: int) -> str:
         return self._where(index) if self._where else f"{self._held_in}[{index}]"
+
+    @property
+    def runs_user_code(self) -> bool:
+        return not all(map(is_ours, (self, *self._parts, self._where or self)))
+
+    @property
+    def in_memory(self) -> bool:
+        memory = bool(self._stores) and all(isinstance(store, Memory) for store in self._stores)
+        return memory and not self.runs_user_code
 
     @property
     def stores_rows(self) -> bool:

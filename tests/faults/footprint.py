@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Parameters
 from blobfeed.workers.pipeline import Pipeline
 
@@ -28,7 +29,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
 
 def _growth(batches: int) -> Iterator[Figure]:
     parameters = Parameters(source={}, batch_size=4, num_loaders=2, shuffle=True)
-    with Pipeline(parameters, source=Numbered(10**6, 2)) as pipeline:
+    with open_pipeline(parameters, source=Numbered(10**6, 2)) as pipeline:
         _take(pipeline, batches // 5)
         gc.collect()
         before = memory(with_trainer=True)

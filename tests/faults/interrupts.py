@@ -227,12 +227,12 @@ def _async_reader(source: Source, interrupts: int, seed: int) -> tuple[int, Ledg
 def _device(source: Source, interrupts: int, seed: int, buffers: int) -> tuple[int, Ledger]:
     """The delivery to a CUDA device, on a played one."""
     from blobfeed.readers.delivery import make_tops
+    from blobfeed.readers.opening import open_pipeline
     from blobfeed.workers.api import check_parameters
-    from blobfeed.workers.pipeline import Pipeline
 
     parameters = check_parameters({"source": source, **_GIVEN, "device_prefetch": buffers})
     played: Any = PlayedDevice(patience=2)
-    with Pipeline(parameters) as pipeline:
+    with open_pipeline(parameters) as pipeline:
         delivery = CudaDelivery(pipeline, make_tops(pipeline.specs, parameters, Path()), played)
         blobs = [Blob(torch.device("cpu")), Blob(torch.device("cpu"))]
 

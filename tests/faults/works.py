@@ -9,6 +9,7 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, check_parameters
 from blobfeed.workers.pipeline import Pipeline
 
@@ -77,11 +78,11 @@ class Work:
         }
         if self.stream:
             source = StreamSource(numbered, shards=3, capacity=64)
-            return Pipeline(check_parameters({"source": {"stream": {}}, **given}), self.hooks, source=source)
+            return open_pipeline(check_parameters({"source": {"stream": {}}, **given}), self.hooks, source=source)
         path = folder / f"{self.compression}.h5"
         if not path.exists():
             write_file(path, self.compression)
-        return Pipeline(check_parameters({"source": {"hdf5": {"path": str(path)}}, **given}), self.hooks)
+        return open_pipeline(check_parameters({"source": {"hdf5": {"path": str(path)}}, **given}), self.hooks)
 
 
 WORKS = (

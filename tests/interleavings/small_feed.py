@@ -13,7 +13,8 @@ from blobfeed.workers.api import IndexArray
 from blobfeed.workers.assembly import Reception
 from blobfeed.workers.pipeline import ProcessFeed
 from blobfeed.workers.plan import Plan
-from blobfeed.workers.transport import Count, Decoder, End, Failure, ToAssembler
+from blobfeed.workers.transport import Count, End, Failure, ToAssembler
+from blobfeed.workers.transport.links import Decoder
 
 from blobfeed import BlobfeedError, PipelineStalled
 

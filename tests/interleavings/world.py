@@ -33,8 +33,8 @@ from blobfeed.workers.transport import (
     Run,
     Stop,
     ToLoader,
-    frame_of,
 )
+from blobfeed.workers.transport.links import frame_of
 
 from blobfeed import BlobfeedError, PipelineStalled
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, Parameters
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import State
 
 from blobfeed import BatchReader, EndOfData, PipelineStalled, Sample
@@ -118,7 +118,7 @@ def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> Non
 @pytest.mark.parametrize("hooks", [Hooks(), Hooks(batch_sampler=uneven)])
 def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, Any], hooks: Hooks, number: int) -> None:
     given = Parameters(source=sources["arrays"], batch_size=8, num_loaders=number, epochs=1, last_batch="partial")
-    with Pipeline(given, hooks) as pipeline:
+    with open_pipeline(given, hooks) as pipeline:
         rows = []
         with contextlib.suppress(EndOfData):
             while True:
@@ -135,7 +135,7 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
 
 def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:
     hooks = Hooks(batch_sampler=uneven, postprocess=doubled)
-    with Pipeline(Parameters(source=sources["arrays"], batch_size=4, num_loaders=0), hooks) as pipeline:
+    with open_pipeline(Parameters(source=sources["arrays"], batch_size=4, num_loaders=0), hooks) as pipeline:
         assert set(pipeline.peek().tops) == {"data", "label", "index"}
 
 
@@ -208,7 +208,7 @@ def test_the_trainers_own_generators_go_on_as_if_nobody_had_used_them(sources: d
 
 def test_all_slots_held_is_told_as_with_loaders(sources: dict[str, Any]) -> None:
     given = Parameters(source=sources["npy"], batch_size=4, num_loaders=0, prefetch_batches=3)
-    with Pipeline(given) as pipeline:
+    with open_pipeline(given) as pipeline:
         held = [pipeline.take() for _ in range(3)]
         as_they_were = [np.array(batch.tops["data"]) for batch in held]
         with pytest.raises(PipelineStalled):

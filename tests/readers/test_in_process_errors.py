@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks, IndexArray, NamedRows, Parameters
-from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import BatchReader, Sample, SampleError, SourceError, TooManyBadSamples
 from tests.support.interrupting import interrupts_in
@@ -174,7 +174,7 @@ def test_after_ctrl_c_in_a_hook_that_changes_batches_in_place_none_is_changed_ag
             signal.raise_signal(signal.SIGINT)
 
     given = Parameters(source=sources["arrays"], batch_size=4, num_loaders=0, epochs=1, last_batch="partial")
-    with Pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
+    with open_pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
         for _ in range(11):
             with contextlib.suppress(KeyboardInterrupt):
                 pipeline.peek()
@@ -195,7 +195,7 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         "last_batch": "partial",
     }
     expected = factor * large(SAMPLES)
-    with Pipeline(Parameters(**given), hooks) as pipeline:
+    with open_pipeline(Parameters(**given), hooks) as pipeline:
         from blobfeed.readers.delivery import NamedBatches, make_tops
 
         batches = NamedBatches(pipeline, make_tops(pipeline.specs, pipeline.parameters, Path()), copy=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import types
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,7 +55,10 @@ def test_help_shows_every_parameter_with_its_default(reader: Callable[..., objec
     shown = inspect.signature(reader).parameters
     assert set(ReaderParameters.__annotations__) <= set(shown)
     assert shown["batch_size"].default is inspect.Parameter.empty
-    assert (shown["num_loaders"].default, shown["epochs"].default) == ("auto", 1)
+    assert [shown[name].default for name in ("num_loaders", "epochs", "last_batch")] == ["auto", 1, "partial"]
+    one_screen, _, _ = pydoc.plain(pydoc.render_doc(reader)).partition("Method resolution order")
+    assert one_screen.count("\n") <= 40
+    assert "batch_size, num_loaders='auto'" in one_screen
 
 
 _PROGRAM = """

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Parameters
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Activity
@@ -80,7 +81,7 @@ def test_killed_loaders_and_samplers_change_nothing(order: str) -> None:
         source={}, batch_size=BATCH, epochs=4, seed=SEED, num_loaders=3, timeout_s=DEADLINE_S, **ORDERS[order][0]
     )
     found = []
-    with Pipeline(given, source=source(items=70_000)) as pipeline:
+    with open_pipeline(given, source=source(items=70_000)) as pipeline:
         for number in range(len(whole := expected(order, 4))):
             batch = pipeline.take()
             found.append(np.asarray(batch.tops["label"]).tolist())
@@ -147,7 +148,7 @@ def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_on
 
 
 def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
-    with Pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
+    with open_pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
         pipeline.start()
         wait_until(
             lambda: any(each.activity is Activity.SAMPLING for each in pipeline.activities()),

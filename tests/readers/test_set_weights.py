@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Parameters
 from blobfeed.workers.loading import Workplace
 from blobfeed.workers.order import sampler_rng
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Draw, SharedFile, Unwatched
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
@@ -128,7 +128,7 @@ def test_weights_set_in_every_step_take_no_more_memory() -> None:
 def test_a_draw_by_weights_that_were_given_back_meanwhile_is_no_warning_of_numpys() -> None:
     given = Parameters(source={}, batch_size=4, sampler={"draws": 40})
     with (
-        Pipeline(given, source=source()) as pipeline,
+        open_pipeline(given, source=source()) as pipeline,
         contextlib.closing(SharedFile.create("drawn")) as drawn,
         contextlib.closing(SharedFile.create("weights")) as weights,
     ):

@@ -17,8 +17,8 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Transform
-from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import BatchReader, SampleError, SourceError
 from tests.sources.contract.test_contract import overwrite
@@ -81,7 +81,7 @@ def test_a_run_over_a_file_that_is_rewritten_ends_with_its_name(
 ) -> None:
     path = tmp_path / name
     write(path)
-    with Pipeline(parameters(**given, tops=("data",), batch_size=4, epochs=None), base_dir=tmp_path) as pipeline:
+    with open_pipeline(parameters(**given, tops=("data",), batch_size=4, epochs=None), base_dir=tmp_path) as pipeline:
         pipeline.release(pipeline.take())
         overwrite(path)
         with pytest.raises(SampleError, match=re.escape(name)) as caught:

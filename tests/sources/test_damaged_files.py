@@ -12,6 +12,7 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.pipeline import Pipeline
 from numpy.typing import NDArray
 
@@ -45,10 +46,10 @@ def write(path: Path, layout: str, given: Values | None = None) -> Values:
     return values
 
 
-def open_pipeline(path: Path, **values: Any) -> Pipeline:
+def open_file(path: Path, **values: Any) -> Pipeline:
     source = {"hdf5": {"path": str(path), "chunk_cache_bytes": 0}}
     given = {"source": source, "tops": ("data",), "batch_size": BATCH, "shuffle": False, "epochs": 1} | values
-    return Pipeline(parameters(**given))
+    return open_pipeline(parameters(**given))
 
 
 def rows(pipeline: Pipeline) -> Iterator[Values]:
@@ -61,7 +62,7 @@ def rows(pipeline: Pipeline) -> Iterator[Values]:
 def test_a_file_that_has_vanished_cannot_be_replaced_by_its_own_samples(tmp_path: Path) -> None:
     path = tmp_path / "a.h5"
     write(path, "contiguous")
-    with open_pipeline(path, on_error="replace") as pipeline:
+    with open_file(path, on_error="replace") as pipeline:
         path.unlink()
         with pytest.raises((SampleError, TooManyBadSamples), match=r"a\.h5"):
             pipeline.peek()
@@ -77,7 +78,7 @@ def test_a_file_cut_off_while_it_is_read_is_an_error_that_names_it(
 ) -> None:
     path = tmp_path / "a.h5"
     values = write(path, layout, some_values(row))
-    with open_pipeline(path, epochs=None, prefetch_batches=2, num_loaders=1) as pipeline:
+    with open_file(path, epochs=None, prefetch_batches=2, num_loaders=1) as pipeline:
         held = pipeline.take()
         np.testing.assert_array_equal(np.array(held.tops["data"]), values[:BATCH])
         os.truncate(path, 2048)
@@ -107,7 +108,7 @@ def corrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Val
 
 def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tuple[Path, Values, range]) -> None:
     path, values, bad = corrupted
-    with open_pipeline(path, on_error="replace") as pipeline:
+    with open_file(path, on_error="replace") as pipeline:
         got = np.concatenate(list(rows(pipeline)))
         assert pipeline.statistics().replaced == len(bad)
     promise = Promise(parameters(), SAMPLES, bad=frozenset(bad))
@@ -119,13 +120,13 @@ def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:
     values = write(tmp_path / "a.h5", "gzip")
     corrupt(tmp_path / "a.h5", 0)
     for mapped in ({}, {"shuffle": "chunk", "seed": 3}):
-        with open_pipeline(tmp_path / "a.h5", on_error="replace", **mapped) as pipeline:
+        with open_file(tmp_path / "a.h5", on_error="replace", **mapped) as pipeline:
             got = np.concatenate(list(rows(pipeline)))
             assert pipeline.statistics().replaced == CHUNK
     assert not np.isin(got, values[:CHUNK]).any()
     with pytest.raises(SourceError, match=r"sample 0 \(.*a\.h5:data\[0\]\)"):
-        open_pipeline(tmp_path / "a.h5")
+        open_file(tmp_path / "a.h5")
     corrupt(tmp_path / "a.h5", SAMPLES // 2 // CHUNK)
     corrupt(tmp_path / "a.h5", SAMPLES // CHUNK - 1)
     with pytest.raises(SourceError, match=rf"sample {SAMPLES - 1} "):
-        open_pipeline(tmp_path / "a.h5", on_error="replace")
+        open_file(tmp_path / "a.h5", on_error="replace")

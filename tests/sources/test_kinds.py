@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gzip
 import io
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,6 +32,38 @@ def test_an_entry_names_parts_that_there_are(kind: str) -> None:
         assert issubclass(imported(entry.options), msgspec.Struct)
     else:
         assert entry.about
+
+
+INSTALLED = """
+import numpy as np
+from blobfeed import BatchReader
+from blobfeed.sources.kinds import KINDS
+
+with BatchReader({"squares": {"path": "9"}}, batch_size=9, num_loaders=1) as reader:
+    print([batch["data"].tolist() for batch in reader])
+for kind in ("broken", "sqares"):
+    try:
+        BatchReader({kind: "9"}, batch_size=1)
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_an_installed_package_adds_a_kind(tmp_path: Path) -> None:
+    (tmp_path / "squares.py").write_text(
+        "from blobfeed.sources.arrays import open_arrays\n"
+        "def open_squares(options, *, tops, base_dir):\n"
+        "    return open_arrays({'data': [n * n for n in range(int(options['path']))]}, tops=tops)\n"
+    )
+    (info := tmp_path / "squares-1.0.dist-info").mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: squares\nVersion: 1.0\n")
+    entries = "squares = squares:open_squares\nbroken = squares:open_it\nnpy = squares:open_it\n"
+    (info / "entry_points.txt").write_text(f"[blobfeed.sources]\n{entries}")
+    run = subprocess.run([sys.executable, "-c", INSTALLED], cwd=tmp_path, capture_output=True, text=True, check=True)
+    read, broken, unknown = run.stdout.splitlines()
+    assert read == str([[n * n for n in range(9)]])
+    assert broken.startswith("ParameterError source broken: 'squares:open_it', which an installed package names")
+    assert "unknown kind 'sqares' (did you mean 'squares'?)" in unknown
 
 
 def _hdf5(path: Path, block: int = 0) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.sources.arrays import open_arrays
 from blobfeed.sources.mixed import MixedSource
 from blobfeed.workers.api import AnyArray, Hooks, check_parameters
@@ -51,7 +52,7 @@ def delivered(pipeline: Pipeline, batches: int) -> Iterator[AnyArray]:
 def test_a_running_mix_has_exact_shares_and_whole_epochs_of_each_source(
     tmp_path: Path, declared: dict[str, Any]
 ) -> None:
-    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
         assert pipeline.samples == 130
         samples = np.concatenate(list(delivered(pipeline, 200)))
     assert (samples.reshape(2, 1000) >= 1000).sum(axis=1).tolist() == [300, 300]
@@ -67,25 +68,25 @@ def noise(sample: Sample, rng: np.random.Generator) -> AnyArray:
 def test_a_sample_of_a_large_weight_is_augmented_anew_each_time(tmp_path: Path, declared: dict[str, Any]) -> None:
     first, second = declared["mix"]
     uneven = declared | {"mix": [first | {"weight": 0.05}, second | {"weight": 0.95}]}
-    with Pipeline(check_parameters(uneven), Hooks(decode=noise), base_dir=tmp_path) as pipeline:
+    with open_pipeline(check_parameters(uneven), Hooks(decode=noise), base_dir=tmp_path) as pipeline:
         drawn = np.concatenate(list(delivered(pipeline, 39)))
     assert len(np.unique(drawn)) == len(drawn) == 390
 
 
 def test_a_running_mix_goes_on_from_its_state(tmp_path: Path, declared: dict[str, Any]) -> None:
-    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
         whole = list(delivered(pipeline, 17))
         state = pipeline.state_dict()
         whole += delivered(pipeline, 12)
-    with Pipeline(check_parameters(declared | {"num_loaders": 0}), base_dir=tmp_path) as resumed:
+    with open_pipeline(check_parameters(declared | {"num_loaders": 0}), base_dir=tmp_path) as resumed:
         resumed.load_state_dict(state)
         assert all(map(np.array_equal, delivered(resumed, 12), whole[17:]))
 
 
 def test_the_ranks_of_a_mix_share_its_draws(tmp_path: Path, declared: dict[str, Any]) -> None:
-    with Pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
+    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
         whole = list(delivered(pipeline, 8))
     for rank in range(2):
         shard = check_parameters(declared | {"rank": rank, "world_size": 2, "num_loaders": 0})
-        with Pipeline(shard, base_dir=tmp_path) as pipeline:
+        with open_pipeline(shard, base_dir=tmp_path) as pipeline:
             assert all(map(np.array_equal, delivered(pipeline, 4), whole[rank::2]))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, check_parameters
 from blobfeed.workers.order import SampleRng
 from blobfeed.workers.pipeline import Pipeline
@@ -41,7 +42,7 @@ def shuffled_source(shards: int = 2) -> StreamSource:
 def make_pipeline(source: StreamSource | None = None, hooks: Hooks = Hooks(), **options: Any) -> Pipeline:  # noqa: B008
     values = {"batch_size": 4, "num_loaders": 0, "epochs": 2, "last_batch": "partial", **options}
     parameters = check_parameters({"source": {"stream": {}}, **values})
-    return Pipeline(parameters, hooks, source=source or shuffled_source())
+    return open_pipeline(parameters, hooks, source=source or shuffled_source())
 
 
 def batches(pipeline: Pipeline, most: int | None = None) -> Iterator[Batch]:

@@ -7,7 +7,10 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec, resolve_name
 from pathlib import Path
 
-FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "sources", "watching", "workers")
+FOLDERS = ("tools", "trainer", "layers", "readers", "cluster", "supplies", "sources", "watching", "workers")
+
+PLUGINS = ("cluster", "supplies", "sources", "watching")
+"""The folders that the heart, `workers`, does not import; of these only supplies import another, the sources."""
 
 # The rooms, from the one that may import all others to the one that may import none. Below a room are those that
 # follow it here; a module lies in the innermost room that holds it, and what lies in none is the front door's.
@@ -21,14 +24,9 @@ ROOMS = (
     "trainer.prototxt",
     "layers",
     "readers",
-    "readers.delivery",
-    "workers",
-    "workers.pipeline",
+    "readers.opening",
     "cluster",
-    "workers.processes",
-    "workers.assembly",
-    "workers.plan",
-    "workers.loading",
+    "supplies",
     "sources",
     "sources.cache",
     "sources.parquet",
@@ -38,8 +36,15 @@ ROOMS = (
     "sources.stored",
     "sources.table",
     "sources.files",
-    "workers.order",
     "watching",
+    "readers.delivery",
+    "workers",
+    "workers.pipeline",
+    "workers.processes",
+    "workers.assembly",
+    "workers.plan",
+    "workers.loading",
+    "workers.order",
     "workers.transport",
     "workers.api",
     "workers.base",
@@ -77,9 +82,15 @@ def imported(source: str, module: str, *, is_package: bool) -> Iterator[str]:
 
 
 def upward(names: Iterable[str], module: str) -> list[str]:
-    """Those of `names` that `module` must not import: rooms above its own, and folders by their bare names."""
+    """Those of `names` that `module` must not import: those of rooms above, other plug-ins, and bare folders."""
     own = _place(module)
-    return [name for name in names if name.split(".")[0] in FOLDERS or _place(name) < own]
+    return [name for name in names if name.split(".")[0] in FOLDERS or _place(name) < own or _are_beside(name, module)]
+
+
+def _are_beside(name: str, module: str) -> bool:
+    """Return true if `module` is of a plug-in, and `name` of another that it must not import."""
+    other, own = (each.split(".")[1] if each.startswith("blobfeed.") else "" for each in (name, module))
+    return {other, own} <= {*PLUGINS} and other != own and (own, other) != ("supplies", "sources")
 
 
 def _place(name: str) -> int:

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray, NamedRows, Parameters
 from blobfeed.workers.order import EpochOrder, SampleRng, make_order, replacement_index
 from blobfeed.workers.pipeline import Pipeline
@@ -232,7 +233,7 @@ def trapped_pipeline(
     *,
     samples: int = SAMPLES,
     items: int = LARGE,
-    kind: Callable[..., Pipeline] = Pipeline,
+    kind: Callable[..., Pipeline] = open_pipeline,
     **values: Any,
 ) -> Pipeline:
     hooks = Hooks()

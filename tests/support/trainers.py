@@ -24,6 +24,7 @@ from blobfeed import ArraySpec, BatchReader, Source
 from blobfeed.workers.base.errors import *
 from blobfeed.workers.api import Hooks
 from blobfeed.workers.api import Parameters
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.pipeline import Pipeline
 
 HERE = Path(__file__).parent
@@ -50,7 +51,7 @@ class Numbers(Source):
 
 def pipeline(decode=None, source=None, **values):
     given = {"batch_size": 4, "num_loaders": 2, "timeout_s": 60.0}
-    return Pipeline(Parameters(**given | values), Hooks(decode), source=source or Numbers())
+    return open_pipeline(Parameters(**given | values), Hooks(decode), source=source or Numbers())
 
 
 def steps(feed, count):

@@ -12,12 +12,12 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 import yaml
+from blobfeed.readers.opening import make_plan
 from blobfeed.tools.examine import Facts, Labels, Storage, examine
 from blobfeed.tools.inspecting import advise
 from blobfeed.tools.recognise import source_of
 from blobfeed.tools.sheet import Seen, class_names, drawn, look
 from blobfeed.workers.api import Hooks, check_parameters
-from blobfeed.workers.plan import make_plan
 from typer.testing import CliRunner, Result
 
 from blobfeed import ArraySpec, BatchReader

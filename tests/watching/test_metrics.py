@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from blobfeed.watching import MetricsFile
+from blobfeed.readers.opening import open_pipeline
+from blobfeed.watching import MetricsFile, with_files
 from blobfeed.workers.api import RemoteLoaders
-from blobfeed.workers.pipeline import Pipeline, with_files
 from blobfeed.workers.transport import Activity
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
@@ -42,7 +42,7 @@ def check(values: dict[str, float]) -> None:
 
 def test_a_file_has_the_counts_while_the_pipeline_runs_and_after_it(tmp_path: Path) -> None:
     path = tmp_path / "blobfeed.prom"
-    with Pipeline(parameters(metrics="blobfeed.prom"), source=Numbered(), base_dir=tmp_path) as pipeline:
+    with open_pipeline(parameters(metrics="blobfeed.prom"), source=Numbered(), base_dir=tmp_path) as pipeline:
         list(deliver(pipeline))
         wait_until(path.exists, "the file is there")
         # The last release reaches the assembler a moment later.
@@ -58,7 +58,9 @@ def test_a_file_that_cannot_be_written_any_more_is_told_and_the_batches_come(
 ) -> None:
     folder = tmp_path / "metrics"
     folder.mkdir()
-    with Pipeline(parameters(metrics="metrics/a.prom", epochs=None), source=Numbered(), base_dir=tmp_path) as pipeline:
+    with open_pipeline(
+        parameters(metrics="metrics/a.prom", epochs=None), source=Numbered(), base_dir=tmp_path
+    ) as pipeline:
         shutil.rmtree(folder)
 
         def is_told() -> bool:

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.watching import TraceFile, TrainerTrace, load
 from blobfeed.workers.api import CacheCounts, Hooks
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import About
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,7 +45,7 @@ def traced(trace: Path, **values: Any) -> None:
 
     values = {"tops": ("data", "label"), **values}
     given = parameters(trace=str(trace), **values)
-    with Pipeline(given, Hooks(decode, postprocess), source=Numbered()) as pipeline:
+    with open_pipeline(given, Hooks(decode, postprocess), source=Numbered()) as pipeline:
         assert len(list(deliver(pipeline))) == 20
 
 
@@ -99,7 +99,7 @@ def test_a_sampler_traces_the_epochs_it_draws(tmp_path: Path) -> None:
 def test_a_death_is_an_instant_that_names_loader_and_sample(tmp_path: Path) -> None:
     trace = tmp_path / "run.json"
     trap = Trap(Fault.KILLED, Place.DECODE, frozenset({7}), tmp_path / "marker")
-    with trapped_pipeline(trap, trace=str(trace), kind=Pipeline) as pipeline:
+    with trapped_pipeline(trap, trace=str(trace), kind=open_pipeline) as pipeline:
         assert len(list(deliver(pipeline))) == 20
     (death,) = spans_of(trace, "death")
     assert (death["ph"], death["args"]["sample"]) == ("i", 7)
@@ -123,7 +123,7 @@ def test_a_killed_trainer_leaves_a_trace_that_can_be_read(tmp_path: Path) -> Non
 
 def test_two_pipelines_cannot_write_the_same_trace_and_a_folder_must_be_there(tmp_path: Path) -> None:
     given = parameters(trace=str(tmp_path / "run.json"), epochs=1)
-    with Pipeline(given, source=Numbered()) as one, Pipeline(given, source=Numbered()) as other:
+    with open_pipeline(given, source=Numbered()) as one, open_pipeline(given, source=Numbered()) as other:
         one.start()
         with pytest.raises(ParameterError):
             other.start()
@@ -133,7 +133,7 @@ def test_two_pipelines_cannot_write_the_same_trace_and_a_folder_must_be_there(tm
 
 def test_a_pipeline_that_cannot_start_leaves_nothing_of_a_trace(tmp_path: Path) -> None:
     given = parameters(trace=str(tmp_path / "run.json"), epochs=1, batch_size=1 << 36)
-    with Pipeline(given, source=Numbered()) as pipeline, pytest.raises(RingAllocationError):
+    with open_pipeline(given, source=Numbered()) as pipeline, pytest.raises(RingAllocationError):
         pipeline.start()
     assert not list(tmp_path.iterdir())
 

@@ -24,12 +24,12 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 import zmq
 from blobfeed.cluster import Bridge
+from blobfeed.readers.opening import open_pipeline, planning
 from blobfeed.watching import trace
 from blobfeed.workers.api import AnyArray, Hooks, RemoteLoaders
 from blobfeed.workers.assembly import Death, Evidence
 from blobfeed.workers.base import deadline, extras
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed
-from blobfeed.workers.plan import planning
 from blobfeed.workers.processes import LoaderPool, interpreter, process
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
 
@@ -48,14 +48,16 @@ DAY_NS = 86_400 * 10**9
 def run(hooks: Hooks = Hooks(), trap: Trap | None = None, **values: Any) -> Scenario:  # noqa: B008 - frozen
     """A run to its end with one loader, so that its steps come in one order."""
     source = Numbered(items=SMALL) if trap is None else Numbered(items=SMALL, trap=trap)
-    return lambda folder: Pipeline(parameters(**{"num_loaders": 1, **values}), hooks, source=source, base_dir=folder)
+    return lambda folder: open_pipeline(
+        parameters(**{"num_loaders": 1, **values}), hooks, source=source, base_dir=folder
+    )
 
 
 def started(then: Callable[[Pipeline], object], **values: Any) -> Scenario:
     """A pipeline that has given one batch, and holds it."""
 
     def scenario(folder: Path) -> Any:
-        with Pipeline(parameters(epochs=None, **values), source=Numbered(items=SMALL)) as pipeline:
+        with open_pipeline(parameters(epochs=None, **values), source=Numbered(items=SMALL)) as pipeline:
             pipeline.take()
             then(pipeline)
 
@@ -120,7 +122,7 @@ def _take_all(pipeline: Pipeline) -> None:
 
 
 def _end_twice(folder: Path) -> Any:
-    with Pipeline(parameters(epochs=1), source=Numbered(items=SMALL)) as pipeline:
+    with open_pipeline(parameters(epochs=1), source=Numbered(items=SMALL)) as pipeline:
         for _ in range(pipeline.total_batches or 0):
             pipeline.release(pipeline.take())
         pipeline.peek()
@@ -156,7 +158,7 @@ def _hangs_from(first: int, role: str = "loader") -> Hooks:
 def _stalled(folder: Path) -> Any:
     """A batch is waited for when the only loader is known to be at the next sample."""
     given = parameters(num_loaders=1, timeout_s=0.3, shuffle=False)
-    with Pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
+    with open_pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
         pipeline.start()
         wait_until(pipeline.is_ready, "the first batch is there")
         pipeline.release(pipeline.take())
@@ -167,7 +169,7 @@ def _stalled(folder: Path) -> Any:
 def _stopped(folder: Path) -> Any:
     """A batch is waited for when the assembler has been stopped, and the only loader has nothing to do."""
     given = parameters(num_loaders=1, prefetch_batches=2, timeout_s=0.3)
-    with Pipeline(given, source=Numbered()) as pipeline:
+    with open_pipeline(given, source=Numbered()) as pipeline:
         pipeline.start()
         held = []
         for _ in range(2):
@@ -181,7 +183,7 @@ def _stopped(folder: Path) -> Any:
 
 def _closed_by_a_signal(folder: Path) -> Any:
     given = parameters(num_loaders=1, shuffle=False)
-    with Pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
+    with open_pipeline(given, _hangs_from(4), source=Numbered()) as pipeline:
         pipeline.release(pipeline.take())
         before = pipeline.statistics().stalls
 
@@ -200,7 +202,7 @@ def _closed_by_a_signal(folder: Path) -> Any:
 
 
 def _closed_while_it_starts(folder: Path) -> Any:
-    pipeline = Pipeline(parameters(), source=Numbered(items=SMALL))
+    pipeline = open_pipeline(parameters(), source=Numbered(items=SMALL))
     return patched(ProcessFeed, "map_slots", lambda _: pipeline.close(), pipeline.take)(folder)
 
 
@@ -227,7 +229,7 @@ WAITS: dict[str, Scenario] = {
 
 def streamed(make: Callable[[int, int], Iterator[int]], hooks: Hooks = Hooks(), **values: Any) -> Scenario:  # noqa: B008
     given = {"num_loaders": 0, "shuffle": False, "on_error": "replace", **values}
-    return lambda folder: Pipeline(parameters(**given), hooks, source=StreamSource(make, shards=1))
+    return lambda folder: open_pipeline(parameters(**given), hooks, source=StreamSource(make, shards=1))
 
 
 def _five(shard: int, shards: int) -> Iterator[int]:
@@ -293,14 +295,14 @@ def unfit(**change: object) -> Scenario:
 def _pipe(name: str) -> Scenario:
     def scenario(folder: Path) -> Any:
         os.mkfifo(folder / "pipe")
-        return Pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=folder)
+        return open_pipeline(parameters(**{name: "pipe"}), source=Numbered(), base_dir=folder)
 
     return scenario
 
 
 def _two_traces(folder: Path) -> Any:
     given = parameters(trace=str(folder / "run.json"), epochs=1)
-    with Pipeline(given, source=Numbered()) as one, Pipeline(given, source=Numbered()) as other:
+    with open_pipeline(given, source=Numbered()) as one, open_pipeline(given, source=Numbered()) as other:
         one.start()
         other.start()
 

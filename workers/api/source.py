@@ -66,7 +66,64 @@ class CacheCounts(NamedTuple):
         return cls(*map(sum, zip(*counts, strict=True)))
 
 
-class Source(ABC):
+class AnySource(ABC):
+    """What all sources have: those of samples by index (Source), and streams."""
+
+    kind: str = "source"
+    """The key under `source:` in the parameters that chooses this class."""
+
+    modules: tuple[str, ...] = ()
+    """Modules that reading needs. They are imported once, before the loaders are forked, which then share the pages."""
+
+    descriptors: tuple[int, ...] = ()
+    """File descriptors that reading needs; the loaders inherit them under the same numbers."""
+
+    cache_counts: CacheCounts = CacheCounts()
+    """The counts of this process."""
+
+    @property
+    @abstractmethod
+    def specs(self) -> Mapping[str, ArraySpec]:
+        """The shape and type of each array of a sample, by name, in the order of the tops."""
+
+    @property
+    def runs_user_code(self) -> bool:
+        """True if a class of this source is not blobfeed's own: what it does in the trainer may take any time."""
+        return not is_ours(self)
+
+    @property
+    def stores_rows(self) -> bool:
+        """True if samples are stored, in memory or files, in the form of `read`'s rows, so that reading is copying."""
+        return False
+
+    @property
+    def in_memory(self) -> bool:
+        """True if all samples lie in memory and no code of a user's reads them."""
+        return False
+
+    @property
+    def gathered(self) -> Collection[str]:
+        """The names for which `read` also accepts ConvertedRows: their samples are stored as bytes in a mapped file."""
+        return ()
+
+    def where(self, index: int) -> str:
+        """Return the file and the entry in it that hold sample `index`, for error messages.
+
+        A loader calls it for the first sample of each task and for long ones, for those from another thread, so it
+        should read nothing.
+        """
+        return f"{type(self).__name__} sample {index}"
+
+    def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
+        """Release handles and maps; the next read opens them again."""
+
+
+def is_ours(thing: object) -> bool:
+    """Return true if the class of `thing`, or the function that it is, is blobfeed's own."""
+    return str(getattr(thing, "__module__", "")).partition(".")[0] == "blobfeed"
+
+
+class Source(AnySource):
     """Samples by index.
 
     The life of a source: the trainer constructs it. The constructor opens the files, checks everything that can be
@@ -75,29 +132,12 @@ class Source(ABC):
     `__getstate__` must drop handles and maps, and keep the index. A source must not import torch.
     """
 
-    kind: str = "source"
-    """The key under `source:` in the parameters that chooses this class."""
-
-    modules: tuple[str, ...] = ()
-    """Modules that `read` needs. They are imported once, before the loaders are forked, which then share the pages."""
-
-    descriptors: tuple[int, ...] = ()
-    """File descriptors that `read` needs; the loaders inherit them under the same numbers."""
-
     rows_at_once: int = 1
     """The minimum number of samples in a task: so many `read` fetches concurrently, because it mostly waits."""
-
-    cache_counts: CacheCounts = CacheCounts()
-    """The counts of this process."""
 
     @abstractmethod
     def __len__(self) -> int:
         """The number of samples."""
-
-    @property
-    @abstractmethod
-    def specs(self) -> Mapping[str, ArraySpec]:
-        """The shape and type of each array of a sample, by name, in the order of the tops."""
 
     @abstractmethod
     def read(self, indices: IndexArray, out: NamedRows) -> None:
@@ -149,24 +189,6 @@ class Source(ABC):
         raise NotImplementedError
 
     @property
-    def stores_rows(self) -> bool:
-        """True if samples are stored, in memory or files, in the form of `read`'s rows, so that reading is copying."""
-        return False
-
-    @property
-    def gathered(self) -> Collection[str]:
-        """The names for which `read` also accepts ConvertedRows: their samples are stored as bytes in a mapped file."""
-        return ()
-
-    def where(self, index: int) -> str:
-        """Return the file and the entry in it that hold sample `index`, for error messages.
-
-        A loader calls it for the first sample of each task and for long ones, for those from another thread, so it
-        should read nothing.
-        """
-        return f"{type(self).__name__} sample {index}"
-
-    @property
     def chunk_samples(self) -> int | None:
         """The samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
@@ -179,7 +201,7 @@ class Source(ABC):
         """
         return False
 
-    def check_samples(self) -> None:  # noqa: B027 - most sources know nothing of samples that they have not read
+    def check_samples(self) -> None:
         """Raises SourceError or SampleError for what is known to be wrong with single samples.
 
         Setup calls it, unless `on_error: replace` covers them, or a sampler may leave them out. Each of these samples
@@ -191,10 +213,10 @@ class Source(ABC):
         """The largest sample of each top whose size was looked up; setup names it if it alone makes batches large."""
         return {}
 
-    def will_need(self, indices: IndexArray) -> None:  # noqa: B027 - a source without files has nothing to announce
+    def will_need(self, indices: IndexArray) -> None:
         """Start reading ahead: these samples will be read soon. Must not wait for the disk."""
 
-    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes]) -> None:  # noqa: B027 - as above
+    def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes]) -> None:
         """Start reading ahead what `read_parts` will read."""
 
     def fingerprint(self) -> str:
@@ -224,9 +246,6 @@ class Source(ABC):
         if type(self).fingerprint is Source.fingerprint:
             return {}
         return {"fingerprint": text_digest(self.fingerprint())}
-
-    def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
-        """Release handles and maps; the next read opens them again."""
 
 
 def _written(value: object) -> str | None:

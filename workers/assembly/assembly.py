@@ -13,8 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ...sources.stream import FIX_STREAM
-from ..order import batch_sizes
+from ..order import FIX_STREAM, batch_sizes
 from ..plan import Plan
 from ..transport import (
     Announce,

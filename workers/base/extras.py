@@ -15,7 +15,6 @@ EXTRAS = {
     "jax": ("jax", "JaxDataset"),
     "keras": ("keras", "KerasDataset"),
     "lmdb": ("lmdb", "Caffe's LMDB, the decoded cache"),
-    "numba": ("fast", "compiled conversion at delivery"),
     "numcodecs": ("compression", "fast reading of HDF5 chunks with byte shuffle, Fletcher's checksum or zstd"),
     "obstore": ("cloud", "sources at s3://, gs://, az://, https://"),
     "plotly": ("report", "blobfeed report"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from .drawing import SamplerRunner, Sampling
 from .postprocessing import BatchSamples, Postprocessor
 from .resized_crop import central_part, random_part
-from .row_maker import RowMaker
-from .stream_worker import StreamDecoder, StreamWorker, copy_row, shard_items
+from .row_maker import RowMaker, copy_row
 from .transform import CROPS, Crop, CropMirror
-from .worker import IndexedWorker, SampleDecoder, WorkDone, Worker, Workplace, location_of, read_one
+from .worker import IndexedWorker, RowDecoder, SampleDecoder, WorkDone, Worker, Workplace, location_of, read_one

@@ -356,3 +356,13 @@ def _names_of(made: object, fields: tuple[str, ...], tops: tuple[str, ...]) -> t
         f"decode returned {unnamed}, and {len(fields)} are read ({', '.join(fields)}): return a "
         "mapping of names to arrays, or give 'tops', a name for each"
     )
+
+
+def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
+    """Copy a row of every top."""
+    for name, top in source.items():
+        value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
+        if isinstance(into, RaggedRows):
+            into.put(target_row, value)
+        else:
+            into[target_row] = value

@@ -1,6 +1,6 @@
 """The workers of a loader: find the samples of a task, make its rows, replace bad samples.
 
-The loader itself moves messages; a worker makes rows. The worker for streams is in stream_worker.py; here:
+The loader itself moves messages; a worker makes rows. The worker for streams is in supplies/stream.py; here:
 
     source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
 
@@ -24,9 +24,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from ...sources.stream import StreamSource
 from ..api import (
     AnyArray,
+    AnySource,
     Boxes,
     IndexArray,
     NamedRows,
@@ -103,7 +103,7 @@ class Worker(ABC):
 
     def __init__(
         self,
-        source: Source | StreamSource,
+        source: AnySource,
         parameters: Parameters,
         postprocessor: Postprocessor | None,
         place: Workplace,
@@ -168,7 +168,7 @@ class Worker(ABC):
         return msgspec.structs.replace(bad, cause=self._send_error(error), traceback=describe(error))
 
 
-def location_of(source: Source | StreamSource, index: int) -> str:
+def location_of(source: AnySource, index: int) -> str:
     """Return the location of sample `index`. An error of `source.where` must not hide the error of the sample."""
     try:
         return sendable(source.where(index), _MOST_CHARACTERS)
@@ -176,8 +176,37 @@ def location_of(source: Source | StreamSource, index: int) -> str:
         return f"at a location that its source cannot name: {summary_of(error)}"
 
 
-class SampleDecoder:
+class RowDecoder(ABC):
     """Makes rows from the samples of a source, through the hooks. Setup runs it on trial, then each loader runs it."""
+
+    source: AnySource
+    rows: RowMaker
+    postprocessor: Postprocessor | None
+
+    @property
+    def identity(self) -> str:
+        """The identity of the source as JSON, for states; "" if they say nothing of it."""
+        return ""
+
+    @abstractmethod
+    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
+        """Make row i of every top of `out` from sample indices[i]; raises IndexError if there is no such sample."""
+
+    @abstractmethod
+    def worker(
+        self,
+        parameters: Parameters,
+        place: Workplace,
+        order: Order | None,
+        draw: Callable[[Draw], Drawn] | None = None,
+    ) -> Worker:
+        """Return the worker of one loader. `order`: says the samples of a run; `draw` draws an epoch by a sampler."""
+
+
+class SampleDecoder(RowDecoder):
+    """The decoder of samples by index."""
+
+    source: Source
 
     def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
         self.source = source
@@ -188,9 +217,26 @@ class SampleDecoder:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 
+    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
+        samples = len(self.source)
+        for index in indices:
+            if not 0 <= index < samples:
+                raise IndexError(f"sample {index} of a source of {samples} samples")
+        self.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), out, lambda *_: None)
+
+    def worker(
+        self,
+        parameters: Parameters,
+        place: Workplace,
+        order: Order | None,
+        draw: Callable[[Draw], Drawn] | None = None,
+    ) -> Worker:
+        assert order is not None
+        return IndexedWorker(self, order, parameters, place, draw)
+
     @cached_property
     def identity(self) -> str:
-        """The identity of the source as JSON, for states."""
+        """The identity of the source as JSON."""
         parts = self.source.identity().items()
         short = {
             name: text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… {text_digest(text)[:12]}"

@@ -36,5 +36,5 @@ from .samplers import (
     sampler_rng,
     samplers_in,
 )
-from .shard_rounds import EMPTY_EPOCH, ShardRounds, Shards
+from .shard_rounds import EMPTY_EPOCH, FIX_STREAM, ShardRounds, Shards
 from .weights_log import NewWeights, WeightsLog, check_weights, version_at, without_superseded

@@ -18,6 +18,9 @@ from ..transport import Run
 
 EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
+FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
+"""The advice where no sample can be replaced."""
+
 _NO_FULL_BATCH = (
     "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "
     "use a smaller batch_size, fewer shards, or last_batch 'wrap' or 'partial'"

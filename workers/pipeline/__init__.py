@@ -3,6 +3,5 @@
 from __future__ import annotations
 
 from .failures import Failed, what_loaders_do
-from .files import with_files
 from .pipeline import Pipeline
 from .process_feed import ProcessFeed

@@ -9,8 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from ...sources import is_our_own
-from ..api import Source
 from ..base import (
     BlobfeedError,
     EndOfData,
@@ -97,7 +95,7 @@ def _exception_for(plan: Plan, failure: Failure, cause: BaseException | None) ->
     if failure.error == "SourceError":
         return SourceError(failure.text)
     path, source = failure.path, plan.source
-    if not path and isinstance(source, Source) and is_our_own(source):  # a user's `where` may hang, or take seconds
+    if not path and not source.runs_user_code:  # a user's `where` may hang, or take seconds
         path = location_of(source, failure.index)
     advice = "; repair or leave out the sample"
     if type(cause).__name__ == "BdbQuit" and plan.parameters.has_loaders:  # what breakpoint() raises there

@@ -22,14 +22,13 @@ from typing import cast
 
 import numpy as np
 
-from ...watching import sentence_in_process
 from ..api import DirectRows, Rows, Statistics
 from ..assembly import Assembly
 from ..base import PipelineStalled, RingAllocationError, close_all
 from ..loading import WorkDone, Workplace
 from ..order import NewWeights, OwnGlobals
 from ..plan import Batch, Plan
-from ..processes import interrupts_deferred
+from ..processes import Watch, interrupts_deferred
 from ..transport import (
     Announce,
     Count,
@@ -43,6 +42,7 @@ from ..transport import (
     ToLoader,
     Unwatched,
     available_memory,
+    read_board,
 )
 from .failures import Failed, explain, too_many_held
 from .feed import counts_on
@@ -65,7 +65,7 @@ _log = logging.getLogger("blobfeed")
 class InlineFeed:
     """An assembly and one worker in a loop."""
 
-    def __init__(self, plan: Plan, *, calls_make: bool) -> None:
+    def __init__(self, plan: Plan, *, calls_make: bool, watch: Watch = Watch()) -> None:  # noqa: B008 - it has no state
         """Prepare the run. `calls_make`: the delivery calls `make` of batches that have it.
 
         Raises RingAllocationError.
@@ -80,7 +80,7 @@ class InlineFeed:
             plan = replace(plan, batches_per_slot=in_group, auto_slots=2)
         # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
         plan = self._plan = replace(plan, starts_small=plan.order is not None)
-        self._begun = time.monotonic_ns()
+        self._watch = watch
         self._slots = _slots(plan)
         self._assembly = Assembly(plan, alone=True)
         self._assembly.ledger.add_loader(_ITSELF)
@@ -215,7 +215,7 @@ class InlineFeed:
             return self._last
         self._board.set_counts(self._assembly.counts)
         counts = counts_on(self._board)
-        return replace(counts, diagnosis=sentence_in_process((time.monotonic_ns() - self._begun) / 1e9, counts.stall_s))
+        return replace(counts, diagnosis=self._watch.sentence(read_board(self._board)))
 
     def states(self) -> list[LoaderState]:
         """Return none: there are no loaders."""

@@ -11,20 +11,15 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 
-from ...cluster.trial import try_nodes
-from ...sources.stream import StreamSource
-from ...watching import TrainerTrace
-from ..api import ArraySpec, Hooks, Parameters, Source, Statistics
+from ..api import ArraySpec, Parameters, Statistics
 from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
-from ..plan import Batch, Plan, Position, State, make_plan
-from ..processes import interrupts_deferred
+from ..plan import Batch, Plan, Position, State
+from ..processes import RemoteHome, Watch, interrupts_deferred
 from ..transport import LoaderState, available_memory
 from .feed import Feed
-from .files import with_files
 from .inline_feed import InlineFeed
 from .process_feed import ProcessFeed
 
@@ -52,32 +47,14 @@ class Intake(msgspec.Struct, frozen=True):
 
 
 class Pipeline(Closing):
-    """Batches of one source, ready ahead of time.
+    """Batches of one source, ready ahead of time, as `plan` says; its source is closed with the pipeline.
 
-    Making one opens the source, checks the parameters and decodes one sample, so that mistakes surface there; it starts
-    no process that stays. With remote loaders each node of the cluster decodes one too. `base_dir`: what relative paths
-    are taken from. `train`: false for centred crops and no mirroring.
-    Raises ParameterError, SourceError, and whatever a decode hook raises on its first sample.
+    `watch`: tells of the run. `remote_home`: makes the home of loaders on other machines, in a run that has some.
     """
 
-    def __init__(
-        self,
-        parameters: Parameters,
-        hooks: Hooks = Hooks(),  # noqa: B008 - frozen
-        *,
-        base_dir: Path | None = None,
-        train: bool = True,
-        source: Source | StreamSource | None = None,
-    ) -> None:
-        self.parameters = parameters
-        parameters = with_files(parameters, base_dir or Path.cwd())
-        self._plan: Plan = make_plan(parameters, hooks, base_dir or Path.cwd(), train, source)
-        if parameters.remote_loaders is not None:
-            try:
-                try_nodes(self._plan)
-            except BaseException:
-                self._plan.source.close()
-                raise
+    def __init__(self, plan: Plan, *, watch: Watch, remote_home: RemoteHome | None = None) -> None:
+        self.parameters: Parameters = plan.parameters
+        self._plan, self._watch, self._remote_home = plan, watch, remote_home
         self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
         self._feed: Feed | None = None
@@ -87,7 +64,7 @@ class Pipeline(Closing):
         self._closed = False
         self._into_host = False
         self._calls_make = False
-        self._trace = TrainerTrace() if parameters.trace else None
+        self._trace = watch.steps()
 
     # ---- what it will give
 
@@ -129,9 +106,9 @@ class Pipeline(Closing):
         watched = given.trace or given.metrics  # by the assembler and the loaders
         by_trainer = given.num_loaders == "auto" and self._into_host and not watched and self._plan.copies_memory
         if by_trainer or not given.has_loaders:
-            return InlineFeed(self._plan, calls_make=self._calls_make)
+            return InlineFeed(self._plan, calls_make=self._calls_make, watch=self._watch)
         try:
-            return ProcessFeed(self._plan)
+            return ProcessFeed(self._plan, self._watch, self._remote_home)
         except (MemoryError, OSError) as error:
             if isinstance(error, BlobfeedError) or getattr(error, "errno", errno.ENOMEM) != errno.ENOMEM:
                 raise
@@ -214,8 +191,7 @@ class Pipeline(Closing):
     @property
     def gathered(self) -> Collection[str]:
         """The tops that `Batch.make` takes as ConvertedRows."""
-        source = self._plan.source
-        return source.gathered if isinstance(source, Source) and self._plan.reads_only else ()
+        return self._plan.source.gathered if self._plan.reads_only else ()
 
     def deliver_into_host(self, *, calls_make: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.
@@ -302,7 +278,7 @@ class Pipeline(Closing):
             self._plan, self._intake = plan, Intake(plan.begin())
             if self._trace is not None and feed is not None:
                 self._trace.end()
-                self._trace = TrainerTrace()
+                self._trace = self._watch.steps()
             close_all(*(() if feed is None else (feed.close,)), plan.source.close)
             self._cache_in_setup = plan.source.cache_counts
 

@@ -16,18 +16,18 @@ from functools import partial
 
 import zmq
 
-from ...cluster import Bridge
-from ...watching import diagnose, interval
 from ..api import Statistics
 from ..assembly import Reception
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
 from ..order import NewWeights
-from ..plan import Batch, Plan, usable_cores
+from ..plan import Batch, Plan
 from ..processes import (
     WHERE_TO_LOOK,
     AssemblerProcess,
     Config,
+    RemoteHome,
     Shared,
+    Watch,
     interrupts_deferred,
     is_stopped,
     loaders_that_fit,
@@ -55,7 +55,6 @@ from ..transport import (
 )
 from .failures import Failed, explain, too_many_held, what_loaders_do
 from .feed import counts_on
-from .files import open_trace
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
@@ -82,8 +81,8 @@ def _fitting(plan: Plan) -> Plan:
 class ProcessFeed:
     """The processes of one pipeline, from start to close."""
 
-    def __init__(self, plan: Plan) -> None:
-        """Start them.
+    def __init__(self, plan: Plan, watch: Watch = Watch(), remote_home: RemoteHome | None = None) -> None:  # noqa: B008
+        """Start them. `remote_home`: makes the home of loaders on other machines.
 
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, BlobfeedError if the system
         allows too few threads or has no /proc, or what pickling raises.
@@ -93,6 +92,7 @@ class ProcessFeed:
         self._last = Statistics()
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
+        self._watcher, self._remote_home = watch, remote_home
         self._reception = Reception()
         self._releasing: deque[int] = deque()
         self._waiting = threading.RLock()
@@ -106,14 +106,14 @@ class ProcessFeed:
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
             with interrupts_deferred():
-                self.shared = Shared(plan, partial(open_trace, plan))
+                self.shared = Shared(plan, partial(watch.begin_trace, plan.description, plan.parameters.batch_size))
                 self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
                 stack.callback(self.close)
                 self._start()
             stack.pop_all()
 
     def _start(self) -> None:
-        shared = self.shared
+        shared, given = self.shared, self._plan.parameters
         shared.board.describe(self._plan.description)
         self._inbox = ErrorInbox(shared.errors)
         self._decoder: links.Decoder[ToTrainer] = links.Decoder(ToTrainer)
@@ -123,7 +123,8 @@ class ProcessFeed:
             str(shared.folder),
             trainer_sys_path(),
             levels_of_trainer(),
-            Bridge if self._plan.max_remote_loaders else None,
+            self._remote_home,
+            self._watcher if given.trace or given.metrics else Watch(),
         )
         self._assembler = AssemblerProcess(config)
         require_threads()  # from here on while its interpreter starts, which takes longer
@@ -311,7 +312,7 @@ class ProcessFeed:
         return replace(
             counts,
             dropped_messages=counts.dropped_messages + dropped,
-            diagnosis=diagnose(interval(reading), usable_cores()).sentence,
+            diagnosis=self._watcher.sentence(reading),
         ).with_cache(reading.cache_counts)
 
     def states(self) -> list[LoaderState]:

@@ -20,18 +20,13 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from ...sources import is_in_memory
-from ...sources.stream import StreamSource
-from ..api import ArraySpec, Parameters, Rows, Source
+from ..api import AnySource, ArraySpec, Parameters, Rows
 from ..base import ParameterError, SourceError
 from ..loading import (
     CROPS,
-    IndexedWorker,
-    SampleDecoder,
+    RowDecoder,
     SamplerRunner,
     Sampling,
-    StreamDecoder,
-    StreamWorker,
     Worker,
     Workplace,
 )
@@ -282,17 +277,16 @@ class Plan:
 
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
-        decoded, given, drawn = self.decoded.value, self.parameters, self._drawn_order()
-        if self.order is not None:
-            return IndexedWorker(decoded, self.order, given, place)
+        decoded: RowDecoder = self.decoded.value
+        given, drawn = self.parameters, self._drawn_order()
         if self.sampling is None or drawn is None:
-            return StreamWorker(decoded, given, place)
+            return decoded.worker(given, place, self.order)
         drawn.file = SharedFile(place.drawn)
-        return IndexedWorker(decoded, drawn, given, place, SamplerRunner(self.sampling, given, place).answer)
+        return decoded.worker(given, place, drawn, SamplerRunner(self.sampling, given, place).answer)
 
     @property
-    def source(self) -> Source | StreamSource:
-        decoded: SampleDecoder | StreamDecoder = self.decoded.value
+    def source(self) -> AnySource:
+        decoded: RowDecoder = self.decoded.value
         return decoded.source
 
     @cached_property
@@ -300,13 +294,13 @@ class Plan:
         """True if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
         if self.order is None or self.postprocesses:
             return False
-        decoded: SampleDecoder = self.decoded.value
+        decoded: RowDecoder = self.decoded.value
         return decoded.rows.changes_nothing and decoded.source.stores_rows
 
     @property
     def copies_memory(self) -> bool:
         """True if rows are only copied from memory: no file can be cut or hang, and no loader would be faster."""
-        return self.reads_only and is_in_memory(self.decoded.value.source)
+        return self.reads_only and self.source.in_memory
 
     @property
     def data(self) -> str:

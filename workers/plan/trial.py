@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import islice
 from typing import TypeVar
 
 import numpy as np
 
-from ..api import AnyArray, IndexArray, NamedRows, Rows, Source, allocate_rows
+from ..api import AnyArray, IndexArray, Rows, Source, allocate_rows
 from ..base import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
-from ..loading import BatchSamples, SampleDecoder, StreamDecoder, location_of, shard_items
+from ..loading import BatchSamples, RowDecoder, location_of
 from ..order import DrawnEpoch, globals_kept
 from ..transport import Run, summary_of
 from .batch import Batch
@@ -28,10 +27,10 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     For a stream, `index` counts the samples of its first shard. Raises IndexError for a sample that does not exist, and
     any exception of reading and decode.
     """
-    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
+    decoded: RowDecoder = plan.decoded.value
     rows = allocate_rows(decoded.rows.slot_specs, 1)
     with globals_kept():
-        _decode(plan, [index], epoch, rows)
+        decoded.try_on([index], epoch, rows, plan.parameters.seed)
     return {name: next(iter(rows[name])) for name in decoded.rows.specs}
 
 
@@ -48,10 +47,10 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
     """Return the batch in the trainer's form, ready for delivery, with notes of crops besides the tops."""
     if not len(indices):
         raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
-    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
+    decoded: RowDecoder = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
     with globals_kept():
-        _decode(plan, indices, epoch, hook.decoded_rows(slot) if hook else slot)
+        decoded.try_on(indices, epoch, hook.decoded_rows(slot) if hook else slot, plan.parameters.seed)
         if hook is not None:
             hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch_key(plan, epoch)))
     return Batch(0, epoch, 0, len(indices), slot, 0, [Run(0, len(indices), epoch, 0)])
@@ -79,10 +78,10 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 def make_one_sample(plan: Plan) -> None:
     """Make a sample of the run, as setup does; raises the exceptions of reading and decode."""
-    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
-    if isinstance(decoded, SampleDecoder):
+    source = plan.source
+    if isinstance(source, Source):
         may_be_bad = plan.parameters.on_error == "replace"
-        on_trial(lambda index: decoded_sample(plan, index, 0), decoded.source, plan.tried, may_be_bad=may_be_bad)
+        on_trial(lambda index: decoded_sample(plan, index, 0), source, plan.tried, may_be_bad=may_be_bad)
     else:
         decoded_sample(plan, 0, 0)
 
@@ -116,22 +115,3 @@ def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be
         if not isinstance(error, BlobfeedError):
             error.add_note(f"raised in setup, by {named}")
         raise
-
-
-def _decode(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int, rows: NamedRows) -> None:
-    decoded: SampleDecoder | StreamDecoder = plan.decoded.value
-    if isinstance(decoded, SampleDecoder):
-        samples = len(decoded.source)
-        for index in indices:
-            if not 0 <= index < samples:
-                raise IndexError(f"sample {index} of a source of {samples} samples")
-        decoded.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), rows, lambda *_: None)
-        return
-    for row, index in enumerate(indices):
-        if index < 0:
-            raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
-        items = shard_items(decoded.source, decoded.num_shards, 0, epoch, plan.parameters.seed)
-        item = next(islice(items, index, None), None)
-        if item is None:
-            raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
-        decoded.rows.put(decoded.sample(item), rows, row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .assembler import Assembler, run_assembler
-from .config import Config, Descriptors
+from .config import Config, Descriptors, RemoteHome
 from .interpreter import child_environment, find_interpreter
 from .loader import Tasks, exceptions_only, settle
 from .loader_pool import Event, Home, LoaderPool
@@ -24,3 +24,4 @@ from .process import (
     wait_for_exit,
 )
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
+from .watch import Steps, Trace, Watch

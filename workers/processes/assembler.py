@@ -102,7 +102,7 @@ class Assembler:
         """The time at which `_tend_pools` is due."""
         self._clock = links.AwakeClock()
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
-        self._monitor = UsageMonitor(self._board, plan.parameters)
+        self._monitor = UsageMonitor(self._board, config.watch.metrics())
         self._trace = config.trace()
         if self._trace is not None:
             self._trace.name("assembler", 1)

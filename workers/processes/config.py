@@ -21,12 +21,12 @@ from typing import Any
 import msgspec
 import zmq
 
-from ...watching import TraceFile
 from ..api import without_source
 from ..plan import Plan
 from ..transport import Levels, LoaderStatus, StatusBoard, log_to_trainer, memfd_create
 from .interpreter import child_environment
 from .loader_pool import Home
+from .watch import Trace, Watch
 
 _ALIGNMENT = 64
 """The alignment of arrays in bytes: a cache line, which suffices for any instruction."""
@@ -71,14 +71,15 @@ class Config(msgspec.Struct, frozen=True):
     log_levels: Levels
     remote_home: RemoteHome | None = None
     """Makes the home of loaders on other machines, in a run that has some: this room knows no cluster."""
+    watch: Watch = Watch()
 
     def status(self, line: int) -> LoaderStatus:
         """Return a line of the status board for the process that writes it."""
         return StatusBoard(self.descriptors.board).line(line)
 
-    def trace(self) -> TraceFile | None:
+    def trace(self) -> Trace | None:
         """Return the trace for a process that writes it; None if there is no trace."""
-        return TraceFile(self.descriptors.trace) if self.descriptors.trace >= 0 else None
+        return self.watch.trace(self.descriptors.trace) if self.descriptors.trace >= 0 else None
 
     def start(
         self, interpreter: str, module: str, *arguments: object, inherited: tuple[int, ...] = (), **options: Any

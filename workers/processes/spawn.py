@@ -14,12 +14,12 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from ...watching import TraceFile
 from ..plan import Plan
 from ..transport import Ring, SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, too_few_threads, wait_for_exit
+from .watch import Trace
 
 _MODULE = "blobfeed.workers.assembler_main"
 
@@ -33,7 +33,7 @@ class Shared:
     `open_trace`.
     """
 
-    def __init__(self, plan: Plan, open_trace: Callable[[], TraceFile | None]) -> None:
+    def __init__(self, plan: Plan, open_trace: Callable[[], Trace | None]) -> None:
         with ExitStack() as stack:
             self.ring = stack.enter_context(closing(Ring.create(plan.layout, plan.slots)))
             self.board = stack.enter_context(closing(StatusBoard.create(plan.status_lines)))

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ...watching import MetricsFile, openmetrics
-from ..api import Parameters
-from ..plan import usable_cores
-from ..transport import Activity, LoaderStatus, StatusBoard, read_board
+from ..transport import Activity, LoaderStatus, Reading, StatusBoard, read_board
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
@@ -33,30 +31,31 @@ class _Before(NamedTuple):
 
 
 class UsageMonitor:
-    """Measures about once a second: the assembler calls `turn` when `next_turn` has passed."""
+    """Measures about once a second: the assembler calls `turn` when `next_turn` has passed.
 
-    def __init__(self, board: StatusBoard, parameters: Parameters) -> None:
+    `metrics`: writes those of a reading; None if none are wanted.
+    """
+
+    def __init__(self, board: StatusBoard, metrics: Callable[[Reading], None] | None) -> None:
         self.next_turn = 0.0
         self._board = board
-        self._rank = parameters.own_rank
-        self._file = MetricsFile(Path(parameters.metrics)) if parameters.metrics else None
+        self._metrics = metrics
         self._lines = [board.line(number) for number in range(len(board.lines))]
         self._before: dict[int, _Before] = {}
 
     def turn(self, now: float) -> None:
         for number, status in enumerate(self._lines):
             self._measure(number, status)
-        if self._file is not None:
-            self._write(self._file)
+        self._write()
         self.next_turn = now + max(_EVERY_S, _SHARE * (time.monotonic() - now))
 
     def end(self) -> None:
         """Write the metrics file a last time, so that it has the final counts."""
-        if self._file is not None:
-            self._write(self._file)
+        self._write()
 
-    def _write(self, file: MetricsFile) -> None:
-        file.write(openmetrics(read_board(self._board), usable_cores(), self._rank))
+    def _write(self) -> None:
+        if self._metrics is not None:
+            self._metrics(read_board(self._board))
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
         state = self._board.lines[number].state

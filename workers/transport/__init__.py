@@ -1,4 +1,7 @@
-"""The things that cross between processes: the ring, shared memory, the status board, messages, links, errors."""
+"""The things that cross between processes: the ring, shared memory, the status board, messages, errors.
+
+`links` is imported by its own name: it brings ZeroMQ, which pure code does without.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,6 @@ from .error_channel import (
     summary_of,
     waiting,
 )
-from .links import LONGEST_WAIT_S, AwakeClock, Decoder, frame_of
 from .linux import memfd_create, pidfd_open, pidfd_send_signal
 from .memory import available_memory, give_back_freed_memory, keep_freed_memory
 from .messages import (

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import make_tops
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
 
 from tests.support.standin_files import write_hdf5, write_images
@@ -38,7 +38,7 @@ class Feeding:
         parameters = check_parameters(
             {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
         )
-        self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
+        self.pipeline = open_pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self._tops = make_tops(self.pipeline.specs, parameters, folder)
         self.devices: list[Any] = []
         self.released: list[int] = []

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.readers.delivery import Delivery, HostDelivery, make_delivery, make_tops
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import ParameterError
 from tests.support.standin_files import images, narrowed, write_images
@@ -41,7 +41,7 @@ class _Feeding:
         parameters = check_parameters(
             {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
         )
-        self.pipeline = Pipeline(parameters, hooks or Hooks(), base_dir=folder)
+        self.pipeline = open_pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self.tops = make_tops(self.pipeline.specs, parameters, folder)
         self.delivery: Delivery | None = None
 

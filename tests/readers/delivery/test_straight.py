@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, HostDelivery, compiled, conversion, make_tops
+from blobfeed.readers.delivery import Conversion, HostDelivery, conversion, make_tops
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import State
 
 from blobfeed import ParameterError, SampleError
@@ -48,7 +47,7 @@ class _Delivered:
     def __init__(self, source: dict[str, Any], **parameters: Any) -> None:
         chosen = {"batch_size": _BATCH, "num_loaders": 0, "shuffle": True, "epochs": 1, "last_batch": "partial"}
         checked = check_parameters({"source": source, **chosen, **parameters})
-        self.pipeline = Pipeline(checked)
+        self.pipeline = open_pipeline(checked)
         self.tops = make_tops(self.pipeline.specs, checked, Path.cwd())
         self.delivery = HostDelivery(self.pipeline, self.tops)
 
@@ -68,10 +67,8 @@ class _Delivered:
 
 @pytest.fixture
 def converts_straight(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "FEWEST_ITEMS", 0)
-    monkeypatch.setattr(compiled, "_WORTH_COMPILING", -1)
-    if importlib.util.find_spec("numba") is None:
-        monkeypatch.setattr(compiled, "_compiled", lambda loop: loop)
+    """Without the extension, too, which takes samples of any size."""
+    monkeypatch.setattr(conversion, "_ROW_ITEMS", 0)
 
 
 def _forbid_slots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +82,7 @@ def _forbid_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Conversion, "put", checked)
 
 
-@pytest.mark.parametrize("with_numba", [True, False])
+@pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("form", ["npy", "hdf5", "chunks", "files"])
 @pytest.mark.parametrize(
     "transform", [{}, {"mean_value": [104, 117, 123], "scale": 0.5}, {"mean_file": "mean.npy"}], ids=str
@@ -96,18 +93,18 @@ def test_the_values_are_those_that_a_slot_would_give(
     converts_straight: None,
     form: str,
     transform: dict[str, Any],
-    with_numba: bool,
+    compiled: bool,
 ) -> None:
     np.save(tmp_path / "mean.npy", np.linspace(0, 255, np.prod(_SHAPE), dtype=np.float32).reshape(_SHAPE))
     monkeypatch.chdir(tmp_path)
     source = _write(tmp_path, form)
     with monkeypatch.context() as patched:
-        if not with_numba:
-            patched.setattr(compiled, "FEWEST_ITEMS", 1 << 40)
-            patched.setattr(conversion, "_ROW_ITEMS", 0)
+        if not compiled:
+            patched.setattr(conversion, "convert", None)
         _forbid_slots(patched)
         straight = _Delivered(source, transform=transform).batches()
-    monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)
+    monkeypatch.setattr(conversion, "convert", None)
+    monkeypatch.setattr(conversion, "_ROW_ITEMS", 1 << 40)
     assert straight == _Delivered(source, transform=transform).batches()
 
 
@@ -142,7 +139,7 @@ def test_after_an_interrupt_rows_are_made_in_other_memory(monkeypatch: pytest.Mo
                 delivered.delivery.deliver(delivered.blobs())
             delivered.delivery.filled = None  # as if it had come one line earlier
         assert delivered.delivery.progress.state() == begun
-        monkeypatch.setattr(compiled, "FEWEST_ITEMS", 1 << 40)  # by itself it would not read straight any more
+        monkeypatch.setattr(Conversion, "gather_into", lambda *_: None)  # by itself it would not read straight any more
         blobs = delivered.blobs()
         batch = delivered.delivery.deliver(blobs)
         np.testing.assert_array_equal(blobs[0].data, _arrays()[0][batch.indices])

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.sources import open_source
 from blobfeed.sources.cache import CachedSource
 from blobfeed.workers.api import AnyArray, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 
 from tests.sources.cache.numbers import LIMIT, Numbers, check, database, everything
 from tests.support.pictures import encoded, picture, write_list
@@ -178,7 +178,7 @@ def batches(folder: Path, loaders: int, cache: dict[str, Any] | None) -> list[An
         }
     )
     taken = []
-    with Pipeline(parameters, base_dir=folder) as pipeline:
+    with open_pipeline(parameters, base_dir=folder) as pipeline:
         for _ in range(pipeline.total_batches or 0):
             batch = pipeline.take()
             data = batch.tops["data"]

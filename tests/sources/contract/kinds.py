@@ -111,7 +111,10 @@ class Written:
             if path.is_file():
                 server.objects[str(path.relative_to(self.folder))] = path.read_bytes()
         ((kind, options),) = self.spec.items()
-        paths = {name: self.folder.glob(glob) for name, glob in options.items() if name == "path" or kind == "npy"}
+        on_server = {
+            name: glob for name, glob in options.items() if isinstance(glob, str) and kind + name != "fileslabels"
+        }
+        paths = {name: self.folder.glob(glob) for name, glob in on_server.items()}
         ordered = {name: sorted(found, key=lambda path: (len(path.name), path.name)) for name, found in paths.items()}
         urls = {name: [server.url(path.name) for path in found] for name, found in ordered.items()}
         return {kind: {**options, **urls}}

@@ -14,9 +14,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 import torch
+from blobfeed.readers.opening import make_plan
 from blobfeed.sources.parquet import Values, form_of
 from blobfeed.workers.api import Hooks, check_parameters
-from blobfeed.workers.plan import make_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 
 import numpy as np
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Parameters
-from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import Source
 from tests.support.stored import in_loader, opened, rows_of
@@ -65,7 +65,7 @@ def test_the_first_batch_of_a_cold_file_is_read_without_the_rest_of_it(tmp_path:
         shuffle=True,
         num_loaders=0,
     )
-    with Pipeline(parameters) as pipeline:
+    with open_pipeline(parameters) as pipeline:
         pipeline.deliver_into_host(calls_make=False)
         before = _pages_in_memory(tmp_path / "data.npy")
         batch = pipeline.take()

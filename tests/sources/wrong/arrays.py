@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 import torch
 import zarr
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.sources import open_source
 from blobfeed.sources.arrays import open_arrays
 from blobfeed.sources.cache import CachedSource
 from blobfeed.sources.table import Memory
 from blobfeed.workers.api import AnyArray, check_parameters
-from blobfeed.workers.pipeline import Pipeline
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
 from tests.support.catalogue import Scenario
@@ -204,7 +204,7 @@ def mix(**changed: Any) -> Scenario:
         for name, rows in {"many": np.zeros((9, 1)), "few": np.zeros((4, 1)), "wide": np.zeros((4, 2))}.items():
             np.save(folder / f"{name}.npy", rows)
         parts = [{"npy": {"data": "many.npy"}, "weight": 0.7}, {"npy": {"data": "few.npy"}, "weight": 0.3, **changed}]
-        return Pipeline(check_parameters({"mix": parts, "batch_size": 2}), base_dir=folder)
+        return open_pipeline(check_parameters({"mix": parts, "batch_size": 2}), base_dir=folder)
 
     return scenario
 
@@ -292,7 +292,7 @@ def fifo(**given: Any) -> Scenario:
         np.save(folder / "a.npy", np.zeros((4, 3)))
         (folder / "list.txt").write_text("a.fifo 0\n")
         parameters = {"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, **given}
-        return Pipeline(check_parameters(parameters), base_dir=folder)
+        return open_pipeline(check_parameters(parameters), base_dir=folder)
 
     return scenario
 

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
-from blobfeed.sources.stream import FIX_STREAM
 from blobfeed.workers.assembly import OUT_OF_MEMORY, Assembly, Death, Evidence
+from blobfeed.workers.order import FIX_STREAM
 from blobfeed.workers.transport import (
     Activity,
     Announce,

@@ -11,7 +11,8 @@ import pytest
 from blobfeed.workers.assembly import Assembly, Evidence, Ledger, Reception, Task
 from blobfeed.workers.order import DrawnOrder
 from blobfeed.workers.pipeline import ProcessFeed
-from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer, frame_of
+from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
+from blobfeed.workers.transport.links import frame_of
 
 from tests.interleavings.explore import explore
 from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from blobfeed.readers.opening import make_plan
 from blobfeed.workers.api import Hooks, IndexArray, NamedRows
 from blobfeed.workers.assembly import TaskSize
-from blobfeed.workers.plan import make_plan
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks
 from blobfeed.workers.pipeline import Pipeline, process_feed
 
@@ -26,7 +27,7 @@ def tells(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
 
 
 def telling_pipeline() -> Pipeline:
-    return Pipeline(parameters(epochs=1), Hooks(decode=tells), source=Numbered())
+    return open_pipeline(parameters(epochs=1), Hooks(decode=tells), source=Numbered())
 
 
 def records(caplog: pytest.LogCaptureFixture, name: str) -> list[logging.LogRecord]:
@@ -88,7 +89,7 @@ def test_what_is_logged_arrives_at_once_while_the_trainer_waits(
     handler = Hearing()
     logging.getLogger("mine.decode").addHandler(handler)
     try:
-        deliver_all(Pipeline(parameters(epochs=1), Hooks(decode=tells_and_waits), source=Numbered()))
+        deliver_all(open_pipeline(parameters(epochs=1), Hooks(decode=tells_and_waits), source=Numbered()))
     finally:
         logging.getLogger("mine.decode").removeHandler(handler)
 
@@ -101,7 +102,7 @@ def test_a_hook_that_replaces_the_logs_handlers_does_not_close_the_way_of_its_ex
         return {"data": sample["data"], "label": sample["label"]}
 
     with pytest.raises(SampleError) as caught:
-        deliver_all(Pipeline(parameters(epochs=1), Hooks(decode=raises), source=Numbered()))
+        deliver_all(open_pipeline(parameters(epochs=1), Hooks(decode=raises), source=Numbered()))
     assert isinstance(caught.value.__cause__, Harm)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Activity, Count
@@ -47,7 +48,7 @@ def test_a_default_timeout_of_the_programs_sockets_is_none_of_ours() -> None:
     given = parameters(num_loaders=1)
     socket.setdefaulttimeout(0.2)
     try:
-        assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
+        assert deliver_all(open_pipeline(given, source=Numbered())) == Promise(given).batches()
     finally:
         socket.setdefaulttimeout(None)
 
@@ -66,7 +67,7 @@ class PatchedSocket(socket.socket):
 def test_sockets_that_gevent_has_patched_are_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "socket", PatchedSocket)
     given = parameters(num_loaders=1)
-    assert deliver_all(Pipeline(given, source=Numbered())) == Promise(given).batches()
+    assert deliver_all(open_pipeline(given, source=Numbered())) == Promise(given).batches()
 
 
 @pytest.mark.parametrize(
@@ -74,11 +75,11 @@ def test_sockets_that_gevent_has_patched_are_not_waited_for(monkeypatch: pytest.
 )
 def test_what_is_delivered_does_not_depend_on_the_number_of_loaders(num_loaders: int | str, items: int) -> None:
     given = parameters(num_loaders=num_loaders)
-    assert deliver_all(Pipeline(given, source=Numbered(items=items))) == Promise(given, items=items).batches()
+    assert deliver_all(open_pipeline(given, source=Numbered(items=items))) == Promise(given, items=items).batches()
 
 
 def test_a_peek_takes_nothing() -> None:
-    with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
+    with open_pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
         first = pipeline.peek()
         assert pipeline.peek() is first
         assert pipeline.take() is first
@@ -87,7 +88,7 @@ def test_a_peek_takes_nothing() -> None:
 
 
 def test_looking_ahead_counts_as_no_batch_taken_and_leaves_the_state_where_it_is() -> None:
-    with Pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
+    with open_pipeline(parameters(), source=Numbered(items=SMALL)) as pipeline:
         pipeline.look_ahead()  # nothing has been started yet, and is not by this
         assert pipeline.statistics().batches == 0
         pipeline.release(pipeline.take())
@@ -114,8 +115,8 @@ def test_an_error_that_is_met_by_looking_ahead_waits_until_its_batch_is_asked_fo
 
 def test_a_batch_is_released_once_and_to_its_own_pipeline() -> None:
     with (
-        Pipeline(parameters(), source=Numbered()) as pipeline,
-        Pipeline(parameters(), source=Numbered()) as another,
+        open_pipeline(parameters(), source=Numbered()) as pipeline,
+        open_pipeline(parameters(), source=Numbered()) as another,
     ):
         batch = pipeline.take()
         with pytest.raises(ValueError, match=f"batch {batch.number} "):
@@ -133,7 +134,7 @@ def slow_pipeline(num_loaders: int) -> Pipeline:
         time.sleep(0.005)
         return sample["data"], sample["label"]
 
-    return Pipeline(parameters(num_loaders=num_loaders, epochs=None), Hooks(decode=slow), source=Numbered())
+    return open_pipeline(parameters(num_loaders=num_loaders, epochs=None), Hooks(decode=slow), source=Numbered())
 
 
 def take_until_one_more_stall(pipeline: Pipeline) -> None:
@@ -186,7 +187,7 @@ def test_any_text_can_be_in_an_exception(on_error: str) -> None:
         return sample["label"]
 
     given = parameters(tops=("label",), on_error=on_error, epochs=1)
-    with Pipeline(given, Hooks(decode=decode), source=Numbered(items=SMALL)) as pipeline:
+    with open_pipeline(given, Hooks(decode=decode), source=Numbered(items=SMALL)) as pipeline:
         if on_error == "replace":
             assert len(list(deliver(pipeline))) == pipeline.total_batches
             return
@@ -216,13 +217,13 @@ class Awkward(Numbered):
 def test_a_source_that_cannot_say_where_a_sample_is_does_not_hide_what_was_wrong_with_it() -> None:
     trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({11}))
     with (
-        Pipeline(parameters(), source=Awkward(trap=trap)) as pipeline,
+        open_pipeline(parameters(), source=Awkward(trap=trap)) as pipeline,
         pytest.raises(SampleError, match="no place for 11") as caught,
     ):
         list(deliver(pipeline))
     assert caught.value.index == 11
     assert isinstance(caught.value.__cause__, Harm)
-    with Pipeline(parameters(), source=Awkward()) as pipeline:
+    with open_pipeline(parameters(), source=Awkward()) as pipeline:
         assert list(deliver(pipeline)) == Promise(parameters()).batches()
         assert pipeline.statistics().loader_deaths == 0
 
@@ -242,7 +243,7 @@ class Noting(Numbered):
 
 
 def test_a_task_that_arrives_behind_others_is_announced_once(tmp_path: Path) -> None:
-    with Pipeline(parameters(num_loaders=1, epochs=1), source=Noting(tmp_path / "notes")) as pipeline:
+    with open_pipeline(parameters(num_loaders=1, epochs=1), source=Noting(tmp_path / "notes")) as pipeline:
         list(deliver(pipeline))
     announced = (tmp_path / "notes").read_text().split()
     assert sorted(announced) == sorted({*announced})
@@ -274,7 +275,7 @@ def shifted(batches: list[Delivered]) -> list[Delivered]:
 def test_postprocess_sees_every_batch_once(items: int) -> None:
     hooks = Hooks(postprocess=Shift())
     given = parameters()
-    delivered = deliver_all(Pipeline(given, hooks, source=Numbered(items=items)))
+    delivered = deliver_all(open_pipeline(given, hooks, source=Numbered(items=items)))
     assert delivered == shifted(Promise(given, items=items).batches())
 
 
@@ -283,7 +284,7 @@ def test_a_loader_that_dies_in_postprocess_does_not_make_it_run_twice(items: int
     trap = Trap(Fault.KILLED, Place.READ, frozenset(range(SAMPLES)), tmp_path / "struck")
     given = parameters()
     hooks = Hooks(postprocess=Shift(lambda first: trap.meet(Place.READ, first)))
-    with Pipeline(given, hooks, source=Numbered(items=items)) as pipeline:
+    with open_pipeline(given, hooks, source=Numbered(items=items)) as pipeline:
         assert list(deliver(pipeline)) == shifted(Promise(given, items=items).batches())
         assert pipeline.statistics().loader_deaths == 1
 
@@ -297,7 +298,7 @@ def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: i
     hooks = Hooks(postprocess=Shift(lambda first: trap.meet(Place.READ, first)))
     delivered: list[Delivered] = []
     with (
-        Pipeline(given, hooks, source=Numbered(items=items)) as pipeline,
+        open_pipeline(given, hooks, source=Numbered(items=items)) as pipeline,
         pytest.raises(SampleError) as caught,
     ):
         delivered.extend(deliver(pipeline))
@@ -320,7 +321,7 @@ def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
 
     delivered: list[Delivered] = []
     with (
-        Pipeline(given, Hooks(postprocess=Shift(complain)), source=Numbered(items=SMALL, trap=trap)) as pipeline,
+        open_pipeline(given, Hooks(postprocess=Shift(complain)), source=Numbered(items=SMALL, trap=trap)) as pipeline,
         pytest.raises(SampleError) as caught,
     ):
         delivered.extend(deliver(pipeline))
@@ -337,7 +338,7 @@ def idle_loaders_of(pipeline: Pipeline) -> list[int]:
 
 
 def test_loaders_that_are_killed_while_there_is_nothing_to_do_are_replaced_for_ever() -> None:
-    with Pipeline(parameters(), source=Numbered()) as pipeline:
+    with open_pipeline(parameters(), source=Numbered()) as pipeline:
         held = pipeline.take()
         for deaths in range(13):  # eleven in a row would be too many
 
@@ -357,7 +358,7 @@ def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
     monkeypatch: pytest.MonkeyPatch, room: float, slots: int
 ) -> None:
     given = parameters(epochs=2)
-    with Pipeline(given, source=Numbered()) as pipeline:
+    with open_pipeline(given, source=Numbered()) as pipeline:
         available = int(room * pipeline.plan.layout.slot_bytes)
         monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))

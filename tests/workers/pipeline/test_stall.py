@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed, process_feed, what_loaders_do
 from blobfeed.workers.plan import Batch, Plan
@@ -44,7 +45,7 @@ def slow_pipeline(gate: Path, source: Numbered | None = None, **values: float) -
             time.sleep(0.005)
         return sample["data"], sample["label"]
 
-    pipeline = Pipeline(parameters(shuffle=False, epochs=1, **values), Hooks(decode), source=source or Numbered())
+    pipeline = open_pipeline(parameters(shuffle=False, epochs=1, **values), Hooks(decode), source=source or Numbered())
     return started(pipeline)
 
 
@@ -172,7 +173,7 @@ def test_time_for_which_the_whole_job_is_suspended_counts_for_no_deadline(tmp_pa
 
 def test_an_assembler_that_stands_still_is_told_of_and_goes_on_where_it_was() -> None:
     given = parameters(timeout_s=0.5)
-    with started(Pipeline(given, source=Numbered())) as pipeline:
+    with started(open_pipeline(given, source=Numbered())) as pipeline:
         delivered = list(islice(deliver(pipeline), 1))
         assembler = the_assembler()
         assembler.suspend()
@@ -187,7 +188,7 @@ def test_an_assembler_that_stands_still_is_told_of_and_goes_on_where_it_was() ->
 
 
 def test_a_pipeline_whose_assembler_stands_still_closes() -> None:
-    with Pipeline(parameters(), source=Numbered()) as pipeline:
+    with open_pipeline(parameters(), source=Numbered()) as pipeline:
         pipeline.take()
         assembler = the_assembler()
         family = [assembler, *assembler.children(recursive=True)]
@@ -202,7 +203,7 @@ def test_a_pipeline_whose_assembler_stands_still_closes() -> None:
 def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pipeline_is_closed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pipeline = started(Pipeline(parameters(), source=Numbered()))
+    pipeline = started(open_pipeline(parameters(), source=Numbered()))
     assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
     gone_first: list[bool] = []
@@ -256,7 +257,7 @@ def test_a_handler_of_a_signal_may_close_the_pipeline_that_is_waited_for_and_lea
 
 
 def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline, start = Pipeline(parameters(), source=Numbered()), ProcessFeed.__init__
+    pipeline, start = open_pipeline(parameters(), source=Numbered()), ProcessFeed.__init__
     before, processes = psutil.Process().children(), set[psutil.Process]()
 
     def started_and_closed(starting: ProcessFeed, plan: Plan) -> None:
@@ -302,7 +303,7 @@ def test_a_batch_can_be_released_though_the_assembler_has_died_and_nobody_knows(
 
 
 def test_the_death_of_the_assembler_while_it_starts_is_seen() -> None:
-    with Pipeline(parameters(), source=Numbered()) as pipeline:
+    with open_pipeline(parameters(), source=Numbered()) as pipeline:
         pipeline.start()
         the_assembler().kill()
         with pytest.raises(AssemblerDied):
@@ -330,7 +331,7 @@ def test_ctrl_c_gets_through_to_who_waits_and_no_batch_is_lost(tmp_path: Path) -
 
 
 def test_who_presses_ctrl_c_again_while_it_ends_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = started(Pipeline(parameters(), source=Numbered()))
+    pipeline = started(open_pipeline(parameters(), source=Numbered()))
     assembler = the_assembler()
     family = [assembler, *assembler.children(recursive=True)]
     frame_of = links.frame_of

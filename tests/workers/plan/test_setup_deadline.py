@@ -16,9 +16,9 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks, check_parameters
 from blobfeed.workers.base import deadline, moving
-from blobfeed.workers.pipeline import Pipeline
 
 from blobfeed import ParameterError, PipelineStalled, Sample
 from tests.support.pipelines import Numbered
@@ -61,7 +61,7 @@ def test_a_decode_hook_that_hangs_is_broken_off(decode: Any, tmp_path: Path) -> 
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     parameters = check_parameters({"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, "timeout_s": 0.5})
     with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 ") as error:
-        Pipeline(parameters, Hooks(decode), base_dir=tmp_path)
+        open_pipeline(parameters, Hooks(decode), base_dir=tmp_path)
     assert error.traceback[-2].name == decode.__name__
 
 
@@ -74,9 +74,9 @@ class _Endless(Numbered):
 def test_a_source_of_one_s_own_that_hangs_is_broken_off_and_an_empty_one_is_still_a_source() -> None:
     parameters = check_parameters({"source": {"numbered": {}}, "batch_size": 2, "timeout_s": 0.5})
     with pytest.raises(PipelineStalled, match=r"timeout_s=0\.5 "):
-        Pipeline(parameters, source=_Endless())
+        open_pipeline(parameters, source=_Endless())
     with pytest.raises(ParameterError):
-        Pipeline(parameters, source=Numbered(samples=0))
+        open_pipeline(parameters, source=Numbered(samples=0))
 
 
 @pytest.mark.parametrize("way", ["data", "inner/data", "soft"])

@@ -21,6 +21,7 @@ from typing import Any, NoReturn, Self
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks
 from blobfeed.workers.assembly import Death, Evidence, Ledger
 from blobfeed.workers.pipeline import Pipeline
@@ -231,7 +232,7 @@ class Unlucky(Numbered):
 
 def test_a_loader_that_cannot_start_in_place_of_a_dead_one_is_tried_again(tmp_path: Path) -> None:
     given = parameters(num_loaders=1)
-    with Pipeline(given, source=Unlucky(tmp_path, always=False)) as pipeline:
+    with open_pipeline(given, source=Unlucky(tmp_path, always=False)) as pipeline:
         assert list(deliver(pipeline)) == Promise(given).batches()
         assert pipeline.statistics().loader_deaths == 2
 
@@ -239,7 +240,7 @@ def test_a_loader_that_cannot_start_in_place_of_a_dead_one_is_tried_again(tmp_pa
 def test_if_no_loader_can_start_in_place_of_a_dead_one_the_run_ends(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with Pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
+    with open_pipeline(parameters(num_loaders=1), source=Unlucky(tmp_path, always=True)) as pipeline:
         with pytest.raises(LoaderDied):
             list(deliver(pipeline))
         # The loader was killed in the eighth batch; its report of the seventh may have died with it.
@@ -304,7 +305,7 @@ def test_an_interpreter_that_cannot_run_the_assembler_is_an_error_that_says_how_
 def test_hundreds_of_loaders_start_and_end() -> None:
     loaders = 600  # from 557 on, the assembler and the nursery once waited for each other, both in send
     given = parameters(batch_size=2, num_loaders=loaders, epochs=None)
-    with Pipeline(given, Hooks(), source=Numbered(SMALL, 4)) as pipeline:
+    with open_pipeline(given, Hooks(), source=Numbered(SMALL, 4)) as pipeline:
         pipeline.release(pipeline.take())
         wait_until(lambda: pipeline.statistics().loaders == loaders, f"{loaders} loaders", 120)
         pipeline.release(pipeline.take())

@@ -6,8 +6,8 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from blobfeed.workers.transport import LONGEST_WAIT_S, AwakeClock
 from blobfeed.workers.transport import links as module
+from blobfeed.workers.transport.links import LONGEST_WAIT_S, AwakeClock
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -220,6 +220,7 @@ import numpy as np
 from blobfeed.workers.base import SampleError
 from blobfeed.workers.api import Hooks
 from blobfeed.workers.api import Parameters
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.pipeline import Pipeline
 
 class MyError(Exception):
@@ -235,7 +236,7 @@ def decode(sample, rng):
 np.save("data.npy", np.zeros((8, 2)))
 if __name__ == "__main__":
     parameters = Parameters(source={"npy": {"data": "data.npy"}}, batch_size=2, num_loaders=1)
-    with Pipeline(parameters, Hooks(decode=decode)) as pipeline:
+    with open_pipeline(parameters, Hooks(decode=decode)) as pipeline:
         try:
             while True:
                 pipeline.release(pipeline.take())

@@ -9,7 +9,8 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
-from blobfeed.workers.transport import Decoder, FromLoader, ToAssembler, ToLoader, ToTrainer, frame_of, messages
+from blobfeed.workers.transport import FromLoader, ToAssembler, ToLoader, ToTrainer, messages
+from blobfeed.workers.transport.links import Decoder, frame_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -20,8 +20,8 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, Parameters
-from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Packed, pack
 
 from blobfeed import LoaderDied, ParameterError, Sample
@@ -308,7 +308,7 @@ def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, m
 
     try:
         given = Parameters(source={}, batch_size=4, num_loaders=3, epochs=3)
-        with Pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
+        with open_pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
             for _ in range(pipeline.total_batches or 0):
                 pipeline.release(pipeline.take())
     finally:
@@ -356,13 +356,13 @@ def test_a_module_that_only_the_trainer_has_is_an_error_that_says_how_to_send_it
     exec("def decode(sample, rng):\n    return sample['data']", vars(module))
     given = Parameters(source={}, batch_size=4, num_loaders=1, tops=("data",))
     with (
-        Pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline,
+        open_pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline,
         pytest.raises(LoaderDied, match=r"register_pickle_by_value\(sys.modules\['made_from_a_path'\]\)$"),
     ):
         pipeline.take()
     cloudpickle.register_pickle_by_value(module)
     try:
-        with Pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline:
+        with open_pipeline(given, Hooks(decode=module.decode), source=Numbered()) as pipeline:
             assert pipeline.take().rows == 4
     finally:
         cloudpickle.unregister_pickle_by_value(module)
@@ -381,7 +381,7 @@ def test_a_large_array_that_a_hook_holds_lies_in_memory_once_and_may_be_written_
         return {"data": table[sample.index : sample.index + 1] * 2, "first": table[:1].copy()}
 
     given = Parameters(source={}, batch_size=4, num_loaders=3, epochs=1)
-    with Pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
+    with open_pipeline(given, Hooks(decode=decode), source=Numbered()) as pipeline:
         batch = pipeline.take()
         data, first = batch.tops["data"], batch.tops["first"]
         assert isinstance(data, np.ndarray)

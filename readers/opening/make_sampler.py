@@ -12,10 +12,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...sources.stream import StreamSource
-from ..api import Hooks, IndexArray, Parameters, Positive, Source, allocate_rows, check_options, nearest
-from ..base import ParameterError, SourceError, in_folder, read_whole
-from ..order import (
+from ...workers.api import (
+    AnySource,
+    Hooks,
+    IndexArray,
+    Parameters,
+    Positive,
+    Source,
+    allocate_rows,
+    check_options,
+    nearest,
+)
+from ...workers.base import ParameterError, SourceError, in_folder, read_whole
+from ...workers.order import (
     BalancedSampler,
     HookSampler,
     IterableSampler,
@@ -27,7 +36,7 @@ from ..order import (
     samplers_in,
 )
 
-OpenField = Callable[[str], Source | StreamSource]
+OpenField = Callable[[str], AnySource]
 
 _LABELS_AT_ONCE = 4096
 _LABELS_BYTES = 8 << 20
@@ -44,7 +53,7 @@ class SamplerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 def make_sampler(
-    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, base_dir: Path, open_field: OpenField
+    parameters: Parameters, hooks: Hooks, source: AnySource, base_dir: Path, open_field: OpenField
 ) -> Sampler | None:
     """Make the sampler; None if `shuffle` determines the order. `open_field`: opens the source for one field alone.
 
@@ -60,7 +69,7 @@ def make_sampler(
             f"several things say which samples an epoch has: {', '.join([*chosen, *(f'{n}()' for n in overridden)])}; "
             "keep one of them"
         )
-    if isinstance(source, StreamSource):
+    if not isinstance(source, Source):
         raise ParameterError(f"{[*chosen, *overridden][0]} needs samples that have indices, and a stream's have none")
     if overridden:
         name = overridden[0]
@@ -128,7 +137,7 @@ def _declared(
     return WeightedSampler(check_weights(values, samples, "sampler.weights"), draws)
 
 
-def _with_labels(source: Source | StreamSource, name: str) -> Source:
+def _with_labels(source: AnySource, name: str) -> Source:
     """Return `source` if its field `name` can be balanced; raises ParameterError."""
     if not isinstance(source, Source) or name not in source.specs:
         names = ", ".join(source.specs)

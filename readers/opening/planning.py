@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from ...sources import color_of, is_our_own, lists_tops, open_source
+from ...sources import color_of, lists_tops, open_source
 from ...sources.mixed import MixedSource, SeveralSources, open_mix
 from ...sources.stream import StreamSource
-from ..api import (
+from ...supplies.stream import StreamDecoder, shard_items
+from ...workers.api import (
+    AnySource,
     ArraySpec,
     Hooks,
     Parameters,
@@ -30,24 +32,31 @@ from ..api import (
     is_input,
     shown,
 )
-from ..base import ParameterError, RingAllocationError, SourceError, deadline, in_folder, limits_kept, moving, need
-from ..loading import (
+from ...workers.base import (
+    ParameterError,
+    RingAllocationError,
+    SourceError,
+    deadline,
+    in_folder,
+    limits_kept,
+    moving,
+    need,
+)
+from ...workers.loading import (
     BatchSamples,
     CropMirror,
     Postprocessor,
+    RowDecoder,
     RowMaker,
     SampleDecoder,
     Sampling,
-    StreamDecoder,
     copy_row,
     read_one,
-    shard_items,
 )
-from ..order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
-from ..transport import Packed, available_memory, hook_name, trial_copy, unsendable
+from ...workers.order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
+from ...workers.plan import Plan, max_loaders, on_trial, raise_unordered
+from ...workers.transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .make_sampler import make_sampler
-from .plan import Plan, max_loaders, raise_unordered
-from .trial import on_trial
 
 _log = logging.getLogger("blobfeed")
 
@@ -70,9 +79,7 @@ _TRIAL_BYTES = 1 << 20
 """The bound on trial rows in bytes. Setup makes a few rows to measure their time, without a noticeable delay."""
 
 
-def make_plan(
-    parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource | None
-) -> Plan:
+def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: AnySource | None) -> Plan:
     """Open the source, make one sample, lay out the batches.
 
     Raises ParameterError, SourceError, the exceptions of hooks, and PipelineStalled if that hangs for `timeout_s`.
@@ -93,9 +100,7 @@ def make_plan(
         return plan
 
 
-def _made_plan(
-    parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: Source | StreamSource
-) -> Plan:
+def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool, source: AnySource) -> Plan:
     if parameters.transform.force_gray and color_of(parameters.source or parameters.mix) == "rgb":
         raise ParameterError(
             "'transform.force_gray' takes the channels as blue, green, red, and the source's pictures are RGB: say "
@@ -109,7 +114,8 @@ def _made_plan(
         source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
-        if isinstance(source, StreamSource):
+        if not isinstance(source, Source):
+            assert isinstance(source, StreamSource)
             return _stream_plan(parameters, hooks, source, transform)
         if sampler is not None and parameters.num_loaders == 0 and parameters.remote_loaders is not None:
             raise ParameterError(
@@ -119,7 +125,7 @@ def _made_plan(
         return _ordered_plan(parameters, hooks, source, transform, base_dir, sampler)
 
 
-def _check_specs(source: Source | StreamSource) -> None:
+def _check_specs(source: AnySource) -> None:
     """Raises ParameterError if a user's source describes its arrays by anything but ArraySpecs."""
     what = f"source {source.kind!r} ({type(source).__name__}): its specs"
     if not isinstance(source.specs, Mapping):
@@ -157,7 +163,7 @@ def _check_memory(specs: Iterable[tuple[str, ArraySpec]]) -> None:
 
 
 @contextmanager
-def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> Iterator[None]:
+def _reading_undone(parameters: Parameters, source: AnySource) -> Iterator[None]:
     """Restore a user's source after the block if it opened a handle that it does not close and that cannot be sent.
 
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
@@ -174,7 +180,7 @@ def _reading_undone(parameters: Parameters, source: Source | StreamSource) -> It
                 vars(part).update(vars(copy))
 
 
-def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource) -> None:
+def _check_remote_loaders(parameters: Parameters, source: AnySource) -> None:
     """Raises ExtraMissing without Ray, and ParameterError for a source that only this host's loaders can read."""
     if parameters.remote_loaders is None:
         return
@@ -186,7 +192,7 @@ def _check_remote_loaders(parameters: Parameters, source: Source | StreamSource)
         )
 
 
-def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Source | StreamSource:
+def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> AnySource:
     """Open the source that `source` or `mix` declares; raises ParameterError, SourceError, PipelineStalled.
 
     Without `fields` the tops are read. With a hook the tops are the hook's results: if the source lacks one of them, or
@@ -203,7 +209,7 @@ def open_declared(parameters: Parameters, hooks: Hooks, base_dir: Path) -> Sourc
         return _open(parameters, None, base_dir)
 
 
-def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path) -> Source | StreamSource:
+def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path) -> AnySource:
     declared = parameters.source
     if declared is None:
         return open_mix(parameters.mix, tops=fields, base_dir=base_dir)
@@ -212,9 +218,7 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 
-def _common(
-    parameters: Parameters, hooks: Hooks, source: Source | StreamSource, decoded: SampleDecoder | StreamDecoder
-) -> dict[str, Any]:
+def _common(parameters: Parameters, hooks: Hooks, source: AnySource, decoded: RowDecoder) -> dict[str, Any]:
     """Return the arguments common to all kinds of plans; user code is packed with its name for messages.
 
     The run gets the user's own `hooks`. Setup has tried a copy, and whatever the copy stored is discarded.
@@ -224,13 +228,12 @@ def _common(
         decoded.postprocessor.hook = hooks.postprocess
     given = {"decode": hooks.decode, "postprocess": hooks.postprocess}
     named = {f"{name} hook {hook_name(hook)!r}": hook for name, hook in given.items() if hook is not None}
-    is_users = isinstance(source, StreamSource) or not is_our_own(source)
-    parts = {**named, **({f"source {source.kind!r} ({type(source).__name__})": source} if is_users else {})}
+    users = {f"source {source.kind!r} ({type(source).__name__})": source} if source.runs_user_code else {}
     made = decoded.postprocessor or decoded.rows
     return {
         "parameters": parameters,
         "is_ordered": _is_ordered(parameters, decoded.rows, made.specs),
-        "decoded": Packed(decoded, decoded.source.modules, parts, maps=parameters.remote_loaders is None),
+        "decoded": Packed(decoded, decoded.source.modules, {**named, **users}, maps=parameters.remote_loaders is None),
         "specs": made.specs,
         "slot_specs": made.slot_specs,
         "postprocesses": hooks.postprocess is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -13,14 +13,12 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from ...sources.stream import FIX_STREAM, StreamSource, shuffled
-from ..api import NamedRows, Parameters, RaggedRows, Sample, loop_end
-from ..base import SourceError, derive_key
-from ..order import EMPTY_EPOCH
-from ..transport import Activity, BadRow, Fill, Postprocess, Run, summary_of
-from .postprocessing import BatchSamples, Postprocessor
-from .row_maker import RowMaker
-from .worker import WorkDone, Worker, Workplace
+from ..sources.stream import StreamSource, shuffled
+from ..workers.api import IndexArray, NamedRows, Parameters, Sample, loop_end
+from ..workers.base import SourceError, derive_key
+from ..workers.loading import BatchSamples, Postprocessor, RowDecoder, RowMaker, WorkDone, Worker, Workplace, copy_row
+from ..workers.order import EMPTY_EPOCH, FIX_STREAM, Order
+from ..workers.transport import Activity, BadRow, Draw, Drawn, Fill, Postprocess, Run, summary_of
 
 _NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
 
@@ -43,7 +41,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 @dataclass(eq=False)
-class StreamDecoder:
+class StreamDecoder(RowDecoder):
     """A stream and the `rows` that are made from its samples. `num_shards`: over all ranks together."""
 
     source: StreamSource
@@ -54,6 +52,26 @@ class StreamDecoder:
     def sample(self, item: Item) -> Sample:
         """Convert the item's components to arrays; raises ValueError if they differ from those of the first sample."""
         return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
+
+    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
+        """Make rows from samples of the first shard."""
+        for row, index in enumerate(indices):
+            if index < 0:
+                raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
+            items = shard_items(self.source, self.num_shards, 0, epoch, seed)
+            item = next(itertools.islice(items, int(index), None), None)
+            if item is None:
+                raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
+            self.rows.put(self.sample(item), out, row)
+
+    def worker(
+        self,
+        parameters: Parameters,
+        place: Workplace,
+        order: Order | None,
+        draw: Callable[[Draw], Drawn] | None = None,
+    ) -> Worker:
+        return StreamWorker(self, parameters, place)
 
 
 def shard_items(
@@ -196,13 +214,3 @@ class StreamWorker(Worker):
 
     def _where(self, index: int, shard: int) -> str:
         return f"{self.locate(index)}, shard {shard}"
-
-
-def copy_row(source: NamedRows, row: int, target: NamedRows, target_row: int) -> None:
-    """Copy a row of every top."""
-    for name, top in source.items():
-        value, into = top.get(row) if isinstance(top, RaggedRows) else top[row], target[name]
-        if isinstance(into, RaggedRows):
-            into.put(target_row, value)
-        else:
-            into[target_row] = value
