@@ -111,6 +111,12 @@ EXTENSIONS = (
         extra_compile_args=["-O3", "-ffp-contract=off"],  # no fused operations: NumPy rounds after each
         **STABLE_ABI,
     ),
+    Extension(
+        "blobfeed.sources.images._crop",
+        ["sources/images/crop.c"],
+        libraries=["jpeg"],  # libjpeg-turbo: another libjpeg has no jpeg_crop_scanline
+        **STABLE_ABI,
+    ),
 )
 
 setup(

@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
@@ -23,6 +24,11 @@ _LIMITS = {
     "processes": (resource.RLIMIT_NPROC, 1, ""),
     "locked memory": (resource.RLIMIT_MEMLOCK, 2**20, " MiB"),
     "address space": (resource.RLIMIT_AS, 2**20, " MiB"),
+}
+
+_EXTENSIONS = {
+    "blobfeed.readers.delivery._convert": "conversion in one pass: install blobfeed again where there is a C compiler",
+    "blobfeed.sources.images._crop": "decoding crops alone: install blobfeed again beside libjpeg-turbo's headers",
 }
 
 
@@ -104,5 +110,11 @@ def _missing() -> Iterator[str]:
     for library in missing:
         extra, what = EXTRAS[library]
         yield f"{library}, for {what}: pip install 'blobfeed[{extra}]'"
+    for module, what in _EXTENSIONS.items():
+        try:
+            import_module(module)
+        except ImportError as error:
+            missing.append(module)
+            yield f"{what} ({error})"
     if not missing:
-        yield "nothing: every extra is installed"
+        yield "nothing: every extra and extension is installed"

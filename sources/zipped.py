@@ -12,9 +12,9 @@ from ..workers.api import (
     ArraySpec,
     IndexArray,
     NamedRows,
+    Needs,
     Outlier,
     Source,
-    SufficientSize,
     Tops,
     allocate_rows,
     check_options,
@@ -95,10 +95,10 @@ class ZipSource(SeveralSources):
     def lend(self, indices: IndexArray) -> Iterable[Mapping[str, AnyArray]] | None:
         return self._lent(indices, [source.lend(indices) for source in self.sources])
 
-    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Iterable[Mapping[str, AnyArray]] | None:
+    def lend_needed(self, indices: IndexArray, needs: Needs) -> Iterable[Mapping[str, AnyArray]] | None:
         first = next(iter(self._specs))
         lent = [
-            source.lend_reduced(indices, sufficient) if next(iter(tops.values())) == first else source.lend(indices)
+            source.lend_needed(indices, needs) if next(iter(tops.values())) == first else source.lend(indices)
             for source, tops in self._parts()
         ]
         return self._lent(indices, lent)

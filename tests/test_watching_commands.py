@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -195,7 +196,10 @@ def test_the_doctor_tells_what_a_bug_report_needs() -> None:
 
 def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobfeed.doctor.is_installed", lambda library: library != "lmdb")
-    assert "lmdb, for Caffe's LMDB, the decoded cache: pip install 'blobfeed[lmdb]'" in run("doctor").stdout
+    monkeypatch.setitem(sys.modules, "blobfeed.sources.images._crop", None)
+    said = run("doctor").stdout
+    assert "lmdb, for Caffe's LMDB, the decoded cache: pip install 'blobfeed[lmdb]'" in said
+    assert "decoding crops alone: install blobfeed again beside libjpeg-turbo's headers" in said
 
 
 def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

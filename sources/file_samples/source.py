@@ -240,5 +240,5 @@ def _put_bytes(data: bytes, row: int, rows: RaggedRows) -> None:
         raise SampleTooLargeError(f"{error} (max_length)") from None
 
 
-def _seen(data: bytes, _sufficient: object = None) -> AnyArray:
+def _seen(data: bytes, _needs: object = None) -> AnyArray:
     return np.frombuffer(data, np.uint8)

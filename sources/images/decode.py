@@ -6,7 +6,6 @@ that simplejpeg cannot take, to OpenCV. Both give the same bytes for the same JP
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from ...workers.api import ArraySpec, RaggedRows, Rows
 from ..files import Scratch
-from ..table import Field
+from ..table import Field, NeedsOfRow
 from .options import PictureOptions, require_like_first
 
 try:
@@ -24,10 +23,13 @@ try:
 except ImportError:  # OpenCV decodes JPEG too, with one allocation more for each image and no reduced sizes
     simplejpeg = None
 
+try:
+    from ._crop import decode_part
+except ImportError:  # installed without a compiler, or without libjpeg-turbo: pictures are decoded whole
+    decode_part = None  # type: ignore[assignment]
+
 Image: TypeAlias = NDArray[np.uint8]
 """One decoded image: shape (height, width, 3), channels in OpenCV's order BGR, or (height, width) if it is gray."""
-
-Sufficient: TypeAlias = Callable[[tuple[int, int]], tuple[int, int]]
 
 INTERPOLATIONS = {
     "nearest": cv2.INTER_NEAREST,
@@ -45,6 +47,7 @@ _END_OF_IMAGE = b"\xff\xd9"
 _START_OF_SCAN = b"\xff\xda"
 _EXIF = b"Exif\0\0"
 _REDUCTIONS = (8, 4, 2)
+_TINY = 16
 _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 GB
 
 
@@ -79,11 +82,11 @@ class ImageDecoder:
         self._decoded = Scratch()
         self._kept = Scratch()
 
-    def decode(self, data: bytes, sufficient: Sufficient | None = None) -> tuple[Image, tuple[int, int]]:
+    def decode(self, data: bytes, needs: NeedsOfRow | None = None) -> tuple[Image, tuple[int, int]]:
         """Return the image in `data`, and the (height, width) that `put` will give it.
 
-        With the option `exif` the image is turned upright. It is valid until the next call. `sufficient`: by the
-        picture's (height, width), the smallest size that a JPEG may be decoded at.
+        With the option `exif` the image is turned upright. It is valid until the next call. `needs`: says what
+        is needed of a JPEG; beside that part the image has any values.
         Raises ValueError saying what is wrong with the bytes.
         """
         if not data:
@@ -92,7 +95,7 @@ class ImageDecoder:
         if simplejpeg is None or not data.startswith(_JPEG) or (may_turn and not self._strict):
             return self._decode_by_opencv(data)
         try:
-            decoded = self._decode_by_turbo(data, strict=self._strict, sufficient=sufficient)
+            decoded = self._decode_by_turbo(data, strict=self._strict, needs=needs)
         except ValueError as error:
             if self._strict and self._is_only_damaged(data):
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
@@ -101,10 +104,10 @@ class ImageDecoder:
         return self._decode_by_opencv(data) if may_turn else decoded
 
     def decode_like(
-        self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None
+        self, spec: ArraySpec, data: bytes, needs: NeedsOfRow | None = None
     ) -> tuple[Image, tuple[int, int]]:
         """Return the same as `decode`; raises ValueError, SampleTooLargeError for an image that is not of `spec`."""
-        image, size = self.decode(data, sufficient)
+        image, size = self.decode(data, needs)
         require_like_first((self._channels, *size), spec)
         return image, size
 
@@ -117,10 +120,10 @@ class ImageDecoder:
         """Return the top of pictures that a table decodes from records, which are encoded images."""
         return Field(spec, partial(self.read, spec), partial(self._seen, spec), (__name__,), REDUCES)
 
-    def _seen(self, spec: ArraySpec, data: bytes, sufficient: Sufficient | None = None) -> NDArray[np.uint8]:
-        if sufficient is None or self._resizes:
+    def _seen(self, spec: ArraySpec, data: bytes, needs: NeedsOfRow | None = None) -> NDArray[np.uint8]:
+        if needs is None or self._resizes:
             return self.planes(*self.decode_like(spec, data))
-        image, _ = self.decode_like(spec, data, sufficient)
+        image, _ = self.decode_like(spec, data, needs)
         return self.planes(image, (image.shape[0], image.shape[1]))
 
     def put(self, image: Image, row: NDArray[np.uint8]) -> None:
@@ -154,19 +157,25 @@ class ImageDecoder:
         return True
 
     def _decode_by_turbo(
-        self, data: bytes, *, strict: bool, sufficient: Sufficient | None = None
+        self, data: bytes, *, strict: bool, needs: NeedsOfRow | None = None
     ) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         target = self._size_of(height, width)
-        least = sufficient((height, width)) if sufficient else target
-        by = reduction((height, width), least) if self._dct_scaling else 1
+        needed = needs((height, width)) if needs else None
+        by = reduction((height, width), needed.least if needed else target) if self._dct_scaling else 1
         least = (-(-height // by), -(-width // by))
+        image = self._decoded.take((*least, self._channels))
+        # For tiny pictures simplejpeg may take another scale that gives the same size.
+        if needs and needed and decode_part is not None and (by == 1 or max(height, width) >= _TINY):
+            part = needed.part if by == 1 else needs(least).part
+            if part[2:] != least and decode_part(data, image, by, part):
+                return image if self._is_color else image[:, :, 0], target
         image = simplejpeg.decode_jpeg(
             data,
             "BGR" if self._is_color else "GRAY",
             min_height=least[0] if by > 1 else 0,  # 0 is full size: 7/8 of a tiny image rounds up to its own size, too
             min_width=least[1] if by > 1 else 0,
-            buffer=self._decoded.take((*least, self._channels)),
+            buffer=image,
             strict=strict,
         )
         return image if self._is_color else image[:, :, 0], target

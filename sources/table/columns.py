@@ -12,15 +12,17 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, Boxes, ConvertedRows, IndexArray, Outlier, SufficientSize
+from ...workers.api import AnyArray, ArraySpec, Boxes, ConvertedRows, IndexArray, Needed, Needs, Outlier
 from ...workers.base import SampleTooLargeError
 from ..files import Place, Store, as_bytes, gather_rows
 from .memory import Memory
 
 _Record = TypeVar("_Record")
 
-Sufficient = Callable[[tuple[int, int]], tuple[int, int]]
-View = Callable[[_Record, Sufficient | None], AnyArray]
+NeedsOfRow = Callable[[tuple[int, int]], Needed]
+"""The needs of one row: takes the (height, width) alone."""
+
+View = Callable[[_Record, NeedsOfRow | None], AnyArray]
 
 OutRows = Mapping[str, Any]
 """Rows by name. Those of a top that the column's `gathered` names may also be ConvertedRows."""
@@ -118,10 +120,10 @@ class Column(ABC):
         """
         return True
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
-        """Return views of these samples, as Source.lend and lend_reduced do; None if they must be read.
+    def lend(self, indices: IndexArray, needs: Needs | None = None) -> Views:
+        """Return views of these samples, as Source.lend and lend_needed do; None if they must be read.
 
-        `sufficient` is for the first top alone.
+        `needs` is for the first top alone.
         """
         return None
 
@@ -167,7 +169,7 @@ class Resident(Column):
     def spanned(self, length: int) -> Column | None:
         return Resident(self._top, self._memory, self._name, length)
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
+    def lend(self, indices: IndexArray, needs: Needs | None = None) -> Views:
         values = self._memory[self._name]
         return [{self._top: values[index, ...]} for index in indices.tolist()]
 
@@ -177,8 +179,8 @@ class Field(Generic[_Record]):
     """One top of a record.
 
     `put(record, row, rows)` writes it into row `row`, or raises ValueError or SampleTooLargeError. `view(record,
-    sufficient)`, if the column is to lend samples, returns it as an array of the spec's type, in any memory. A picture
-    may be a smaller copy, but not below `sufficient((height, width))`, unless that is None. `modules`, `options`: as in
+    needs)`, if the column is to lend samples, returns it as an array of the spec's type, in any memory; unless `needs`
+    is None, as Source.lend_needed does. `modules`, `options`: as in
     Column.
     """
 
@@ -255,15 +257,15 @@ class Records(Column, Generic[Place, _Record]):
         except Exception as error:
             raise self._error(index, top) from error
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
+    def lend(self, indices: IndexArray, needs: Needs | None = None) -> Views:
         views = {top: field.view for top, field in self._fields.items()}
-        return None if None in views.values() else self._views(indices, views, sufficient)  # type: ignore[arg-type]
+        return None if None in views.values() else self._views(indices, views, needs)  # type: ignore[arg-type]
 
     def _views(
-        self, indices: IndexArray, views: Mapping[str, View[Any]], sufficient: SufficientSize | None
+        self, indices: IndexArray, views: Mapping[str, View[Any]], needs: Needs | None
     ) -> Iterator[Mapping[str, AnyArray]]:
         for row, index in enumerate(indices.tolist()):
-            of_row = None if sufficient is None else partial(sufficient, row)
+            of_row = None if needs is None else partial(needs, row)
             try:
                 record = self._parse(self._store.read(self._place(index)), index)
                 sample = {

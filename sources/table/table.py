@@ -15,9 +15,9 @@ from ...workers.api import (
     Boxes,
     IndexArray,
     NamedRows,
+    Needs,
     Outlier,
     Source,
-    SufficientSize,
     Tops,
     allocate_rows,
     chosen,
@@ -205,17 +205,17 @@ class Table(Source):
         for finish in self._finishes:
             finish()
 
-    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Views:
-        return self.lend(indices, sufficient)
+    def lend_needed(self, indices: IndexArray, needs: Needs) -> Views:
+        return self.lend(indices, needs)
 
-    def lend(self, indices: IndexArray, sufficient: SufficientSize | None = None) -> Views:
+    def lend(self, indices: IndexArray, needs: Needs | None = None) -> Views:
         require_in_range(indices, self._samples)
         for begin in self._begins:
             begin()
         found: list[Any] = []
         for column in self._columns:
             is_first = next(iter(column.specs)) == next(iter(self._specs))
-            if (views := column.lend(indices, sufficient if is_first else None)) is None:
+            if (views := column.lend(indices, needs if is_first else None)) is None:
                 return None
             found.append(views)
         if self._is_remote:

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 from blobfeed.sources import open_source
+from blobfeed.workers.api import Needed
 
 from blobfeed import BatchReader
 from tests.support.pictures import encoded, picture, write_list
@@ -44,7 +45,7 @@ def test_a_large_jpeg_is_decoded_no_larger_than_its_crop_needs(pictures: dict[st
     everything = np.arange(len(source))
 
     def lent(wanted: tuple[int, int]) -> list[tuple[int, ...]]:
-        found = source.lend_reduced(everything, lambda _row, _size: wanted)
+        found = source.lend_needed(everything, lambda _row, size: Needed(wanted, (0, 0, *size)))
         assert found is not None
         return [sample["data"].shape[1:] for sample in found]
 

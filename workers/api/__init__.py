@@ -50,7 +50,7 @@ from .parameters import (
     without_source,
 )
 from .roles import decide_order, in_order, is_input
-from .source import AnySource, Boxes, CacheCounts, Outlier, Source, SufficientSize, Tops, is_ours
+from .source import AnySource, Boxes, CacheCounts, Needed, Needs, Outlier, Source, Tops, is_ours
 from .specs import (
     AnyArray,
     ArraySpec,

@@ -18,8 +18,18 @@ Tops = Sequence[str] | None
 """The names of the arrays to read from a source, in order; None for all, or for data and label."""
 
 
-SufficientSize = Callable[[int, tuple[int, int]], tuple[int, int]]
-"""Takes a row and the (height, width) of its picture; returns the smallest (height, width) that a copy may have."""
+class Needed(NamedTuple):
+    """What a crop needs of a picture.
+
+    `least`: the smallest (height, width) that a copy of the whole may have. `part`: top, left, height and width.
+    """
+
+    least: tuple[int, int]
+    part: tuple[int, int, int, int]
+
+
+Needs = Callable[[int, tuple[int, int]], Needed]
+"""Takes a row and the (height, width) of its picture, or of a smaller copy, of which the part then is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +182,11 @@ class Source(AnySource):
         """
         return None
 
-    def lend_reduced(self, indices: IndexArray, sufficient: SufficientSize) -> Iterable[Mapping[str, AnyArray]] | None:
-        """Return views as `lend`, of pictures whose crop will be resized: smaller copies take less time to decode.
+    def lend_needed(self, indices: IndexArray, needs: Needs) -> Iterable[Mapping[str, AnyArray]] | None:
+        """Return views as `lend`, of pictures of which a crop needs a part: to decode no more takes less time.
 
-        Those of the first top: no other one is cropped, so all others keep their size.
+        A view has the shape of the whole picture, or of a smaller copy, and any values beside the part. That is for
+        the first top; all others are whole.
         """
         return self.lend(indices)
 

@@ -16,11 +16,11 @@ from ..api import (
     DecodeHook,
     Hooks,
     NamedRows,
+    Needs,
     Parameters,
     RaggedRows,
     Rows,
     Sample,
-    SufficientSize,
     as_array,
     by_name,
     check_decode,
@@ -99,12 +99,12 @@ class RowMaker:
         self.slot_specs = {**specs, CROPS: NOTE_SPEC} if noted is not None and noted.is_noted else specs
         self.changes_nothing = hooks.decode is None and specs == dict(raw_specs) and transform is None
 
-    def sufficient_sizes(self, epochs: Sequence[int], numbers: Sequence[int]) -> SufficientSize | None:
+    def needs(self, epochs: Sequence[int], numbers: Sequence[int]) -> Needs | None:
         """Return the function that a source asks while it lends these samples; None if it must give whole pictures."""
         transform = self._transform
-        if transform is None or not transform.resizes:
+        if transform is None or not transform.crops_pictures:
             return None
-        return lambda row, size: transform.sufficient_size(size, self._rng.generator(epochs[row], numbers[row]))
+        return lambda row, size: transform.needs(size, self._rng.generator(epochs[row], numbers[row]))
 
     def _cut(self, sample: Sample, transform: CropMirror, crop: Crop) -> Sample:
         parts = {name: transform.part(sample[name], crop) for name in self._cut_names}

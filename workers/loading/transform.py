@@ -14,7 +14,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ..api import AnyArray, ArraySpec, RaggedRows, RandomResizedCrop, Rows, Transform, channels_first_hint
+from ..api import (
+    AnyArray,
+    ArraySpec,
+    Needed,
+    RaggedRows,
+    RandomResizedCrop,
+    Rows,
+    Transform,
+    channels_first_hint,
+)
 from ..base import ParameterError, SampleShapeError
 from .resized_crop import RESIZABLE, central_part, random_part, resized, sufficient_size
 
@@ -188,10 +197,19 @@ class CropMirror:
         """True if crops are resized, so that a smaller copy of a large picture may have all the pixels of the top."""
         return self._resized is not None
 
-    def sufficient_size(self, size: tuple[int, int], rng: np.random.Generator) -> tuple[int, int]:
-        """Return the (height, width) of the smallest copy of a picture of `size` whose crop need not be enlarged."""
-        part = self.draw((0, *size), rng).size or size
-        return sufficient_size(size, part, (self._size[0], self._size[1]))
+    @property
+    def crops_pictures(self) -> bool:
+        return self._crops and self._axes == 2
+
+    def needs(self, size: tuple[int, int], rng: np.random.Generator) -> Needed:
+        """Return what the crop needs of a picture of `size`, (height, width): all of it, if it is too small."""
+        height, width = self._size
+        if not self._resized and (size[0] < height or size[1] < width):
+            return Needed(size, (0, 0, *size))
+        crop = self.draw((0, *size), rng)
+        part = crop.size or (height, width)
+        least = sufficient_size(size, part, (height, width)) if self._resized else size
+        return Needed(least, (crop.top, crop.left, *part))
 
     def _crop_in_words(self) -> str:
         is_square = self._axes == 2 and self._size[0] == self._size[1]

@@ -30,11 +30,11 @@ from ..api import (
     Boxes,
     IndexArray,
     NamedRows,
+    Needs,
     Parameters,
     Rows,
     Sample,
     Source,
-    SufficientSize,
     allocate_rows,
 )
 from ..base import text_digest
@@ -269,8 +269,8 @@ class SampleDecoder(RowDecoder):
                 some = slice(first, first + block)
                 self._decode(first, indices[some], keys[some], _of(parts, some), put, begins)
             return
-        reduced = None if parts else self.rows.sufficient_sizes(*each[1:])
-        samples = self._raw_samples(indices, begins, reduced, parts)
+        needs = None if parts else self.rows.needs(*each[1:])
+        samples = self._raw_samples(indices, begins, needs, parts)
         for row, (arrays, *sample) in enumerate(zip(samples, *each, strict=True)):
             begins(Activity.DECODING, sample[0], 1)
             put(Sample(arrays, *sample), row)
@@ -308,14 +308,14 @@ class SampleDecoder(RowDecoder):
         self,
         indices: IndexArray,
         begins: Begins,
-        sufficient: SufficientSize | None,
+        needs: Needs | None,
         parts: Mapping[str, Boxes],
     ) -> Iterator[Mapping[str, AnyArray]]:
         """Yield the raw samples, each valid until the next one; of a top in `parts` that box alone."""
         if not parts:
             begins(Activity.READING, int(indices[0]), len(indices))
             source = self.source
-            views = source.lend(indices) if sufficient is None else source.lend_reduced(indices, sufficient)
+            views = source.lend(indices) if needs is None else source.lend_needed(indices, needs)
             if views is not None:
                 yield from views if isinstance(views, Sequence) else _said_each(views, indices.tolist(), begins)
                 return
