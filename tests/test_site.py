@@ -189,13 +189,6 @@ def rows_of(page: str, heading: str) -> list[list[str]]:
     return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
 
 
-def test_the_table_of_commands_says_what_their_help_says() -> None:
-    commands: dict[str, Any] = vars(typer.main.get_command(app))["commands"]
-    assert rows_of("data_tools.md", "All commands") == [
-        [f"`blobfeed {name}`", command.help] for name, command in commands.items()
-    ]
-
-
 def test_the_table_of_errors_has_every_one() -> None:
     rows = rows_of("troubleshooting.md", "What the errors mean")
     named = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
