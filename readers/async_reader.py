@@ -80,8 +80,8 @@ class AsyncReader(Closing):
     (rows, channels, height, width), changes it in place or returns another array of the same shape and type. Relative
     paths are taken from the working directory.
 
-    Unlike the original, which differs as docs/coming_from.md says, it keeps the types that the file has, and delivers the
-    last examples of an epoch as a smaller batch (`last_batch`: partial, wrap or drop).
+    Unlike the original (docs/coming_from.md), it keeps the types that the file has, and delivers the last examples of
+    an epoch as a smaller batch (`last_batch`: partial, wrap or drop).
 
     Raises ParameterError and SourceError; processes are started by the first fetch.
     """
