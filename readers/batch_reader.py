@@ -20,6 +20,7 @@ from ..workers.api import (
     ArraySpec,
     DecodeHook,
     Hooks,
+    IndexArray,
     PostprocessHook,
     ReaderParameters,
     Source,
@@ -318,6 +319,16 @@ class BatchReader(Closing):
         """
         self._check_open()
         return locate(self._pipeline.plan, [int(batches)] if isinstance(batches, int | np.integer) else batches)
+
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        """Return where the patches with these indices, as `batch.indices` has them, begin along each axis.
+
+        Raises ParameterError if the samples are no patches (docs/sources.md).
+        """
+        source = self._pipeline.plan.source
+        if not isinstance(source, Source):
+            raise ParameterError("a stream's samples are no patches, which have corners")
+        return source.corners(np.asarray(indices, np.int64))
 
     def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source, in place of those of `sampler={"weights": …}`.

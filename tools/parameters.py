@@ -13,6 +13,7 @@ from msgspec import inspect as types
 
 from ..sources import KINDS, options_of
 from ..sources.images import PictureOptions
+from ..sources.stored import Enough, PatchOptions
 from ..sources.table import WindowOptions
 from ..workers.api import Cache, Pad, Parameters, RandomResizedCrop, RemoteLoaders, Transform, allowed, meant
 from ..workers.base import ExtraMissing, ParameterError
@@ -24,6 +25,8 @@ _PARTS: dict[str, type[msgspec.Struct]] = {
     "cache": Cache,
     "remote_loaders": RemoteLoaders,
     "window": WindowOptions,
+    "patch": PatchOptions,
+    "where": Enough,
 }
 
 _WITH_OPTIONS = [kind for kind, entry in KINDS.items() if entry.options]

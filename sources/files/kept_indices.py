@@ -21,7 +21,7 @@ import numpy as np
 from ...workers.base import blake2b, in_folder, read_whole, text_digest, write_whole
 from .remote import Stamp
 
-_VERSION = 8
+_VERSION = 9
 _CHECKSUM_BYTES = 16
 _FOLDER_BYTES = 1 << 30
 _OURS = re.compile(r"[0-9a-f]{64}\.index|\.[0-9a-f]{64}\.index\.[0-9a-f]{16}")

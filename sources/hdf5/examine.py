@@ -37,10 +37,12 @@ def examine_file(
     locking: Locking,
     max_length: int | None,
     allow_external: bool,
+    of_one_length: bool = True,
 ) -> dict[str, StoredArray]:
     """The data sets `tops` of the file, those in `dims` with their dimensions as named there.
 
     `max_length`: the longest string (bytes) or array of varying length that there is; None: look through all of them.
+    `of_one_length`: each has an entry for each sample.
     """
     path = stamp.path
     arrays, external = {}, ExternalFiles(stamp, locking, allowed=allow_external)
@@ -53,7 +55,7 @@ def examine_file(
     for top, names in dims.items():
         arrays[top] = replace(arrays[top], arrangement=from_names(names, len(arrays[top].shape), str(arrays[top])))
     counts = {top: array.samples for top, array in arrays.items()}
-    if len(set(counts.values())) > 1:
+    if len(set(counts.values())) > 1 and of_one_length:
         raise SourceError(
             f"source hdf5: {path!r}: the data sets differ in length: "
             f"{', '.join(f'{top} has {count}' for top, count in counts.items())}; each needs one entry per sample: "
@@ -135,7 +137,18 @@ def _examine(dataset: h5py.Dataset, opened: Stamp, max_length: int | None) -> St
         return StoredArray(stamp, name, dataset.shape, np.dtype(element.str), layout, longest, largest=largest)
     base, inner = dataset.dtype.subdtype or (dataset.dtype, ())
     shape, dtype = dataset.shape + inner, np.dtype(base.str)
-    return StoredArray(stamp, name, shape, dtype, find_layout(dataset, stamp, name), attributes=_attributes(dataset))
+    stored, dims = find_layout(dataset, stamp, name), () if inner else _dims(dataset)
+    return StoredArray(stamp, name, shape, dtype, stored, attributes=_attributes(dataset), dims=dims)
+
+
+def _dims(dataset: h5py.Dataset) -> tuple[str, ...]:
+    """The names of the axes by their labels or dimension scales, as netCDF-4 writes them; () if some have none."""
+    if dataset.is_scale:
+        return (dataset.name.rpartition("/")[2],)
+    if not {"DIMENSION_LIST", "DIMENSION_LABELS"} & dataset.attrs.keys():
+        return ()
+    names = [axis.label or (axis[0].name.rpartition("/")[2] if len(axis) else "") for axis in dataset.dims]
+    return tuple(names) if all(names) and len(set(names)) == len(names) else ()
 
 
 def _attributes(dataset: h5py.Dataset) -> Attributes:

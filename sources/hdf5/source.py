@@ -69,6 +69,7 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
         "locking": checked.locking,
         "max_length": checked.max_length,
         "allow_external": checked.allow_external,
+        "of_one_length": checked.patch is None,
     }
 
     def examined(tops: Sequence[str]) -> dict[str, Parts]:
@@ -81,16 +82,15 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     return stored_table(
         "hdf5",
         by_conventions(examined(wanted), "source hdf5", decode_cf=checked.decode_cf),
-        checked.window,
+        checked,
         lambda name: examined([name])[name],
-        limit=checked.limit,
         locking=checked.locking,
         open_files=checked.open_files,
         chunk_cache_bytes=checked.chunk_cache_bytes,
     )
 
 
-_Layouts = dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked, Attributes]]
+_Layouts = dict[str, tuple[str, tuple[int, ...], np.dtype[Any], Arrangement, Chunked, Attributes, tuple[str, ...]]]
 """The arrays of one object by top: StoredArray without its file."""
 
 
@@ -112,7 +112,7 @@ def _examined(
     def make() -> _Layouts | None:
         found.update(examine(stamp))
         plain = {
-            top: (array.name, array.shape, array.dtype, array.arrangement, array.layout, array.attributes)
+            top: (array.name, array.shape, array.dtype, array.arrangement, array.layout, array.attributes, array.dims)
             for top, array in found.items()
             if isinstance(array.layout, Chunked)
         }
@@ -122,6 +122,6 @@ def _examined(
     if found or index is None:
         return found
     return {
-        top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement, attributes=attributes)
-        for top, (name, shape, dtype, arrangement, layout, attributes) in index.items()
+        top: StoredArray(stamp, name, shape, dtype, layout, arrangement=arrangement, attributes=attributes, dims=dims)
+        for top, (name, shape, dtype, arrangement, layout, attributes, dims) in index.items()
     }

@@ -27,7 +27,7 @@ from ...workers.api import (
 )
 from ...workers.base import BlobfeedError, ParameterError, SourceError, text_digest
 from ..files import FileStamp, Locking, Stamp, as_bytes, kept, list_hdf5_files, locate_part, stamp_of, stretches
-from ..stored import LIBRARY_MODULE, FileStore, stored_table
+from ..stored import LIBRARY_MODULE, ArrayOptions, FileStore, stored_table
 from ..table import Column, OutRows, RecordError, Table, WindowOptions
 from .index import IndexedData, SamplesIndex, Wanted
 from .progress import Progress
@@ -239,9 +239,8 @@ def _windows(
     return stored_table(
         "hdf5_samples",
         tops,
-        window,
+        ArrayOptions(window=window, limit=options.limit),
         lambda _: (),
-        limit=options.limit,
         locking=options.locking,
         open_files=options.open_files,
         columns=[Repeated(index.labels, ends)] if index.labels else (),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .grid import LIBRARY_MODULE, ArrayOptions, Parts, by_conventions, stored_table
+from .grid import LIBRARY_MODULE, Parts
 from .layout import (
     Arrangement,
     Chunked,
@@ -15,5 +15,7 @@ from .layout import (
     from_names,
 )
 from .npy import open_npy, read_header
+from .opening import ArrayOptions, by_conventions, stored_table
 from .packing import CF_ATTRIBUTES, Attributes
+from .patches import Enough, PatchOptions
 from .store import FileStore

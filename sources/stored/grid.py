@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-import msgspec
 import numpy as np
 
-from ...workers.api import ArraySpec, Boxes, ConvertedRows, IndexArray, Outlier, Positive, RaggedRows
+from ...workers.api import ArraySpec, Boxes, ConvertedRows, IndexArray, Outlier, RaggedRows
 from ...workers.base import BlobfeedError, SourceError, text_digest
-from ..files import Locking, RemoteStamp, as_bytes, locate_part, split_by_part
-from ..table import Column, OutRows, Store, Table, WindowOptions
-from .layout import Chunked, ChunkObjects, Dims, StoredArray, ThroughLibrary
-from .packing import packing_of
+from ..files import as_bytes, locate_part, split_by_part
+from ..table import Column, OutRows, Store
+from .layout import Chunked, ChunkObjects, StoredArray, ThroughLibrary
 from .store import FileStore
 
 LIBRARY_MODULE = f"{__package__}.library_rows"
@@ -29,140 +25,6 @@ _CUT_FROM_BYTES = 1 << 18
 """Samples from this size on are cut where they are stored: a smaller one is copied in less time than its lines."""
 
 _ONLY_PART = np.zeros(1, np.int64)
-
-_log = logging.getLogger("blobfeed")
-
-
-class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The options of stored arrays, whatever their files are.
-
-    limit: only the first so many samples.
-    dims: the stored order of the first top's dimensions, such as [n, h, w, c], or a mapping from top to such a list;
-        delivered as N×C×D×H×W.
-    window: samples are windows of several rows; see `window` above.
-    """
-
-    limit: Positive | None = None
-    dims: Dims = None
-    window: WindowOptions | None = None
-
-
-def stored_table(
-    kind: str,
-    tops: Mapping[str, Parts],
-    window: WindowOptions | None,
-    find: Callable[[str], Parts],
-    *,
-    limit: int | None = None,
-    locking: Locking = None,
-    open_files: int | None = None,
-    chunk_cache_bytes: int = 0,
-    others: Sequence[Store[Any]] = (),
-    columns: Sequence[Column] = (),
-    order: Sequence[str] = (),
-) -> Table:
-    """Return the table of these arrays.
-
-    `find`: finds another array, for the boundaries of windows. `others`: further stores that hold values. `columns`:
-    further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore.
-    Raises SourceError if the arrays of a top differ in the shape or type of their samples.
-    """
-    arrays = [array for parts in tops.values() for array in parts]
-    stamps = [stamp for array in arrays for stamp in (array.file, *array.others)]
-    files = FileStore(stamps, locking, open_files, _cache_bytes(chunk_cache_bytes, tops, f"source {kind}"))
-    for parts in tops.values():
-        _require_readable(parts, f"source {kind}")
-    # Tops that are cut at the same samples, as those of the same HDF5 files are: samples are located once for all.
-    groups: dict[tuple[int, ...], dict[str, Parts]] = {}
-    for top, parts in tops.items():
-        groups.setdefault(tuple(array.samples for array in parts), {})[top] = parts
-    grids = [Grid(group, files, others) for group in groups.values()]
-    table = Table(
-        kind,
-        [*grids, *columns],
-        tops=tuple(order or tops),
-        held_in=str(arrays[0]),
-        where=grids[0].where,
-        limit=None if window else limit,
-        options=[
-            *((array.name, array.arrangement) for array in arrays),
-            *(array.packing for array in arrays if array.packing),
-            *(column.options for column in columns),
-        ],
-    )
-    if window is None:
-        return table
-    name = window.boundaries
-    bounds = stored_table(kind, {name: find(name)}, None, find, locking=locking) if name else None
-    return table.windows(window, bounds, limit)
-
-
-def by_conventions(tops: Mapping[str, Parts], what: str, *, decode_cf: bool | None) -> Mapping[str, Parts]:
-    """Return the arrays as `decode_cf` says: with what their attributes say applied, or as they are stored.
-
-    With None, a warning names the tops that have such attributes. Raises SourceError for attributes that are not as the
-    conventions have them.
-    """
-    if decode_cf:
-        return {top: [_with_packing(array, what) for array in parts] for top, parts in tops.items()}
-    if decode_cf is None:
-        named = {top: next(filter(None, map(_not_applied, parts)), "") for top, parts in tops.items()}
-        if said := [f"{top} ({attributes})" for top, attributes in named.items() if attributes]:
-            _log.warning(
-                "%s: %s: the attributes of %s are not applied, and its numbers come as they are stored: decode_cf: "
-                "true applies them, as xarray and netCDF4 do, and decode_cf: false silences this",
-                *(what, next(iter(tops.values()))[0].file.path, ", ".join(said)),
-            )
-    return tops
-
-
-def _with_packing(array: StoredArray, what: str) -> StoredArray:
-    try:
-        return replace(array, packing=packing_of(array.attributes, array.dtype))
-    except ValueError as error:
-        raise SourceError(f"{what}: {array}: {error}; decode_cf: false reads it as it is stored") from error
-
-
-def _not_applied(array: StoredArray) -> str:
-    """The attributes of an array that would change its values, "" if there are none."""
-    try:
-        if packing_of(array.attributes, array.dtype) is None:
-            return ""
-    except ValueError:  # they are named, too
-        pass
-    return ", ".join(f"{name} {', '.join(map(str, values))}" for name, values in array.attributes.items())
-
-
-def _require_readable(parts: Parts, what: str) -> None:
-    first = parts[0]
-    for array in parts:
-        if array.form != first.form:
-            raise SourceError(
-                f"{what}: the samples differ between files: {first} has {first.sample_shape} {first.delivered_dtype}, "
-                f"{array} has {array.sample_shape} {array.delivered_dtype}; all files need the same shape per sample "
-                "and the same type"
-            )
-        axis, layout = array.arrangement.sample_axis, array.layout
-        is_one_piece = isinstance(layout, Chunked) and layout.chunk == array.shape and not layout.filters
-        if axis and is_one_piece and isinstance(array.file, RemoteStamp):
-            raise SourceError(
-                f"{array}: its samples are counted by axis {axis} of an array in one piece, so each of them is spread "
-                "over the whole object; store it with the samples first, or in chunks"
-            )
-
-
-def _cache_bytes(wanted: int, tops: Mapping[str, Parts], what: str) -> int:
-    """`wanted`, but enough for one chunk of each top: with less, each sample in turn would decode its whole chunk."""
-    needed = {top: max(array.decoded_bytes for array in parts) for top, parts in tops.items()}
-    total = sum(needed.values())
-    if not 0 < wanted < total:
-        return wanted
-    _log.warning(
-        "%s: a chunk of each top takes %d bytes (%s) and chunk_cache_bytes is %d: each loader keeps %d bytes of "
-        "decoded chunks; smaller chunks take less memory, and less time to read in shuffled order",
-        *(what, total, ", ".join(f"{top} {size}" for top, size in needed.items() if size), wanted, total),
-    )
-    return total
 
 
 class Grid(Column):
@@ -191,7 +53,7 @@ class Grid(Column):
         self.stores_rows = all(_stores_rows(array) for array in arrays)
         largest = max(tops.values(), key=lambda parts: parts[0].sample_bytes)
         self.chunk_samples = largest[0].chunk_samples
-        self.modules = _modules(arrays)
+        self.modules = modules_of(arrays)
         self.outliers = {top: found for top, parts in tops.items() if (found := _outlier(parts, self._starts))}
 
     def only(self, tops: Collection[str]) -> Grid:
@@ -228,7 +90,7 @@ class Grid(Column):
             if top not in out:
                 continue
             rows = _as_stored(out[top], array.arrangement.order)
-            read_array(self._files, array, within, positions[members], rows)
+            _read(self._files, array, within, positions[members], rows)
 
     @cached_property
     def cuts(self) -> Collection[str]:
@@ -241,16 +103,13 @@ class Grid(Column):
         self._use(self._located(indices)[0])
         for array, top, corners, members in self._boxes(indices, parts):
             if top in out:
-                rows = _as_stored(out[top], array.arrangement.order)
-                rows = np.expand_dims(rows, array.arrangement.sample_axis + 1)
-                read_array(self._files, array, corners, positions[members], rows, are_boxes=True)
+                read_boxes(self._files, array, corners, positions[members], out[top][:, np.newaxis])
 
     def will_need_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], *, now: bool = False) -> bool:
         whole = [top for top in self._tops if top not in parts]
         found = [self.only(whole).will_need(indices, now=now)] if whole else []
         for array, top, corners, _ in self._boxes(indices, parts):
-            box = array.arrangement.box(parts[top].shape)
-            found.append(self._files.reader(array).will_need_boxes(corners, box, now=now))
+            found.append(will_need_boxes(self._files, array, corners, (1, *parts[top].shape), now=now))
         return all(found)
 
     def _boxes(
@@ -259,8 +118,7 @@ class Grid(Column):
         """The arrays that hold the parts, the corners of the boxes in each, and their positions in `indices`."""
         for number, local, members in split_by_part(self._starts, indices):
             for top in (top for top in self._tops if top in parts):
-                array = self._tops[top][number]
-                yield array, top, array.arrangement.corners(local, parts[top].of(members)), members
+                yield self._tops[top][number], top, np.column_stack([local, parts[top].corners[members]]), members
 
     def will_need(self, indices: IndexArray, *, now: bool = False) -> bool:
         parts, local = self._located(indices)
@@ -294,7 +152,36 @@ class Grid(Column):
                 yield parts[number], top, local, positions
 
 
-def read_array(
+def axes_of(array: StoredArray) -> list[int]:
+    """The stored axes in the order of delivery, before them the one that counts samples."""
+    others = [axis for axis in range(len(array.shape)) if axis != array.arrangement.sample_axis]
+    order = array.arrangement.order
+    return [array.arrangement.sample_axis, *(others if order is None else (others[axis] for axis in order))]
+
+
+def extents_of(array: StoredArray) -> IndexArray:
+    """The array's extents along these axes."""
+    return np.array(array.shape, np.int64)[axes_of(array)]
+
+
+def read_boxes(files: FileStore, array: StoredArray, corners: IndexArray, positions: IndexArray, rows: Any) -> None:
+    """Put the boxes with these corners into rows[positions], as far as they lie in the array; axes as `axes_of`."""
+    back = np.argsort(axes_of(array))
+    if len(corners):
+        _read(files, array, corners[:, back], positions, rows.transpose(0, *(back + 1)), are_boxes=True)
+
+
+def will_need_boxes(
+    files: FileStore, array: StoredArray, corners: IndexArray, box: Sequence[int], *, now: bool
+) -> bool:
+    """Start reading these boxes, as Column.will_need."""
+    if not len(corners) or isinstance(array.layout, ThroughLibrary):  # only the library knows where they lie
+        return True
+    back = np.argsort(axes_of(array))
+    return files.reader(array).will_need_boxes(corners[:, back], np.array(box)[back], now=now)
+
+
+def _read(
     files: FileStore,
     array: StoredArray,
     wanted: IndexArray,
@@ -399,7 +286,7 @@ def _stores_rows(array: StoredArray) -> bool:
     )
 
 
-def _modules(arrays: Parts) -> tuple[str, ...]:
+def modules_of(arrays: Parts) -> tuple[str, ...]:
     """The modules that reading these arrays imports."""
     filtered = [array.layout.filters for array in arrays if isinstance(array.layout, Chunked | ChunkObjects)]
     by_library = [array.layout for array in arrays if isinstance(array.layout, ThroughLibrary)]

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import Boxes, IndexArray, Outlier, chosen
+from ...workers.api import Outlier, chosen
 from ...workers.base import ParameterError
 from ..files import Stamp, are_small
 from .packing import Attributes, Packing
@@ -31,19 +31,6 @@ class Arrangement(msgspec.Struct, frozen=True):
 
     sample_axis: int = 0
     order: tuple[int, ...] | None = None
-
-    def corners(self, samples: IndexArray, boxes: Boxes) -> IndexArray:
-        """Return where the boxes of these samples begin in the stored array."""
-        return np.insert(boxes.corners[:, self._back], self.sample_axis, samples, axis=1)
-
-    def box(self, delivered: Sequence[int]) -> IndexArray:
-        """Return the extents in the stored array of a part of one sample."""
-        return np.insert(np.array(delivered)[self._back], self.sample_axis, 1)
-
-    @property
-    def _back(self) -> list[int] | slice:
-        """For each stored axis of a sample its number among the delivered ones."""
-        return slice(None) if self.order is None else np.argsort(self.order).tolist()
 
     def delivered(self, stored: Sequence[int]) -> tuple[int, ...]:
         """The shape of one delivered sample; `stored` is the whole array's shape."""
@@ -160,7 +147,8 @@ class StoredArray:
     and the rest stays as it is. Strings of varying length have the fixed type that holds the longest; `longest` is set
     if each element is an array of varying length. `others`: further files that hold some of it.
     `largest`: of elements of varying length the longest, if all were looked at. `attributes`: what the file says of the
-    numbers by the conventions of netCDF; `packing`: what of it is applied.
+    numbers by the conventions of netCDF; `packing`: what of it is applied. `dims`: the names of the axes, if the file
+    has them.
     """
 
     file: Stamp
@@ -174,6 +162,7 @@ class StoredArray:
     largest: Outlier | None = None
     attributes: Attributes = field(default_factory=dict)
     packing: Packing | None = None
+    dims: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file.path}:{self.name}" if self.name else self.file.path

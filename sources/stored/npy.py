@@ -15,8 +15,9 @@ from ...workers.api import Parameters, Positive, Tops, check_options, chosen, me
 from ...workers.base import ParameterError, SourceError, is_url
 from ..files import RangeStream, RemoteStamp, Stamp, expand_paths, stamp_of
 from ..table import Table
-from .grid import ArrayOptions, Parts, stored_table
+from .grid import Parts
 from .layout import FIRST_AXIS, Arrangement, Chunked, StoredArray, dims_by_top, from_names
+from .opening import ArrayOptions, stored_table
 
 
 class NpyOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +40,9 @@ def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
     if not named:
         raise ParameterError("source npy: no files: give each top's path, such as {data: data.npy, label: label.npy}")
     bounds = checked.window.boundaries if checked.window else None
-    wanted = chosen({name: named[name] for name in named if name != bounds}, tops, "source npy")
+    mask = checked.patch.where.variable if checked.patch and checked.patch.where else None
+    free = {name: paths for name, paths in named.items() if name != bounds and (name != mask or name in (tops or ()))}
+    wanted = chosen(free, tops, "source npy")
     for name in named.keys() - wanted.keys():
         if not _are_there(named[name], base_dir):
             raise ParameterError(
@@ -47,14 +50,14 @@ def open_npy(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path
                 f"{shown(named[name])} is no file for another; the other parameters are {', '.join(fields)}"
             )
     dims = dims_by_top(checked.dims, tuple(wanted), "source npy")
-    if bounds:
-        chosen(named, [bounds], "source npy: parameter 'window.boundaries'")
+    for asked, option in ((bounds, "window.boundaries"), (mask, "patch.where.variable")):
+        chosen(named, [asked] if asked else (), f"source npy: parameter {option!r}")
 
     def parts(top: str) -> Parts:
         return [_examine(path, top, dims.get(top)) for path in expand_paths(named[top], base_dir, "source npy")]
 
     found = {top: parts(top) for top in wanted}
-    return stored_table("npy", found, checked.window, parts, limit=checked.limit, open_files=checked.open_files)
+    return stored_table("npy", found, checked, parts, open_files=checked.open_files)
 
 
 def _paths(top: str, value: object) -> list[str]:

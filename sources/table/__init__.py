@@ -5,4 +5,4 @@ from .columns import Column, Field, NeedsOfRow, OutRows, RecordError, Records, R
 from .memory import Memory
 from .naming import learnt_of, naming
 from .table import Table
-from .windows import WindowOptions
+from .windows import Sequences, WindowOptions

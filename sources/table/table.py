@@ -45,7 +45,7 @@ class Table(Source):
     `kind`: the key under `source:`. `held_in`: the file or folder that the user named; `where`: the place of sample
     `index`, by default `held_in[index]`. `tops`: the tops to read, in order; None for all. `what`: begins the message
     about an unknown top. `limit`: only the first so many samples. `options`: what else decides the samples, without
-    paths, for fingerprints and states; its `repr` counts. `check`: as check_samples.
+    paths, for fingerprints and states; its `repr` counts. `check`: as check_samples. `corners`: as Source.corners.
 
     Raises ParameterError for an unknown top, SourceError if there are no samples, if columns differ in length, or if
     samples are empty.
@@ -63,8 +63,9 @@ class Table(Source):
         limit: int | None = None,
         options: object = (),
         check: Callable[[], None] | None = None,
+        corners: Callable[[IndexArray], Mapping[str, IndexArray]] | None = None,
     ) -> None:
-        self.kind = kind
+        self.kind, self._corners = kind, corners
         self._held_in = held_in
         self._where, self._check = where, check
         known = {top: column for column in columns for top in column.specs}
@@ -101,10 +102,13 @@ class Table(Source):
         copied = [store.arrays for store in self._stores if isinstance(store, Memory)]
         return {name: array for arrays in copied for name, array in arrays.items()}
 
-    def windows(self, options: WindowOptions, boundaries: Table | None = None, limit: int | None = None) -> Table:
+    def windows(
+        self, options: WindowOptions, boundaries: Table | None = None, limit: int | None = None, axis: str = "0"
+    ) -> Table:
         """Return the table whose samples are windows over the samples of this one.
 
-        `boundaries`: the table of the array that `options` names. `limit`: only the first so many windows.
+        `boundaries`: the table of the array that `options` names. `limit`: only the first so many windows. `axis`: the
+        name of the axis that counts the samples.
         Raises SourceError for boundaries that are none, and if no sequence is as long as a window.
         """
         what, files = f"source {self.kind}", self._columns[0].part_ends
@@ -117,11 +121,13 @@ class Table(Source):
             found = f"{what}: the boundaries {options.boundaries!r}"
             ends.append(sequence_ends(np.asarray(values), boundaries._columns[0].part_ends, files, found))
         sequences = Sequences(np.unique(np.concatenate(ends)), options.length, options.stride, what)
+        places = WindowPlaces(self.where, sequences, options.length, axis)
         return Table(
             self.kind,
             windows_of(self._columns, [*self._specs], options, sequences, what),
             held_in=self._held_in,
-            where=WindowPlaces(self.where, sequences, options.length),
+            where=places,
+            corners=places.by_axis,
             tops=[*self._specs],
             limit=limit,
             options=(self._options, options, sequences.digest),
@@ -270,6 +276,9 @@ class Table(Source):
 
     def where(self, index: int) -> str:
         return self._where(index) if self._where else f"{self._held_in}[{index}]"
+
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        return super().corners(indices) if self._corners is None else self._corners(indices)
 
     @property
     def runs_user_code(self) -> bool:

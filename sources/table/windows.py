@@ -42,15 +42,15 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 class Sequences:
     """The steps in which windows lie. Window k is a function of k: as many numbers are kept as there are sequences.
 
-    `ends`: of each sequence, ascending, counted from the first step of all. Raises SourceError, begun by `what`, if no
-    sequence is as long as a window.
+    `ends`: of each sequence, ascending, counted from the first step of all. `start`: the first window's step in each;
+    `length` counts it, too. Raises SourceError, begun by `what`, if no sequence is as long as a window.
     """
 
-    def __init__(self, ends: IndexArray, length: int, stride: int, what: str) -> None:
+    def __init__(self, ends: IndexArray, length: int, stride: int, what: str, start: int = 0) -> None:
         begins = np.concatenate([[0], ends[:-1]])
         sizes = ends - begins
         windows = np.maximum((sizes - length) // stride + 1, 0)
-        self._begins = begins[windows > 0]
+        self._begins = begins[windows > 0] + start
         self._starts = np.cumsum([0, *windows[windows > 0].tolist()], dtype=np.int64)
         self._stride = stride
         self.digest = text_digest(repr(ends.tolist()))
@@ -118,12 +118,16 @@ def _windowed(spec: ArraySpec, length: int) -> ArraySpec:
 class WindowPlaces:
     """The answers of `where` for windows; `where` gives those of steps, which end in [number]."""
 
-    def __init__(self, where: Callable[[int], str], sequences: Sequences, length: int) -> None:
-        self._where, self._sequences, self._length = where, sequences, length
+    def __init__(self, where: Callable[[int], str], sequences: Sequences, length: int, axis: str) -> None:
+        self._where, self._sequences, self._length, self._axis = where, sequences, length, axis
 
     def __call__(self, index: int) -> str:
         held_in, _, step = self._where(int(self._sequences.first(np.array([index]))[0])).rpartition("[")
         return f"{held_in}[{step[:-1]}:{int(step[:-1]) + self._length}]"
+
+    def by_axis(self, windows: IndexArray) -> dict[str, IndexArray]:
+        """Return the first steps by the name of their axis."""
+        return {self._axis: self._sequences.first(windows)}
 
 
 def windows_of(

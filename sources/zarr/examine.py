@@ -48,7 +48,9 @@ def examine_array(folder: str, name: str) -> StoredArray | None:
             raise SourceError(f"{_WHAT}: {place} cannot be understood: {error}") from error
         if not shape or dtype.kind not in "biufcSU":
             raise SourceError(f"{_WHAT}: {folder} has shape {shape} and type {dtype}: expected an array of numbers")
-        return StoredArray(stamp_of(place), name, shape, dtype, layout, attributes=attributes)
+        dims = tuple((named.get("_ARRAY_DIMENSIONS") if is_v2 else found.get("dimension_names")) or ())
+        dims = dims if all(dims) and len(set(dims)) == len(shape) else ()
+        return StoredArray(stamp_of(place), name, shape, dtype, layout, attributes=attributes, dims=dims)
     return None
 
 

@@ -62,9 +62,8 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     return stored_table(
         "zarr",
         by_conventions(columns, _WHAT, decode_cf=checked.decode_cf),
-        checked.window,
+        checked,
         lambda name: [_arrays(path, (name,))[name] for path in paths],
-        limit=checked.limit,
         chunk_cache_bytes=checked.chunk_cache_bytes,
         others=[chunks],
     )

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..base import blake2b, text_digest
+from ..base import ParameterError, blake2b, text_digest
 from .specs import AnyArray, ArraySpec, IndexArray, NamedRows, RaggedRows, allocate_rows
 
 Tops = Sequence[str] | None
@@ -198,6 +198,10 @@ class Source(AnySource):
     def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], out: NamedRows) -> None:
         """Write as `read`; of a name in `parts`, which are among `cuts`, only that box of each sample."""
         raise NotImplementedError
+
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        """Return where these patches begin, by axis; raises ParameterError for samples that are no patches."""
+        raise ParameterError(f"source {self.kind}: its samples are no patches, which have corners: give it 'patch'")
 
     @property
     def chunk_samples(self) -> int | None:
