@@ -17,6 +17,11 @@ from .kinds import GROUP, KINDS, imported, installed_kinds
 
 _SUCH_AS = "such as {hdf5: {path: train.h5}}, or {arrays: {data: x, label: y}} for arrays in memory"
 
+_CROPPED = ("image_list", "files")
+_SIZES = ("new_height", "new_width", "shorter_side", "max_height", "max_width", "equal_sizes")
+_LARGEST = 1 << 14
+"""Pixels; memory for a whole picture is reserved, and touched as far as pictures fill it."""
+
 
 def open_source(spec: object, *, tops: Tops, base_dir: Path) -> Source:
     """The source that `spec` declares: a mapping with one key, the kind, over that kind's options; or a Source.
@@ -98,6 +103,16 @@ def _colored(kind: str, options: Any, color: str) -> Any:
     if isinstance(options, str | PurePath):
         options = {"path": options}
     return {"color": color, **options} if isinstance(options, Mapping) else options
+
+
+def with_any_size(declared: dict[str, Any]) -> dict[str, Any]:
+    """Return `declared`, of which a transform crops the pictures: if they are its one top, they may have any size."""
+    ((kind, options),) = declared.items()
+    if isinstance(options, str | PurePath):
+        options = {"path": options}
+    if kind not in _CROPPED or not isinstance(options, Mapping) or any(options.get(size) for size in _SIZES):
+        return declared
+    return {kind: {**options, "max_height": _LARGEST}}
 
 
 def color_of(declared: Any) -> str:

@@ -15,9 +15,8 @@ SIZE, EPOCHS = 64, 4
 
 
 def photos(path: str, **how: Any) -> BatchReader:
-    source = {"image_list": {"path": path, "max_height": 4096}}
     transform = {"random_resized_crop": SIZE, "mirror": True, "mean_value": 128, "scale": 1 / 64}
-    return BatchReader(source, transform=transform, batch_size=16, device="cpu", **how)
+    return BatchReader({"image_list": path}, transform=transform, batch_size=16, device="cpu", **how)
 
 
 def main(path: str) -> None:

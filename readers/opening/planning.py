@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...sources import color_of, lists_tops, open_source
+from ...sources import color_of, lists_tops, open_source, with_any_size
 from ...sources.mixed import MixedSource, SeveralSources, open_mix
 from ...sources.stream import StreamSource
 from ...supplies.stream import StreamDecoder, shard_items
@@ -215,6 +215,8 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
         return open_mix(parameters.mix, tops=fields, base_dir=base_dir)
     if set(declared) == {StreamSource.kind}:
         return StreamSource.from_options(declared[StreamSource.kind], tops=fields, base_dir=base_dir)
+    if parameters.transform.crop_size or parameters.transform.random_resized_crop:
+        declared = with_any_size(declared)
     return open_source(declared, tops=fields, base_dir=base_dir)
 
 

@@ -24,7 +24,7 @@ class PictureOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     new_width: resize every image to this width.
     shorter_side: resize so that the shorter side has this length; the ratio stays, sizes vary.
     max_height: the largest height, if sizes vary; stands for both if max_width is not given; without both, four times
-        shorter_side.
+        shorter_side. Pictures of image_list and files that are cropped need none.
     max_width: the largest width, if sizes vary; stands for both if max_height is not given.
     equal_sizes: whether all images have the size of the first one; any other size is an error then.
     is_color: false for one gray channel.
@@ -125,7 +125,8 @@ def require_sizes(options: PictureOptions, what: str) -> None:
         raise ParameterError(
             f"{what}: images keep their own sizes, so their largest must be declared: give max_height and "
             "max_width (one of them stands for both), or resize them all by new_height and new_width or shorter_side, "
-            "or say equal_sizes: true if all have the size of the first"
+            "or say equal_sizes: true if all have the size of the first; image_list and files need no size beside a "
+            "crop_size in 'transform'"
         )
 
 

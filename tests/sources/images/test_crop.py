@@ -151,7 +151,7 @@ def test_a_reader_decodes_crops_alone(
     files = {f"{number}.jpg": encoded(picture(90 + 9 * number, 140)) for number in range(6)}
     path = write_list(tmp_path, {**files, "6.png": encoded(picture(60, 80), ".png")})
     options = {name: value for name, value in how.items() if name != "train"}
-    source = {"image_list": {"path": str(path), "root_folder": str(tmp_path), "max_height": 200, **options}}
+    source = {"image_list": {"path": str(path), "root_folder": str(tmp_path), **options}}
 
     def read() -> list[bytes]:
         kept: Any = {"transform": {**transform, "mirror": True}, "train": how.get("train", True)}
