@@ -83,10 +83,9 @@ class Job:
     slot: Memory | None
 
     @classmethod
-    def of(cls, task: OfSlot, drawn: SharedFile | None, slot: Memory) -> Job:
-        indices = (
-            [] if drawn is None else [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in task.runs]
-        )
+    def of(cls, task: OfSlot, drawn: SharedFile, slot: Memory) -> Job:
+        drawn_runs = [run for run in task.runs if run.offset >= 0]
+        indices = [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in drawn_runs]
         return cls(task, indices, slot if isinstance(task, Postprocess) else None)
 
 

@@ -103,7 +103,7 @@ class _Bridge:
         self._ring = Ring(config.descriptors.ring, self._plan.layout, self._plan.slots)
         self._board = StatusBoard(config.descriptors.board)
         self._errors = errors
-        self._drawn = SharedFile(config.descriptors.drawn) if config.descriptors.drawn >= 0 else None
+        self._drawn = SharedFile(config.descriptors.drawn)
         self._remotes: dict[int, _Remote] = {}
         self._one_at_a_time: deque[int] = deque(maxlen=_MOST_ONE_AT_A_TIME)
         """Groups in which an actor died while it had several tasks, so that the guilty task is unknown. Their tasks are

@@ -242,7 +242,7 @@ class MultiProcessInputLayer(CaffeLayer):
             raise ParameterError(f"iteration {iteration}, with batches_per_iteration {each}: {error}") from None
 
     def set_weights(self, weights: Any) -> None:
-        """Draw by new weights from the first epoch that is not planned yet; see `BatchReader.set_weights`.
+        """Draw by new weights from the next epoch on; see `BatchReader.set_weights`.
 
         Raises ParameterError.
         """

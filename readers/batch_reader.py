@@ -40,7 +40,7 @@ from ..workers.base import (
     shorten,
     shortens_tracebacks,
 )
-from ..workers.plan import Place, State, locate
+from ..workers.plan import Place, State
 from ..workers.processes import interrupts_deferred, interrupts_ignored
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
@@ -307,6 +307,7 @@ class BatchReader(Closing):
         self._pipeline.check_usable()
         plan = self._pipeline.plan.resumed(state)
         with interrupts_deferred():
+            self._pipeline.forget_weights()
             self._batches.go_to(plan)
             self._newest = self._span = None
 
@@ -318,7 +319,7 @@ class BatchReader(Closing):
         the reader has gone on from if another run came there, and for a stream.
         """
         self._check_open()
-        return locate(self._pipeline.plan, [int(batches)] if isinstance(batches, int | np.integer) else batches)
+        return self._pipeline.locate([int(batches)] if isinstance(batches, int | np.integer) else batches)
 
     def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
         """Return where the patches with these indices, as `batch.indices` has them, begin along each axis.
@@ -333,8 +334,8 @@ class BatchReader(Closing):
     def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source, in place of those of `sampler={"weights": …}`.
 
-        They hold from the first epoch on of which no batch may have been planned: see docs/order.md. `state_dict`
-        contains them. Raises ParameterError.
+        They hold from the next epoch on, where other loaders start. A state names them by a digest: see docs/order.md.
+        Raises ParameterError.
         """
         self._check_open()
         self._pipeline.set_weights(weights, received=self._batches.delivery.progress)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 from ..api import Parameters
 from ..base import ParameterError, SourceError
@@ -13,8 +11,6 @@ from ..order import (
     AboutSampler,
     DrawnEpoch,
     Sampler,
-    Weights,
-    WeightsLog,
     draw_epoch,
     draws_of,
     globals_kept,
@@ -29,16 +25,13 @@ _MOST_CHARACTERS = 2000
 class Sampling:
     """A sampler that draws from `samples` samples, packed for the loader that draws, with what others know of it.
 
-    `log`: the weights that were set.
-    `most_in_slot`: the batches per slot if they took no time. The first epoch of new weights is computed from it, since
-    it must not depend on measured times.
+    `was_changed`: its weights were set during the run, so earlier epochs were drawn by others.
     """
 
     sampler: Packed[Sampler]
     about: AboutSampler
     samples: int
-    most_in_slot: int = 1
-    log: WeightsLog = field(default_factory=WeightsLog)
+    was_changed: bool = False
 
     @classmethod
     def by(cls, sampler: Sampler, samples: int) -> Sampling:
@@ -51,16 +44,18 @@ class Sampling:
         packed = Packed(sampler, parts={sampler.about.name: sampler})
         return cls(sampler=packed, about=sampler.about, samples=samples)
 
-    def draw(self, epoch: int, parameters: Parameters, weights: Weights | None = None) -> DrawnEpoch:
+    def draw(self, epoch: int, parameters: Parameters) -> DrawnEpoch:
         """Return the samples of `epoch`; raises what draw_epoch does, and what unpickling the sampler does."""
         size = parameters.batch_size
-        return draw_epoch(
-            self.sampler.value, epoch, seed=parameters.seed, samples=self.samples, batch_size=size, weights=weights
-        )
+        return draw_epoch(self.sampler.value, epoch, seed=parameters.seed, samples=self.samples, batch_size=size)
+
+    def reweighed(self, weights: object) -> Sampling:
+        """Return this with other weights, one for each sample; raises ParameterError."""
+        return replace(self.by(self.sampler.value.reweighed(weights, self.samples), self.samples), was_changed=True)
 
 
 class SamplerRunner:
-    """Draws epochs by `sampling`, whose log has the weights that were set before the run began.
+    """Draws epochs by `sampling`.
 
     The sampler is unpickled at the first draw. A loader that never draws does not import its modules.
     """
@@ -70,7 +65,6 @@ class SamplerRunner:
         self._parameters = parameters
         self._place = place
         self._drawn = SharedFile(place.drawn)
-        self._weights = SharedFile(place.weights)
 
     def answer(self, task: Draw) -> Drawn:
         """Draw the epoch of `task`; an exception of the sampler becomes a failure."""
@@ -85,19 +79,8 @@ class SamplerRunner:
             return Drawn(failure=text, cause=self._place.send_error(error), traceback=describe(error))
 
     def _draw(self, task: Draw) -> Drawn:
-        epoch = self._sampling.draw(task.epoch, self._parameters, self._weights_of(task.weights))
+        epoch = self._sampling.draw(task.epoch, self._parameters)
         end = self._drawn.write(task.offset, draws_of(epoch.indices))
         if epoch.sizes is not None:
             self._drawn.write(end, epoch.sizes)
         return Drawn(len(epoch.indices), 0 if epoch.sizes is None else len(epoch.sizes))
-
-    def _weights_of(self, version: int) -> Weights | None:
-        if version == 0:
-            return None
-        if (known := self._sampling.log.weights.get(version)) is not None:
-            return known
-        samples = self._sampling.samples
-        weights = self._weights.read(8 * samples * version, samples, np.float64)
-        if not weights.any():  # freed since the request: newer weights apply, and the answer will be ignored
-            raise SourceError(f"{self._sampling.about.name}: the weights of version {version} count no more")
-        return weights

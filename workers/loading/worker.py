@@ -86,15 +86,14 @@ class WorkDone(msgspec.Struct, frozen=True):
 class Workplace(msgspec.Struct, frozen=True):
     """The resources of a loader. `slots`: each slot's rows by name.
 
-    `drawn`, `weights`: descriptors of the files with a sampler's draws and with weights that the user sets; -1 without.
-    `guard`: a context manager around each call of user code.
+    `drawn`: the descriptor of the file with a sampler's draws; -1 without. `guard`: a context manager around each call
+    of user code.
     """
 
     slots: Sequence[NamedRows]
     status: LoaderStatus
     send_error: SendError
     drawn: int = -1
-    weights: int = -1
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 

@@ -32,9 +32,10 @@ from .samplers import (
     WeightedSampler,
     Weights,
     check_range,
+    check_weights,
     draw_epoch,
+    no_weights,
     sampler_rng,
     samplers_in,
 )
 from .shard_rounds import EMPTY_EPOCH, FIX_STREAM, ShardRounds, Shards
-from .weights_log import NewWeights, WeightsLog, check_weights, version_at, without_superseded

@@ -16,10 +16,9 @@ import numpy as np
 
 from ..api import IndexArray, Parameters
 from ..base import derive_key
-from ..transport import Draw, Drawn, Run, WeightsChange
+from ..transport import Draw, Drawn, Run
 from .epoch_order import keyed_permutation
 from .samplers import AboutSampler
-from .weights_log import version_at, without_superseded
 
 _INDEX_BYTES = 8
 _INDEX_BITS = 48
@@ -31,9 +30,6 @@ _MOST_TIMES = (1 << 63 - _INDEX_BITS) - 1
 
 _MOST_OTHERS = 100
 """The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
-
-_Key = tuple[int, int]
-"""An epoch and the version of the weights by which it was drawn."""
 
 
 class DrawsFile(Protocol):
@@ -61,18 +57,16 @@ class _Epoch(msgspec.Struct, frozen=True):
 class DrawnOrder:
     """The samples of drawn epochs.
 
-    `changes`: those of the sampler's weights; new ones are appended. `failure`: the reason why an epoch could not be
-    drawn.
+    `failure`: the reason why an epoch could not be drawn.
     """
 
     parameters: Parameters
     about: AboutSampler
-    changes: list[WeightsChange]
     file: DrawsFile = field(init=False, repr=False)
     """Set by the process that has it."""
     failure: Drawn | None = None
-    _failed: dict[_Key, Drawn] = field(default_factory=dict)
-    _drawn: dict[_Key, _Epoch] = field(default_factory=dict)
+    _failed: dict[int, Drawn] = field(default_factory=dict)
+    _drawn: dict[int, _Epoch] = field(default_factory=dict)
     _needed: int | None = None
     _asked: Draw | None = None
     _file_end: int = 0
@@ -87,14 +81,13 @@ class DrawnOrder:
 
     def length(self, epoch: int) -> int | None:
         """Return the items of the epoch; None while it is awaited, and if it could not be drawn."""
-        key = self._key(epoch)
-        found = self._drawn.get(key)
+        found = self._drawn.get(epoch)
         self._needed = epoch if found is None else None
-        self.failure = self._failed.get(key)
+        self.failure = self._failed.get(epoch)
         return None if found is None else found.items
 
     def run(self, row: int, epoch: int, item: int, items: int) -> Run:
-        drawn = self._drawn[self._key(epoch)]
+        drawn = self._drawn[epoch]
         if drawn.starts is not None:
             item, end = int(drawn.starts[item]), int(drawn.starts[item + items])
             items = end - item
@@ -110,26 +103,25 @@ class DrawnOrder:
         if self._asked is not None or self.failure is not None:
             return None
         epochs = self.parameters.epochs
-        keys = [] if self._needed is None else [self._key(self._needed)]
-        keys += [self._key(each) for each in (epoch, epoch + 1) if epochs is None or each < epochs]
-        key = next((key for key in keys if key not in self._drawn and key not in self._failed), None)
-        if key is not None:
-            self._asked = Draw(0, *key, self._file_end)
+        due = [] if self._needed is None else [self._needed]
+        due += [each for each in (epoch, epoch + 1) if epochs is None or each < epochs]
+        first = next((each for each in due if each not in self._drawn and each not in self._failed), None)
+        if first is not None:
+            self._asked = Draw(0, first, self._file_end)
         return self._asked
 
     def note_drawn(self, draw: Draw, answer: Drawn) -> None:
         """Record the answer to `draw`."""
         self._asked = None
-        key = draw.epoch, draw.weights
         if answer.failure:
-            self._failed[key] = answer
+            self._failed[draw.epoch] = answer
             return
         size, starts = _INDEX_BYTES * (answer.indices + answer.batches), None
         if answer.batches:
             sizes = self.file.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches, np.int64)
             starts = np.concatenate([[0], np.cumsum(sizes)])
         others = self._others(draw, answer.indices) if self.parameters.on_error == "replace" else b""
-        self._drawn[key] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others)
+        self._drawn[draw.epoch] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others)
         self._file_end = draw.offset + size
 
     def _others(self, draw: Draw, samples: int) -> bytes:
@@ -157,19 +149,11 @@ class DrawnOrder:
         return samples_in(self.file.read(offset, count, np.int64))
 
     def free(self, epoch: int, in_use: int | None) -> None:
-        """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use.
-
-        The changes of weights that apply only to earlier epochs go, too.
-        """
-        self.changes = without_superseded(self.changes, epoch)
-        for key, drawn in list(self._drawn.items()):
-            is_past = key[0] < epoch or key != self._key(key[0])
-            if is_past and (in_use is None or drawn.offset + drawn.size <= in_use):
-                del self._drawn[key]
+        """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use."""
+        for past, drawn in list(self._drawn.items()):
+            if past < epoch and (in_use is None or drawn.offset + drawn.size <= in_use):
+                del self._drawn[past]
                 self.file.free(drawn.offset, drawn.size)
-
-    def _key(self, epoch: int) -> _Key:
-        return epoch, version_at(self.changes, epoch)
 
 
 def draws_of(indices: IndexArray) -> IndexArray:

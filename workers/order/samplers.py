@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
 from ..api import IndexArray, SamplerHook
-from ..base import BlobfeedError, SourceError, derive_key
+from ..base import BlobfeedError, ParameterError, SourceError, derive_key
 from .global_generators import seed_generators
 
 Weights = NDArray[np.float64]
@@ -52,7 +52,6 @@ class AboutSampler(msgspec.Struct, frozen=True):
     length: int | None = None
     declared: str = ""
     gives_batches: bool = False
-    takes_weights: bool = False
 
     @property
     def items(self) -> str:
@@ -70,8 +69,12 @@ class Sampler(ABC):
     """A sample that occurs in epochs, if one is known before the first draw."""
 
     @abstractmethod
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
-        """Draw epoch `epoch` of a source of `samples` samples. `weights`: weights set during the run, or None."""
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
+        """Draw epoch `epoch` of a source of `samples` samples."""
+
+    def reweighed(self, weights: object, samples: int) -> Sampler:
+        """Return this sampler with other weights, one for each sample; raises ParameterError."""
+        raise ParameterError(no_weights(f"{self.about.name}, which has no weights"))
 
 
 class WeightedSampler(Sampler):
@@ -79,17 +82,20 @@ class WeightedSampler(Sampler):
 
     def __init__(self, weights: Weights | None, draws: int) -> None:
         by = "equal weights" if weights is None else f"weights {_checksum(weights)}"
-        self.about = AboutSampler("sampler {weights}", draws, f"{draws} draws by {by}", takes_weights=True)
+        self.about = AboutSampler("sampler {weights}", draws, f"{draws} draws by {by}")
         self.first = 0 if weights is None else int(np.flatnonzero(weights)[0])
         self._draws = draws
         self._weights = weights
 
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
-        weights = self._weights if weights is None else weights
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> IndexArray:
+        weights = self._weights
         if weights is None:
             return rng.integers(samples, size=self._draws)
         drawn: IndexArray = rng.choice(samples, self._draws, p=weights / weights.sum())
         return drawn
+
+    def reweighed(self, weights: object, samples: int) -> Sampler:
+        return WeightedSampler(check_weights(weights, samples, "set_weights"), self._draws)
 
 
 class SubsetSampler(Sampler):
@@ -102,7 +108,7 @@ class SubsetSampler(Sampler):
         self._indices = indices
         self._shuffle = shuffle
 
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> IndexArray:
         return rng.permutation(self._indices) if self._shuffle else self._indices
 
 
@@ -122,7 +128,7 @@ class BalancedSampler(Sampler):
         self._labels = labels
         self._classes: list[IndexArray] = []
 
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> IndexArray:
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> IndexArray:
         if not self._classes:
             _, numbers = np.unique(self._labels(), return_inverse=True)
             ends = np.cumsum(np.bincount(numbers))[:-1]
@@ -140,7 +146,7 @@ class HookSampler(Sampler):
         self.about = AboutSampler(name, gives_batches=gives_batches)
         self._hook = hook
 
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
         return self._hook(epoch, samples, rng)
 
 
@@ -162,7 +168,7 @@ class IterableSampler(Sampler):
         self.about = AboutSampler(name, length, declared, gives_batches)
         self._iterable = iterable
 
-    def draw(self, epoch: int, samples: int, rng: np.random.Generator, weights: Weights | None) -> Any:
+    def draw(self, epoch: int, samples: int, rng: np.random.Generator) -> Any:
         fresh = copy.deepcopy(self._iterable)
         for part in samplers_in(fresh):
             if callable(getattr(part, "set_epoch", None)):
@@ -226,16 +232,14 @@ def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
     return keyed_generator(derive_key(seed, "sampler", epoch, bits=128))
 
 
-def draw_epoch(
-    sampler: Sampler, epoch: int, *, seed: int, samples: int, batch_size: int, weights: Weights | None = None
-) -> DrawnEpoch:
+def draw_epoch(sampler: Sampler, epoch: int, *, seed: int, samples: int, batch_size: int) -> DrawnEpoch:
     """Run `sampler` for one epoch; raises its exceptions, and SourceError if the result is no valid epoch.
 
     Seeds the global generators of NumPy, Python and torch, too, for user code that uses no other.
     """
     seed_generators(seed, epoch)
     about, what = sampler.about, f"{sampler.about.name}, epoch {epoch}"
-    drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch), weights)
+    drawn = sampler.draw(epoch, samples, sampler_rng(seed, epoch))
     if about.gives_batches:
         made = _batches(drawn, batch_size, what)
     else:
@@ -306,3 +310,34 @@ def check_range(indices: IndexArray, samples: int, what: str, error: type[Blobfe
         f"{what}: the index at position {position} is {indices[position]}: expected 0 to {samples - 1}, for the "
         f"source has {samples} samples"
     )
+
+
+def no_weights(has: str) -> str:
+    """Return the message of set_weights where the pipeline `has` no weighted sampler."""
+    return (
+        f"set_weights: this pipeline has {has}: declare sampler: {{weights: FILE, draws: n}}, or {{draws: n}} to begin "
+        "with equal ones"
+    )
+
+
+def check_weights(values: object, samples: int, what: str) -> Weights:
+    """Convert `values` to a new float64 array of shape (samples,); raises ParameterError."""
+    try:
+        weights = np.array(values, np.float64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ParameterError(f"{what}: expected {samples} numbers, one for each sample: {error}") from None
+    if weights.shape != (samples,):
+        raise ParameterError(f"{what}: got the shape {weights.shape}, expected ({samples},), a number for each sample")
+    if len(wrong := np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))):
+        raise ParameterError(
+            f"{what}: the weight of sample {wrong[0]} is {weights[wrong[0]]}: expected a finite number, at least 0"
+        )
+    if not weights.any():
+        raise ParameterError(f"{what}: all weights are 0: expected at least one above 0")
+    with np.errstate(over="ignore"):
+        if np.isinf(weights.sum()):
+            raise ParameterError(
+                f"{what}: the weights are as large as {weights.max():g} and their sum is infinite: only their shares "
+                "count, so divide all by the largest"
+            )
+    return weights

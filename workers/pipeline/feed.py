@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..api import Statistics
-from ..order import NewWeights
 from ..plan import Batch
 from ..transport import Count, LoaderState, StatusBoard
 
@@ -36,9 +35,6 @@ class Feed(Protocol):
 
     def go_on(self) -> bool:
         """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended."""
-
-    def set_weights(self, new: NewWeights) -> None:
-        """Pass new weights to the sampler."""
 
     def states(self) -> list[LoaderState]:
         """Return what each loader is doing."""

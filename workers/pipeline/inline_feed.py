@@ -26,7 +26,7 @@ from ..api import DirectRows, Rows, Statistics
 from ..assembly import Assembly
 from ..base import PipelineStalled, RingAllocationError, close_all
 from ..loading import WorkDone, Workplace
-from ..order import NewWeights, OwnGlobals
+from ..order import OwnGlobals
 from ..plan import Batch, Plan
 from ..processes import Watch, interrupts_deferred
 from ..transport import (
@@ -133,10 +133,6 @@ class InlineFeed:
         outbox.clear()
         self._assembly.go_on(end.number)
         return True
-
-    def set_weights(self, new: NewWeights) -> None:
-        if (drawn := self._assembly.schedule.drawn) is not None:
-            drawn.changes.append(new.change)  # the worker finds the weights in the plan's own log
 
     # ---- making them
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ import msgspec
 
 from ..api import ArraySpec, Parameters, Statistics
 from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
-from ..plan import Batch, Plan, Position, State
+from ..plan import Batch, Place, Plan, Position, State, locate
 from ..processes import RemoteHome, Watch, interrupts_deferred
 from ..transport import LoaderState, available_memory
 from .feed import Feed
@@ -65,6 +65,8 @@ class Pipeline(Closing):
         self._into_host = False
         self._calls_make = False
         self._trace = watch.steps()
+        self._coming: dict[int, Plan] = {}
+        """Plans with weights that were set, by the epoch from which on they count."""
 
     # ---- what it will give
 
@@ -125,6 +127,8 @@ class Pipeline(Closing):
         self.check_usable()
         if self._trace is not None:
             self._trace.asks()
+        if self._coming:
+            self._reweigh_if_due()
         if not self._intake.ready:
             total = self._plan.total_batches
             if total is not None and self._intake.progress.taken >= total:
@@ -262,6 +266,7 @@ class Pipeline(Closing):
 
     def _begin_with(self, plan: Plan) -> None:
         was_started = self._feed is not None
+        self.forget_weights()
         self.go_to(plan)
         if was_started:  # ahead, for batches from another position on
             self.start()
@@ -292,15 +297,47 @@ class Pipeline(Closing):
         return True
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
-        """Give the sampler other weights, one for each sample; see docs/order.md for from where on they count.
+        """Give the sampler other weights, one for each sample, from the next epoch on: other processes start there.
 
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
         """
         self.check_usable()
-        received = received or self._intake.progress
-        new = self._plan.reweigh(weights, received, started=self._feed is not None)
-        if self._feed is not None:
-            self._feed.set_weights(new)
+        plan, progress = self._plan.reweighed(weights), received or self._intake.progress
+        ahead = 0 if self._into_host or self._feed is None else self.parameters.device_prefetch
+        self._coming[progress.epoch_behind(ahead)] = plan
+        was_started = self._feed is not None
+        if self._reweigh_if_due() and was_started:
+            self.start()
+
+    def forget_weights(self) -> None:
+        """Drop the weights that were set and do not count yet: another state is gone on from."""
+        self._coming = {}
+
+    def _reweigh_if_due(self) -> bool:
+        """Go on by the weights that were set for the epoch in which the next round begins; False if there are none."""
+        due = [epoch for epoch in self._coming if epoch <= self._intake.progress.epoch]
+        if due:
+            with interrupts_deferred():
+                plan = self._with_coming(max(due))
+                self._coming = {epoch: each for epoch, each in self._coming.items() if epoch > max(due)}
+                self.go_to(plan)
+        return bool(due)
+
+    def _with_coming(self, epoch: int) -> Plan:
+        """Return the plan from the first round of `epoch` on, or from the next one, by the weights that count there."""
+        progress = self._intake.progress
+        return replace(progress.plan_from(max(epoch, progress.epoch)), sampling=self._coming[epoch].sampling)
+
+    def locate(self, numbers: Iterable[int]) -> dict[int, list[Place]]:
+        """Return the places of these batches' samples, also by weights to come; raises what `locate` does."""
+        plans = [self._plan, *map(self._with_coming, sorted(self._coming))]
+        found: dict[int, list[Place]] = {}
+        wanted = set(numbers)
+        for plan, following in zip(plans, [*plans[1:], None], strict=True):
+            here = {number for number in wanted if following is None or number < following.first_number}
+            found |= locate(plan, here)
+            wanted -= here
+        return found
 
     # ---- the end
 

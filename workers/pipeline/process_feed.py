@@ -19,7 +19,6 @@ import zmq
 from ..api import Statistics
 from ..assembly import Reception
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
-from ..order import NewWeights
 from ..plan import Batch, Plan
 from ..processes import (
     WHERE_TO_LOOK,
@@ -203,16 +202,6 @@ class ProcessFeed:
     def map_slots(self) -> None:
         """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
         self.shared.ring.populate()
-
-    def set_weights(self, new: NewWeights) -> None:
-        change, weights, gone = new
-        if self.shared.weights is None or self._release_link is None or self._failure is not None:
-            return
-        with interrupts_deferred():
-            self.shared.weights.write(change.version * weights.nbytes, weights)
-            self._release_link.send(links.frame_of(change))
-            for version in gone:
-                self.shared.weights.free(version * weights.nbytes, weights.nbytes)
 
     def _received(self) -> Announce | None:
         """Return the next valid announcement among the frames that have arrived; it stays until it is accepted."""

@@ -55,8 +55,7 @@ def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     past = [number for number in wanted if number < plan.first_number]
     if past:
         start = plan.from_start()
-        # The state has only those weights that count from its epoch on.
-        has_other_weights = plan.sampling is not None and plan.sampling.log.changes
+        has_other_weights = plan.sampling is not None and plan.sampling.was_changed
         if has_other_weights or _begin_of(start, plan.first_number) != (plan.epoch, plan.position):
             raise _unknown_past(past[0], plan)
         yield from _some(start, past)
@@ -120,12 +119,7 @@ class _Memory(dict[int, IndexArray]):
 def _drawn_into(memory: _Memory, plan: Plan, asked: Draw) -> Drawn:
     by = plan.sampling
     assert by is not None
-    if not asked.weights and by.log.changes and min(change.version for change in by.log.changes) > 1:
-        raise ParameterError(
-            f"the weights that epoch {asked.epoch} was drawn by have been given up since newer ones count: look at its "
-            "batches before that"
-        )
-    drawn = by.draw(asked.epoch, plan.parameters, by.log.weights.get(asked.weights))
+    drawn = by.draw(asked.epoch, plan.parameters)
     sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
     memory[asked.offset] = np.concatenate([draws_of(drawn.indices), sizes])
     return Drawn(len(drawn.indices), len(sizes))

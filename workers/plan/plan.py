@@ -34,15 +34,13 @@ from ..order import (
     Batches,
     DrawnOrder,
     EpochOrder,
-    NewWeights,
     Rounds,
     Schedule,
     ShardRounds,
     Shards,
-    WeightsLog,
     batches_per_slot,
     by_batch,
-    check_weights,
+    no_weights,
     rand_skip_of,
 )
 from ..transport import About, Announce, Packed, SharedFile, SlotLayout, processors_granted
@@ -54,14 +52,6 @@ _AHEAD = 4
 trainer waited at every fourth slot of tiny batches."""
 
 _STATE_VERSION = 3
-
-_PARTS_OF_EPOCH = 16
-"""A slot holds at most 1/16 of an epoch if weights may be set. By default there are five slots."""
-
-_NO_WEIGHTS = (
-    "set_weights: this pipeline has {}: declare sampler: {{weights: FILE, draws: n}}, or {{draws: n}} to begin with "
-    "equal ones"
-)
 
 
 def raise_unordered(use: str, names: Iterable[str]) -> NoReturn:
@@ -194,11 +184,6 @@ class Plan:
         plan = self.moved(int(checked.get("epoch", 0)), int(checked["position"]), int(checked["batches"]))
         if self.shards is not None:
             return plan._with_shards(self.shards, int(checked["shards"]))
-        if self.sampling is not None:
-            log = WeightsLog.from_text(str(checked["weights"]), self.sampling.samples)
-            if log.changes and not self.sampling.about.takes_weights:
-                raise ParameterError(f"the state has weights, and {self.sampling.about.name} takes none")
-            plan = replace(plan, sampling=replace(self.sampling, log=log))
         if plan.batches is None:
             return plan
         # Of an epoch there may be less left than a round.
@@ -244,26 +229,18 @@ class Plan:
         """Return this plan without its first `taken` batches; the lengths of its epochs are known."""
         return self.moved(*Position(self, taken).at, self.first_number + taken)
 
-    def reweigh(self, weights: object, received: Position, *, started: bool) -> NewWeights:
-        """Record new weights for the sampler and the first epoch that uses them; raises ParameterError."""
+    def reweighed(self, weights: object) -> Plan:
+        """Return this plan with other weights for its sampler; raises ParameterError."""
         if self.sampling is None:
-            raise ParameterError(_NO_WEIGHTS.format("no sampler with weights"))
-        if not self.sampling.about.takes_weights:
-            raise ParameterError(_NO_WEIGHTS.format(f"{self.sampling.about.name}, which has no weights"))
-        checked, log = check_weights(weights, self.sampling.samples, "set_weights"), self.sampling.log
-        planned = self.parameters.device_prefetch + self.most_ahead(self.sampling.most_in_slot) if started else 0
-        # The first epoch of which no batch is among those taken, nor among the next `planned` ones.
-        (epoch, position), samples = received.at, self.samples
-        rest = Batches(samples, self.parameters, epoch * samples + position)
-        change = log.add(-(-rest.round_start(planned) // samples), checked)
-        return NewWeights(change, checked, log.forget(epoch))
+            raise ParameterError(no_weights("no sampler with weights"))
+        return replace(self, sampling=self.sampling.reweighed(weights))
 
     # ---- for the others
 
     def _drawn_order(self) -> DrawnOrder | None:
         if self.sampling is None:
             return None
-        return DrawnOrder(self.parameters, self.sampling.about, list(self.sampling.log.changes))
+        return DrawnOrder(self.parameters, self.sampling.about)
 
     def schedule(self) -> Schedule:
         """Return the schedule for one assembler, from the plan's start."""
@@ -368,19 +345,9 @@ class Plan:
             return self.auto_slots
         return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
 
-    def most_ahead(self, in_slot: int) -> int:
-        """Return the most batches in the ring if up to `in_slot` share a slot; the same for copies and views."""
-        ahead = self.parameters.prefetch_batches
-        return (_AHEAD + 1) * in_slot if ahead == "auto" else ahead + in_slot
-
     def sized(self) -> Plan:
         """Return this plan with the number of batches in a slot that its measured time suggests."""
-        in_slot, batches, sampling = self._batches_in_slot(self.seconds_per_row), self.batches, self.sampling
-        if batches is None or sampling is None or not sampling.about.takes_weights:
-            return replace(self, batches_per_slot=in_slot)
-        # New weights apply after all batches that may be planned. With tiny batches in full slots that would be epochs.
-        most = min(self._batches_in_slot(0), max(1, batches.batches_per_epoch // _PARTS_OF_EPOCH))
-        return replace(self, batches_per_slot=min(in_slot, most), sampling=replace(sampling, most_in_slot=most))
+        return replace(self, batches_per_slot=self._batches_in_slot(self.seconds_per_row))
 
     def _batches_in_slot(self, seconds_per_row: float) -> int:
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
@@ -412,6 +379,16 @@ class Position(msgspec.Struct, frozen=True):
     def epoch(self) -> int:
         """The epoch in which the next round begins."""
         return self.at[0]
+
+    def epoch_behind(self, ahead: int) -> int:
+        """Return the first epoch of which no batch was taken before, nor is one of the next `ahead`.
+
+        All epochs have the same length.
+        """
+        batches, (epoch, item) = self.plan.batches, self.at
+        assert batches is not None
+        rest = batches.begun_at(epoch * batches.samples + item, None)
+        return -(-rest.round_start(ahead) // batches.samples)
 
     def batches_before(self, epoch: int) -> int | None:
         """Return the number of batches to the first round that begins in `epoch` or later; None if it is unknown."""
@@ -447,7 +424,6 @@ class Position(msgspec.Struct, frozen=True):
                 "sampler": plan.sampling.about.name,
                 "order": plan.sampling.about.declared,
                 "data": plan.data,
-                "weights": plan.sampling.log.as_text(epoch),
             }
         assert plan.shards is not None
         return {

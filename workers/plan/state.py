@@ -24,6 +24,11 @@ def check_state(
             f"the state has version={version}, as an earlier blobfeed saved it; this one reads version={expected}: "
             "go on with the blobfeed that saved it, or start without the state"
         )
+    if "weights" in given and "weights" not in ours and given.pop("weights"):
+        raise ParameterError(
+            "the state holds weights that set_weights gave, as an earlier blobfeed saved them; this one names a "
+            "digest: go on with the blobfeed that saved it, or start without the state"
+        )
     theirs, own = (next((name for name in _WAYS if name in of), "") for of in (given, ours))
     if theirs and theirs != own:
         raise ParameterError(

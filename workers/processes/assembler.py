@@ -45,7 +45,6 @@ from ..transport import (
     StatusBoard,
     Stop,
     ToAssembler,
-    WeightsChange,
     links,
 )
 from .config import Config
@@ -301,8 +300,6 @@ class Assembler:
                 case GoOn(end):
                     self._assembly.go_on(end)
                     self._pools_due = 0.0
-                case WeightsChange() as change if (drawn := self._assembly.schedule.drawn) is not None:
-                    drawn.changes.append(change)
                 case Stop():
                     self._stopping = True
 

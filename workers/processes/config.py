@@ -42,8 +42,6 @@ class Descriptors(msgspec.Struct, frozen=True):
     errors: int
     drawn: int = -1
     """the memory file with the sampler's draws"""
-    weights: int = -1
-    """the memory file with weights that the user has set for the sampler"""
     source: tuple[int, ...] = ()
     """those that the source needs"""
     sampler: tuple[int, ...] = ()
@@ -53,7 +51,7 @@ class Descriptors(msgspec.Struct, frozen=True):
 
     @property
     def of_loaders(self) -> tuple[int, ...]:
-        memory = (self.ring, self.board, self.drawn, self.weights, self.trace)
+        memory = (self.ring, self.board, self.drawn, self.trace)
         every = (self.trainer, self.errors, *memory, *self.source, *self.sampler)
         return tuple(descriptor for descriptor in every if descriptor >= 0)
 

@@ -64,8 +64,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
         send_error = partial(send_exception, errors)
         with exceptions_only():
-            files = config.descriptors.drawn, config.descriptors.weights
-            place = Workplace(ring.views, status, send_error, *files, exceptions_only)
+            place = Workplace(ring.views, status, send_error, config.descriptors.drawn, exceptions_only)
             worker = config.plan.worker(place)
             status.keep_places()
     except Exception as error:

@@ -46,11 +46,7 @@ class Shared:
             trainer = pidfd_open(os.getpid())
             self._childrens.callback(os.close, trainer)
             pidfd_send_signal(trainer, 0)  # a kernel that refuses this fails here, before there is a process to kill
-            self.weights, of_sampler = None, {}
-            if plan.sampling is not None:
-                drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
-                self.weights = stack.enter_context(closing(SharedFile.create("blobfeed-weights")))
-                of_sampler = {"drawn": drawn.descriptor, "weights": self.weights.descriptor}
+            drawn = stack.enter_context(closing(SharedFile.create("blobfeed-drawn")))
             self.folder = links.choose_socket_directory()
             stack.callback(links.remove_socket_directory, self.folder)
             if (trace := open_trace()) is not None:
@@ -61,7 +57,7 @@ class Shared:
                 self.ring.descriptor,
                 self.board.descriptor,
                 theirs.fileno(),
-                **of_sampler,
+                drawn.descriptor,
                 source=plan.source.descriptors,
                 sampler=() if plan.sampling is None else plan.sampling.sampler.value.descriptors,
                 trace=-1 if trace is None else trace.descriptor,

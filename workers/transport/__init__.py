@@ -55,7 +55,6 @@ from .messages import (
     ToBridge,
     ToLoader,
     ToTrainer,
-    WeightsChange,
 )
 from .packed import Packed, hook_name, pack, trial_copy, unsendable
 from .ring import Ring, SlotLayout

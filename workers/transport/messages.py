@@ -20,16 +20,6 @@ class Release(Message, frozen=True, tag="release"):
     waited_ns: int
 
 
-class WeightsChange(Message, frozen=True, tag="set_weights"):
-    """The sampler's weights of that version lie in the shared file. `version` counts from 1.
-
-    They hold for epochs >= from_epoch; see weights_log.py.
-    """
-
-    version: int
-    from_epoch: int
-
-
 class GoOn(Message, frozen=True, tag="go_on"):
     """The trainer wants the next loop over the stream, behind the End of that `number`."""
 
@@ -132,11 +122,10 @@ class Postprocess(Message, frozen=True, tag="postprocess"):
 
 
 class Draw(Message, frozen=True, tag="draw"):
-    """Draw `epoch` by that version of the weights, and put its indices at `offset` of the shared file."""
+    """Draw `epoch`, and put its indices at `offset` of the shared file."""
 
     task: int
     epoch: int
-    weights: int
     offset: int
 
 
@@ -246,7 +235,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | WeightsChange | GoOn | Stop
+ToAssembler = Release | GoOn | Stop
 ToTrainer = Announce | Failure | End
 OfSlot = Fill | Postprocess
 """A task on the rows of a slot, as remote loaders get them."""

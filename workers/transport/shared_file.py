@@ -1,4 +1,4 @@
-"""A memory file that several processes read and write by position: the indices of drawn epochs, the user's weights.
+"""A memory file that several processes read and write by position: the indices of drawn epochs.
 
 Read and not mapped: a part that was given back reads as zeros, if anybody still asks for it, and is no SIGBUS. A read
 of a task's indices takes about a microsecond.

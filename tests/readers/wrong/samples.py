@@ -147,8 +147,6 @@ def resumed(saved: dict[str, Any], other: dict[str, Any], **changed: Any) -> Sce
 
     def scenario(folder: Path) -> None:
         with read(ARRAYS, sampler=saved)(folder) as reader:
-            if "weights" in changed:
-                reader.set_weights(changed.pop("weights"))
             state = {**reader.state_dict(), **changed}
         with read(ARRAYS, sampler=other)(folder) as reader:
             reader.load_state_dict({name: value for name, value in state.items() if value is not None})

@@ -347,7 +347,7 @@ def test_nothing_waits_behind_a_draw_and_one_local_loader_draws_all_epochs() -> 
     ledger = Ledger(schedule_of(4, groups=4), slots=4)
     ledger.add_loader(1, 1, remote=True)
     ledger.open_groups()
-    ledger.enqueue_draw(Draw(0, 0, 0, 0))
+    ledger.enqueue_draw(Draw(0, 0, 0))
     assert {task.draw for _, task in ledger.assign(0.0)} == {None}  # a remote loader gets no draw
     for loader in (2, 3):
         ledger.add_loader(loader)
@@ -357,5 +357,5 @@ def test_nothing_waits_behind_a_draw_and_one_local_loader_draws_all_epochs() -> 
     assert ledger.assigned(drawer)[-1].draw is not None
     for task in ledger.assigned(drawer):
         ledger.done(drawer, task.id, 1.0)
-    ledger.enqueue_draw(Draw(0, 1, 0, 0))
+    ledger.enqueue_draw(Draw(0, 1, 0))
     assert [(loader, task.draw is not None) for loader, task in ledger.assign(1.0)] == [(drawer, True)]

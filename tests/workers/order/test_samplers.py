@@ -17,16 +17,13 @@ from blobfeed.workers.order import (
     IterableSampler,
     SubsetSampler,
     WeightedSampler,
-    WeightsLog,
     draw_epoch,
     draws_of,
     sampler_rng,
     samplers,
     samples_in,
-    version_at,
-    without_superseded,
 )
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blobfeed import SourceError
@@ -34,8 +31,8 @@ from blobfeed import SourceError
 SEED, SAMPLES = 7, 100
 
 
-def drawn(sampler: Any, epoch: int = 0, *, batch_size: int = 8, weights: Any = None) -> Any:
-    return draw_epoch(sampler, epoch, seed=SEED, samples=SAMPLES, batch_size=batch_size, weights=weights)
+def drawn(sampler: Any, epoch: int = 0, *, batch_size: int = 8) -> Any:
+    return draw_epoch(sampler, epoch, seed=SEED, samples=SAMPLES, batch_size=batch_size)
 
 
 def hook(result: Any, *, gives_batches: bool = False) -> HookSampler:
@@ -46,7 +43,7 @@ def test_weights_draw_as_numpy_does() -> None:
     weights = np.arange(SAMPLES, dtype=np.float64)
     expected = sampler_rng(SEED, 3).choice(SAMPLES, 50, p=weights / weights.sum())
     assert drawn(WeightedSampler(weights, 50), 3).indices.tolist() == expected.tolist()
-    assert drawn(WeightedSampler(None, 50), 3, weights=weights).indices.tolist() == expected.tolist()
+    assert drawn(WeightedSampler(None, 50).reweighed(weights, SAMPLES), 3).indices.tolist() == expected.tolist()
     assert len(set(drawn(WeightedSampler(None, 5000)).indices.tolist())) == SAMPLES
 
 
@@ -200,33 +197,3 @@ def test_a_sample_that_comes_too_often_to_be_counted_is_still_that_sample() -> N
     draws = draws_of(np.full(40_000, MOST_SAMPLES - 1))
     assert (samples_in(draws) == MOST_SAMPLES - 1).all()
     assert len(np.unique(draws)) == 2**15
-
-
-# ---- weights
-
-
-@settings(max_examples=300)
-@given(changes=st.lists(st.integers(0, 5), max_size=6), epoch=st.integers(0, 5), later=st.integers(0, 3))
-def test_what_is_forgotten_would_not_have_counted_any_more(changes: list[int], epoch: int, later: int) -> None:
-    log = WeightsLog()
-    for number, from_epoch in enumerate(changes):
-        log.add(from_epoch, np.full(4, number + 1.0))
-    kept = without_superseded(log.changes, epoch)
-    version = version_at(kept, epoch + later)
-    assert version == version_at(log.changes, epoch + later)
-    again = WeightsLog.from_text(log.as_text(epoch), 4)
-    found = version_at(again.changes, epoch + later)
-    assert (found == 0) == (version == 0)
-    if version:
-        assert again.weights[found].tolist() == log.weights[version].tolist()
-    gone = log.forget(epoch)
-    assert log.changes == kept
-    assert not set(gone) & set(log.weights)
-
-
-def test_a_log_does_not_grow_with_the_calls() -> None:
-    log = WeightsLog()
-    for step in range(100):  # ten in each epoch, for the one after the next
-        log.add(step // 10 + 2, np.ones(4))
-        log.forget(step // 10)
-        assert len(log.changes) <= 3

@@ -15,7 +15,6 @@ from blobfeed.workers.order import (
     HookSampler,
     IterableSampler,
     MixedOrder,
-    WeightsLog,
     check_weights,
     draw_epoch,
     draws_per_pattern,
@@ -29,7 +28,7 @@ from tests.support.catalogue import Catalogue, Scenario
 
 from ..loading.test_row_maker import CROP, maker, row_of, sample
 from .test_plan import SAMPLES, indexed, stream
-from .test_sampled_plan import EQUAL, FEW, plan_of, received
+from .test_sampled_plan import plan_of
 
 pytestmark = pytest.mark.pure
 
@@ -96,7 +95,6 @@ WEIGHTS: dict[str, Any] = {
     "one beyond all floats": [10**400, 1, 1, 1],
     "an infinite sum": [1e308] * 4,
 }
-LOGS = ("[[1, 2]]", "nonsense", '[[1, 2, "@"]]', '[[1, 2, "AAAA"]]')
 
 
 # ---- states
@@ -111,12 +109,6 @@ def changed(name: str, value: object) -> Scenario:
     return other(stream(), lambda state: {**state, name: value})
 
 
-def with_weights(_folder: Path) -> Any:
-    plan = plan_of(12)
-    plan.reweigh(FEW, plan.begin(), started=True)
-    return plan_of(12, takes_weights=False).resumed(received(plan, 4).state())
-
-
 CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "empty": lambda _: {},
     "with a name more": lambda state: {**state, "more": 1},
@@ -129,7 +121,7 @@ CHANGES: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
     "with another seed": lambda state: {**state, "seed": 6},
 }
 OF_VERSION_1 = {"version": 1, "batches": 3, "position": 12, "samples": SAMPLES, "seed": 5, "shuffle": "True"}
-SAMPLED = {"version": 3, "samples": SAMPLES, "sampler": "sampler {weights}", "weights": "[]"}
+SAMPLED = {"version": 3, "samples": SAMPLES, "sampler": "sampler {weights}"}
 OF_A_STREAM = {"batch_size": 5, "shards": 3, "last_batch": "drop", "world_size": 2, "capacity": 7, "epochs": 3}
 
 STATES: dict[str, Scenario] = {
@@ -144,15 +136,11 @@ STATES: dict[str, Scenario] = {
     "a stream's state of fewer epochs that join": lambda _: stream(last_batch="wrap", epochs=5).resumed(
         stream(last_batch="wrap", epochs=2).begin().state()
     ),
-    "a state with weights for a sampler that takes none": with_weights,
-    "weights for a sampler that takes none": lambda _: _reweigh(plan_of(12, takes_weights=False)),
-    "weights without a sampler": lambda _: _reweigh(indexed()),
+    "a state with weights of before": other(plan_of(12), lambda state: {**state, "weights": "[[1, 2]]"}),
+    "weights for a sampler that takes none": lambda _: IterableSampler("s", [1], gives_batches=False).reweighed([1], 1),
+    "weights without a sampler": lambda _: indexed().reweighed([1]),
     "samples that a sampler does not tell": lambda _: plan_of(None, epochs=2).samples,
 }
-
-
-def _reweigh(plan: Plan) -> Any:
-    return plan.reweigh(EQUAL, plan.begin(), started=False)
 
 
 # ---- hooks and transforms
@@ -267,7 +255,6 @@ ERRORS = Catalogue(
             f"weights, {name}": lambda _, values=values: check_weights(values, 4, "set_weights")  # type: ignore[misc]
             for name, values in WEIGHTS.items()
         },
-        **{f"weights in a state, {text}": lambda _, text=text: WeightsLog.from_text(text, 4) for text in LOGS},  # type: ignore[misc]
         **STATES,
         **HOOKS,
         **TRANSFORMS,

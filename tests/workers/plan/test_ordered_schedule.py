@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import IndexArray, LastBatch, Parameters
 from blobfeed.workers.order import AboutSampler, DrawnOrder, Rounds, Schedule, by_batch, make_order
-from blobfeed.workers.transport import Announce, Draw, Drawn, Run, WeightsChange
+from blobfeed.workers.transport import Announce, Draw, Drawn, Run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -138,7 +138,7 @@ def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
 
 
 class Memory:
-    """The shared file, and a sampler that draws `lists`; of another version of the weights, the same plus 1000."""
+    """The shared file, and a sampler that draws `lists`."""
 
     def __init__(self, schedule: Schedule, lists: list[Any], *, gives_batches: bool) -> None:
         self.schedule = schedule
@@ -166,7 +166,7 @@ class Memory:
             return True
         flat = np.concatenate(drawn) if self.gives_batches else np.array(drawn)
         sizes = np.array([len(batch) for batch in drawn]) if self.gives_batches else np.empty(0, np.int64)
-        written = np.concatenate([flat + 1000 * wanted.weights, sizes])
+        written = np.concatenate([flat, sizes])
         self.numbers[wanted.offset // 8 :][: len(written)] = written
         self.schedule.note_drawn(wanted, Drawn(len(flat), len(sizes)))
         self.most = max(self.most, int(np.count_nonzero(self.numbers != HOLE)))
@@ -174,9 +174,9 @@ class Memory:
 
 
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
-    about = AboutSampler("sampler()", gives_batches=gives_batches, takes_weights=True)
-    given: dict[str, Any] = {"epoch": 0, "position": 0, "changes": []} | start
-    order = DrawnOrder(parameters, about, given["changes"])
+    about = AboutSampler("sampler()", gives_batches=gives_batches)
+    given: dict[str, Any] = {"epoch": 0, "position": 0} | start
+    order = DrawnOrder(parameters, about)
     return Schedule(Rounds(order, parameters, given["epoch"], given["position"]), per_slot, per_slot, order)
 
 
@@ -277,31 +277,26 @@ def test_memory_is_given_back() -> None:
 
 def drawn_order(drawn: int, **values: Any) -> tuple[DrawnOrder, list[int]]:
     """An order with `drawn` epochs of ten samples each, and the offsets that it gives back."""
-    order, freed = DrawnOrder(Parameters(source={}, **values), AboutSampler("sampler()"), []), list[int]()
+    order, freed = DrawnOrder(Parameters(source={}, **values), AboutSampler("sampler()")), list[int]()
     order.file = SimpleNamespace(
         read=lambda offset, count, _kind: offset // 8 + np.arange(count),
         free=lambda offset, _size: freed.append(offset),
     )
     for epoch in range(drawn):
         wanted = order.wanted(epoch)
-        assert wanted == Draw(0, epoch, 0, 80 * epoch)
+        assert wanted == Draw(0, epoch, 80 * epoch)
         order.note_drawn(wanted, Drawn(10))
     return order, freed
 
 
 @pytest.mark.parametrize(
-    ("epoch", "in_use", "changed", "given_back"),
-    [
-        (0, None, False, []), (1, None, False, [0]), (2, None, False, [0, 80]), (2, 79, False, []), (2, 80, False, [0]),
-        (2, 159, False, [0]), (2, 160, False, [0, 80]), (1, None, True, [0, 160]), (1, 80, True, [0]),
-    ],
-)  # fmt: skip
-def test_an_epoch_is_given_back_when_it_is_past_or_drawn_by_old_weights_and_lies_before_what_is_in_use(
-    epoch: int, in_use: int | None, changed: bool, given_back: list[int]
+    ("epoch", "in_use", "given_back"),
+    [(0, None, []), (1, None, [0]), (2, None, [0, 80]), (2, 79, []), (2, 80, [0]), (2, 159, [0]), (2, 160, [0, 80])],
+)
+def test_an_epoch_is_given_back_when_it_is_past_and_lies_before_what_is_in_use(
+    epoch: int, in_use: int | None, given_back: list[int]
 ) -> None:
     order, freed = drawn_order(3, batch_size=4)
-    if changed:
-        order.changes.append(WeightsChange(1, 2))
     order.free(epoch, in_use)
     assert freed == given_back
 
@@ -309,12 +304,12 @@ def test_an_epoch_is_given_back_when_it_is_past_or_drawn_by_old_weights_and_lies
 def test_the_next_epoch_is_drawn_ahead_one_at_a_time_and_none_behind_the_last() -> None:
     order, _ = drawn_order(1, batch_size=4, epochs=3)
     wanted = order.wanted(0)
-    assert wanted == Draw(0, 1, 0, 80)
+    assert wanted == Draw(0, 1, 80)
     assert order.wanted(0) is None
     order.note_drawn(wanted, Drawn(10))
     assert order.wanted(0) is None
-    assert order.wanted(1) == Draw(0, 2, 0, 160)
-    order.note_drawn(Draw(0, 2, 0, 160), Drawn(10))
+    assert order.wanted(1) == Draw(0, 2, 160)
+    order.note_drawn(Draw(0, 2, 160), Drawn(10))
     assert order.wanted(2) is None
 
 
@@ -347,37 +342,3 @@ def test_a_position_behind_the_end_is_told() -> None:
     schedule = schedule_of(Parameters(source={}, batch_size=2), epoch=1, position=9)
     assert run(schedule, Memory(schedule, [[1, 2]] * 3, gives_batches=False)) == []
     assert "epoch 1: it gave 2 samples, and the state to go on from stands behind 9" in schedule.complaint
-
-
-@settings(max_examples=150)
-@given(
-    changes=st.lists(st.integers(0, 4), max_size=4),
-    last_batch=st.sampled_from(("wrap", "drop", "partial")),
-    late=st.booleans(),
-)
-def test_weights_count_from_their_epoch_on(changes: list[int], last_batch: LastBatch, late: bool) -> None:
-    """Also if they are told just before its first batch is planned, when other weights have been drawn by."""
-    changes = sorted(changes) if late else changes
-    told = [WeightsChange(version + 1, epoch) for version, epoch in enumerate(changes)]
-    parameters = Parameters(source={}, batch_size=4, last_batch=last_batch, epochs=4)
-    schedule = schedule_of(parameters, per_slot=1, changes=[] if late else told)
-    memory = Memory(schedule, [list(range(10 * n, 10 * n + 10)) for n in range(6)], gives_batches=False)
-    found, waiting = [], list(told)
-    group = 0
-    while not schedule.finished:
-        planned = 10 * schedule.rounds.epoch + schedule.rounds.item + 4
-        while late and waiting and 10 * waiting[0].from_epoch < planned:
-            assert schedule.drawn is not None
-            schedule.drawn.changes.append(waiting.pop(0))
-        if schedule.has(group):
-            announce = schedule.announcement(group, 0, ())
-            assert announce is not None
-            found += made_of(announce, 4)
-            group += 1
-        memory.draw()
-    for batch in found:
-        for index, epoch in zip(batch.indices, batch.epochs, strict=True):
-            held = [each.version for each in told if each.from_epoch <= epoch]
-            version, sample = divmod(index, 1000)
-            assert version == max(held, default=0)
-            assert sample // 10 == epoch
