@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import random
-import re
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -321,18 +320,3 @@ def test_a_state_goes_on_only_in_the_order_that_it_was_saved_in(saved: Any, othe
         assert next(iter(reader)).indices.tolist() == following
     with read(**other) as reader, pytest.raises(ParameterError):
         reader.load_state_dict(state)
-
-
-def test_the_code_in_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs" / "order.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text.partition("## Samplers")[2], re.DOTALL)
-    assert blocks
-    for block in blocks:
-        found: dict[str, Any] = {"__name__": "documentation"}
-        exec(block, found)
-        with LayerHarness(
-            found["Buckets"],
-            {"source": {"npy": {"data": "texts.npy"}}, "batch_size": 64, "tops": ["data"], "num_loaders": 0},
-        ) as harness:
-            assert len({harness.forward()["data"].shape[0] for _ in range(20)}) > 1
