@@ -18,7 +18,7 @@ unexport PYTHONPATH PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
-.PHONY: help train test test-all test-lowest test-cloud test-wheel test-cuda quick faults bench docs lint types types-all pytest format clean distclean
+.PHONY: help train test test-all test-lowest test-cloud test-wheel dist test-cuda quick faults bench docs lint types types-all pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
@@ -28,6 +28,7 @@ help:
 	@echo 'make test-lowest the tests, with the oldest versions of libraries that setup.py accepts'
 	@echo 'make test-cloud the tests of object storage, with servers of vendors: needs npm, nginx and a network'
 	@echo 'make test-wheel the tests of layers and of BatchReader, with the built wheel and without the folders it is built from'
+	@echo 'make dist       the sdist and a wheel for this machine, in dist/, checked by twine'
 	@echo 'make test-cuda  the tests that need a GPU, under torch'"'"'s race detector, and the table of benchmarks.delivery'
 	@echo 'make faults     kill, crash, stop and corrupt whatever there is, and a figure for each: about half an hour'
 	@echo 'make bench      blobfeed and other loaders, side by side: about an hour'
@@ -70,6 +71,14 @@ test-wheel: $(VENV)/test-dependencies
 	cp -r tests benchmarks docs prototxt_examples pyproject.toml $(VENV)/wheel/
 	echo '$(CURDIR)/$(VENV)/wheel' > $(CHECKOUT_PTH)
 	cd $(VENV)/wheel && ../bin/pytest -n 2 tests/layers tests/readers/test_batch_reader.py tests/readers/test_published_bytes.py
+
+# The files of a release. twine has an environment of its own.
+dist: $(VENV)/test-dependencies
+	rm -rf build dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(PYTHON) -m venv $(VENV)/twine
+	$(VENV)/twine/bin/pip -qq install twine
+	$(VENV)/twine/bin/twine check --strict dist/*
 
 # Without a device each test is skipped with the reason, and the table has no rows of one. There torch's race detector
 # is left out, since under it a torch for CPUs fails at its first operation.

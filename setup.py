@@ -127,7 +127,7 @@ setup(
     long_description_content_type="text/markdown",
     author="blobfeed contributors",
     license_expression="BSD-2-Clause",
-    license_files=["LICENSE"],
+    license_files=["LICENSE*"],
     classifiers=[
         "Development Status :: 4 - Beta",
         "Intended Audience :: Science/Research",

@@ -10,11 +10,14 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 from textwrap import dedent
 
 import numpy as np
 import pytest
+import yaml
+from packaging.requirements import Requirement
 
 import blobfeed
 
@@ -120,6 +123,17 @@ def test_without_a_compiler_the_sdist_makes_a_wheel_too(built: Path, source: Pat
     run(sys.executable, "-m", *build, cwd=tmp_path, CC="/bin/false")
     (wheel,) = tmp_path.glob("*.whl")
     assert held_by(wheel) == modules_of(source)
+
+
+@pytest.mark.skipif(not (ROOT / "conda").exists(), reason="not in the sdist")
+def test_the_conda_recipe_names_what_pip_installs() -> None:
+    recipe = yaml.safe_load((ROOT / "conda" / "recipe.yaml").read_text())
+    in_conda = {"python-xxhash": "xxhash"}
+    needed = (Requirement(each.replace(" ", "")) for each in recipe["requirements"]["run"])
+    ours = {in_conda.get(each.name, each.name): str(each.specifier) for each in needed if each.name != "python"}
+    pips = [Requirement(each) for each in requires("blobfeed") or () if "extra ==" not in each]
+    assert ours == {each.name.lower(): str(each.specifier) for each in pips}  # of several bounds the last, and highest
+    assert recipe["context"]["version"] == blobfeed.__version__
 
 
 def test_the_sdist_holds_the_whole_project_the_examples_and_their_data_included(built: Path, source: Path) -> None:

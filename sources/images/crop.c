@@ -12,6 +12,10 @@ the caller then decodes the whole picture, and judges by that. */
 
 #include <jpeglib.h>
 
+#if !defined(LIBJPEG_TURBO_VERSION_NUMBER) || LIBJPEG_TURBO_VERSION_NUMBER < 2001000
+#error "libjpeg-turbo 2.1 or later is needed: others cannot crop, or skip rows with errors"
+#endif
+
 typedef struct {
     struct jpeg_decompress_struct jpeg;
     struct jpeg_error_mgr errors;
@@ -53,6 +57,8 @@ static int decode(Decoder *decoder, const Py_buffer *data, const Py_buffer *out,
     jpeg_create_decompress(jpeg);
     jpeg_mem_src(jpeg, data->buf, (unsigned long)data->len);
     jpeg_read_header(jpeg, TRUE);
+    for (int i = 0; i < jpeg->num_components; i++) /* others: some versions before 3.0 miscount columns */
+        if (jpeg->comp_info[i].h_samp_factor * jpeg->comp_info[i].v_samp_factor > 4) give_up((j_common_ptr)jpeg);
     jpeg->out_color_space = out->shape[2] == 3 ? JCS_EXT_BGR : JCS_GRAYSCALE;
     jpeg->dct_method = JDCT_ISLOW;
     jpeg->scale_num = 1;
@@ -87,13 +93,15 @@ static PyObject *decode_part(PyObject *module, PyObject *arguments)
     Py_buffer data, out;
     Part part;
     unsigned by;
-    if (!PyArg_ParseTuple(arguments, "y*OI(IIII)", &data, &given, &by, &part.top, &part.left, &part.height, &part.width))
+    if (!PyArg_ParseTuple(arguments, "y*OI(IIII)", &data, &given, &by, &part.top, &part.left, &part.height,
+                          &part.width))
         return NULL;
     int done = -1;
     if (!PyObject_GetBuffer(given, &out, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)) {
         const int is_picture = out.ndim == 3 && out.itemsize == 1 && (out.shape[2] == 3 || out.shape[2] == 1);
+        const int is_part = part.height && part.width;
         const size_t bottom = (size_t)part.top + part.height, right = (size_t)part.left + part.width;
-        if (is_picture && part.height && part.width && bottom <= (size_t)out.shape[0] && right <= (size_t)out.shape[1]) {
+        if (is_picture && is_part && bottom <= (size_t)out.shape[0] && right <= (size_t)out.shape[1]) {
             Decoder decoder;
             Py_BEGIN_ALLOW_THREADS
             done = decode(&decoder, &data, &out, by, &part);
