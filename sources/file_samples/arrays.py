@@ -6,7 +6,8 @@ import io
 import math
 import zipfile
 import zlib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from copy import copy
 from functools import lru_cache
 from tokenize import TokenError
@@ -19,6 +20,14 @@ from ...workers.base import SampleTooLargeError
 from ..files import OpenFile, WholeFiles
 from ..stored import read_header
 from ..table import Column, OutRows, RecordError, Store
+
+try:
+    import deflate
+except ImportError:  # an extra
+    deflate = None  # type: ignore[assignment]
+
+_crc32: Callable[..., int] = (deflate or zlib).crc32
+"""The checksum of zip files: of 2 MB libdeflate makes it in 0.04 ms, zlib in 0.48."""
 
 _HEADER_BYTES = 128
 """Of the header that np.save writes; a longer one is read once more."""
@@ -50,7 +59,7 @@ class StoredValues:
     def __init__(self, file: OpenFile, archive: zipfile.ZipFile | None, member: str) -> None:
         self._file, self._at = file, 0
         self._crc: int | None = None
-        self._inflated: bytes | None = None
+        self._inflated: bytes | bytearray | None = None
         size = file.size
         if archive is not None:
             size = self._enter(_entry(archive, member))
@@ -89,11 +98,9 @@ class StoredValues:
         return bytes(content)
 
     def _bytes(self, offset: int, size: int) -> bytes:
-        return (
-            self._inflated[offset : offset + size]
-            if self._inflated is not None
-            else self._file_bytes(self._at + offset, size)
-        )
+        if self._inflated is not None:
+            return bytes(self._inflated[offset : offset + size])
+        return self._file_bytes(self._at + offset, size)
 
     def read_into(self, row: AnyArray) -> None:
         """Put the values into `row`, of their shape; raises ValueError if they are not what was written."""
@@ -106,14 +113,19 @@ class StoredValues:
         else:
             self._file.read_into(self._at + header.bytes, memory.data)
         if self._crc is not None:
-            found = zlib.crc32(memory.data, zlib.crc32(self._bytes(0, header.bytes)))
+            found = _crc32(memory.data, _crc32(self._bytes(0, header.bytes)))
             if found != self._crc:
                 raise ValueError(f"its checksum is {self._crc:#010x}, and its bytes give {found:#010x}: it is damaged")
         if not is_direct:
             row[...] = values.T if header.is_fortran else values
 
 
-def _inflate(stored: bytes, size: int) -> bytes:
+def _inflate(stored: bytes, size: int) -> bytes | bytearray:
+    if deflate is not None:
+        # It does not say what is wrong; zlib does.
+        with suppress(deflate.DeflateError):
+            if len(made := deflate.deflate_decompress(stored, size)) == size:
+                return made
     stream = zlib.decompressobj(-15)
     try:
         content = stream.decompress(stored, size + 1)
