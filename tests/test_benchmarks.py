@@ -21,6 +21,8 @@ from benchmarks import files as file_costs
 from benchmarks.chart import Bar, Panel, chart
 from benchmarks.datasets import HDF5_28, HDF5_CHUNKED, HDF5_SAMPLES, HDF5_SAMPLES_TEN, NPY_224, DataSet
 from benchmarks.delivery import Shape, host_rows
+from benchmarks.dlio import __main__ as dlio
+from benchmarks.dlio.workloads import LOADERS, WORKLOADS
 from benchmarks.harness import QUICK, Program, RunFailed, run_all, run_program
 from benchmarks.job import Figures, Outcome, Result
 from benchmarks.page_cache import drop, files
@@ -379,3 +381,36 @@ def test_each_way_of_delivery_is_measured() -> None:
 
     rows = host_rows(Shape(2, (3, 4, 4)), 0.0, {"NumPy": standin.Blob, "torch CPU": lambda: Blob(torch.device("cpu"))})
     assert len({row[0] for row in rows}) == 13
+
+
+# ---- DLIO
+
+
+def test_dlio_counts_the_files_of_each_workload_in_whole_batches() -> None:
+    assert all(not each.files % (each.samples * each.batch) for each in WORKLOADS)
+
+
+_A_DLIO = """#!/bin/sh
+for each; do
+    case $each in hydra.run.dir=*) out=${each#*=};; *format=png) wrong=1;; *data_folder=*) data=${each#*=};; esac
+done
+mkdir -p "$out" "$data/train"
+echo '{"metric": {"train_au_percentage": [50, 70, 62]}}' > "$out/summary.json"
+for number in 1 2 3; do echo "Ending epoch $number"; done
+test -z "$wrong" || test "$out" = "${out%%blobfeed}" || { echo "it broke"; exit 1; }
+"""
+
+
+def test_the_table_of_dlio_has_the_median_epoch_and_what_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    python = tmp_path / "python"
+    python.write_text(_A_DLIO)
+    python.chmod(0o755)
+    asked = ["--python", str(python), "--folder", str(tmp_path / "data"), "--epochs", "3", "--no-ranks"]
+    dlio.main([*asked, "--workloads", "png", "unet3d"])
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]
+    assert rows[0] == f"| workload | step | {' | '.join(LOADERS)} |"
+    assert rows[2].count("0.62 (0.50–0.70)") == 3
+    assert rows[2].split(" | ")[4] == "–", "DALI takes pictures alone"
+    assert rows[4].endswith("failed: it broke |")
