@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 import torch
+from blobfeed.readers.opening import make_plan
 from blobfeed.workers.api import Hooks, Sample, allocate_rows, check_parameters
-from blobfeed.workers.plan import make_plan
 from blobfeed.workers.transport import StatusBoard
 from torch.utils.data import DataLoader, Dataset
 
