@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from .layers import *  # noqa: F403
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
+    from .readers.dataloader.data_loader import DataLoader as DataLoader
     from .readers.delivery import NamedBatch as NamedBatch
     from .readers.h5_dataset import H5Dataset as H5Dataset
     from .readers.jax_dataset import JaxDataset as JaxDataset
@@ -49,6 +50,7 @@ _HOMES = {
     ),
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),
+    "readers.dataloader.data_loader": ("DataLoader",),
     "readers.delivery": ("NamedBatch",),
     "readers.h5_dataset": ("H5Dataset",),
     "readers.jax_dataset": ("JaxDataset",),
@@ -86,6 +88,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 _NEEDS = {
+    "DataLoader": "torch",
     "H5Dataset": "torch",
     "JaxDataset": "jax",
     "KerasDataset": "keras",

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import time
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, NoReturn, Unpack, cast
 
@@ -36,12 +33,12 @@ from ..workers.base import (
     PipelineClosed,
     SourceError,
     absolute,
-    close_all,
     shorten,
     shortens_tracebacks,
 )
 from ..workers.plan import Place, State
-from ..workers.processes import interrupts_deferred, interrupts_ignored
+from ..workers.processes import interrupts_deferred
+from .closing import close_when_forgotten
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .opening import open_declared, open_pipeline
@@ -139,7 +136,7 @@ class BatchReader(Closing):
         self._is_asked = False
         """True while a thread is in `next`."""
         self._closed = False
-        self._finalizer = _close_when_forgotten(self, self._batches)
+        self._finalizer = close_when_forgotten(self, self._batches)
 
     # ---- the contents
 
@@ -444,31 +441,3 @@ class _Loop(Iterator[NamedBatch]):
         finally:
             reader._is_asked = False
         raise StopIteration
-
-
-_open: set[NamedBatches] = set()
-
-
-def _close_when_forgotten(owner: object, batches: NamedBatches) -> Callable[[], object]:
-    """Close `batches` when `owner` is collected, or at exit. The returned function closes them at once."""
-    _open.add(batches)
-    finalizer = weakref.finalize(owner, _close, batches)
-    finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
-
-    def close() -> None:
-        with interrupts_deferred():  # a finalizer that was interrupted does nothing when it is called again
-            finalizer()
-
-    return close
-
-
-def _close(batches: NamedBatches) -> None:
-    with interrupts_deferred():
-        _open.discard(batches)
-        batches.close()
-
-
-@atexit.register
-def _close_at_exit() -> None:
-    with interrupts_ignored():
-        close_all(*(partial(_close, batches) for batches in _open))

@@ -17,7 +17,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..order import Schedule
+from ..order import GivenBatches, Schedule
 from ..transport import Draw
 
 MAX_ASSIGNED = 2
@@ -115,7 +115,9 @@ class Ledger:
     open at a time, and it is one task.
     """
 
-    def __init__(self, schedule: Schedule, *, slots: int, postprocess: bool = False, alone: bool = False) -> None:
+    def __init__(
+        self, schedule: Schedule | GivenBatches, *, slots: int, postprocess: bool = False, alone: bool = False
+    ) -> None:
         self.rows_per_task = 1 << 40
         self._alone = alone
         self._schedule = schedule

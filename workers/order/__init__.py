@@ -16,6 +16,7 @@ from .epoch_order import (
     numbered_keys,
     shuffled_rows,
 )
+from .given_batches import GivenBatches
 from .global_generators import OwnGlobals, SampleSeeds, Seed, globals_kept, seed_generators
 from .mixed_order import MixedOrder, draws_per_pattern, even_pattern
 from .ordering import Shuffle, make_order

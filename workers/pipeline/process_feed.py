@@ -41,6 +41,7 @@ from ..transport import (
     End,
     ErrorInbox,
     Failure,
+    Give,
     GoOn,
     LoaderState,
     Release,
@@ -187,6 +188,11 @@ class ProcessFeed:
                 waited, self._reported_ns = waited_ns - self._reported_ns, waited_ns
                 self._release_link.send(links.frame_of(Release(self._releasing[0], waited)))
             self._releasing.popleft()
+
+    def give(self, batch: int, epoch: int, rows: int, shard: int) -> None:
+        """Have batch number `batch`, of `epoch`, made; its request lies in the ring."""
+        if self._release_link is not None and self._failure is None:
+            self._release_link.send(links.frame_of(Give(batch, epoch, rows, shard)))
 
     def go_on(self) -> bool:
         if self._release_link is None or (frame := self._receiver.frame()) is None:

@@ -34,6 +34,7 @@ from ..order import (
     Batches,
     DrawnOrder,
     EpochOrder,
+    GivenBatches,
     Rounds,
     Schedule,
     ShardRounds,
@@ -43,7 +44,7 @@ from ..order import (
     no_weights,
     rand_skip_of,
 )
-from ..transport import About, Announce, Packed, SharedFile, SlotLayout, processors_granted
+from ..transport import About, Announce, GrowingSlots, Packed, Ring, SharedFile, SlotLayout, processors_granted
 from .batch import Batch
 from .state import State, check_state
 
@@ -52,6 +53,8 @@ _AHEAD = 4
 trainer waited at every fourth slot of tiny batches."""
 
 _STATE_VERSION = 3
+
+AnyRing = Ring | GrowingSlots
 
 
 def raise_unordered(use: str, names: Iterable[str]) -> NoReturn:
@@ -242,7 +245,7 @@ class Plan:
             return None
         return DrawnOrder(self.parameters, self.sampling.about)
 
-    def schedule(self) -> Schedule:
+    def schedule(self) -> Schedule | GivenBatches:
         """Return the schedule for one assembler, from the plan's start."""
         given, drawn = self.parameters, self._drawn_order()
         if self.shards is not None:
@@ -251,6 +254,17 @@ class Plan:
         assert order is not None
         rounds = Rounds(order, given, self.epoch, self.position)
         return Schedule(rounds, most, 1 if self.starts_small else most, drawn)
+
+    def new_ring(self) -> AnyRing:
+        """Make the ring, in the trainer; raises RingAllocationError."""
+        return Ring.create(self.layout, self.slots)
+
+    def ring(self, descriptor: int) -> AnyRing:
+        """Return the ring of an inherited descriptor."""
+        return Ring(descriptor, self.layout, self.slots)
+
+    def prepare(self) -> None:
+        """Do what all loaders need, once, in the process from which they are forked."""
 
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""

@@ -31,15 +31,16 @@ import zmq
 
 from ..assembly import Assembly, AutoScale, first_loaders
 from ..base import LoaderDied
+from ..order import GivenBatches
 from ..transport import (
     Count,
     Done,
     Failure,
     FromLoader,
+    Give,
     GoOn,
     Ready,
     Release,
-    Ring,
     SharedFile,
     StartFailed,
     StatusBoard,
@@ -300,13 +301,15 @@ class Assembler:
                 case GoOn(end):
                     self._assembly.go_on(end)
                     self._pools_due = 0.0
+                case Give() as given if isinstance(self._assembly.schedule, GivenBatches):
+                    self._assembly.schedule.give(given)
                 case Stop():
                     self._stopping = True
 
 
 def _use_huge_pages(config: Config) -> Iterator[int]:
     """Back the ring with huge pages, step by step; copying from them is a fifth to a third faster (shared_map.py)."""
-    yield from Ring(config.descriptors.ring, config.plan.layout, config.plan.slots).use_huge_pages()
+    yield from config.plan.ring(config.descriptors.ring).use_huge_pages()
 
 
 def run_assembler(descriptor: int) -> None:
@@ -323,6 +326,7 @@ def run_assembler(descriptor: int) -> None:
     nursery = Nursery(
         partial(run_loader, config, errors),
         config.plan.decoded.modules,
+        prepare=config.plan.prepare,
         keep=config.descriptors.of_loaders,
         background=lambda: _use_huge_pages(config),
         trainer=config.descriptors.trainer,

@@ -30,7 +30,6 @@ from ..transport import (
     FromLoader,
     LoaderStatus,
     Ready,
-    Ring,
     StartFailed,
     ToLoader,
     describe,
@@ -61,7 +60,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         results.send(links.frame_of(message))
 
     try:
-        ring = Ring(config.descriptors.ring, config.plan.layout, config.plan.slots)
+        ring = config.plan.ring(config.descriptors.ring)
         send_error = partial(send_exception, errors)
         with exceptions_only():
             place = Workplace(ring.views, status, send_error, config.descriptors.drawn, exceptions_only)

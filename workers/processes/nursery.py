@@ -61,9 +61,10 @@ class Nursery(Home):
         keep: tuple[int, ...],
         background: Background = lambda: iter(()),
         trainer: int | None = None,
+        prepare: Callable[[], None] = lambda: None,
     ) -> None:
-        """Fork the nursery. `modules`: imported before the first loader; `keep`: descriptors that the loaders need.
-        `trainer`: pidfd of the process whose death ends the nursery, too, one of `keep`.
+        """Fork the nursery. `modules`: imported, and `prepare` called, before the first loader. `keep`: descriptors
+        that the loaders need. `trainer`: pidfd of the process whose death ends the nursery, too, one of `keep`.
 
         No ZeroMQ context may exist in this process yet.
         """
@@ -75,7 +76,7 @@ class Nursery(Home):
             def nurse() -> None:
                 die_with(parent)
                 close_all_but((theirs.fileno(), *keep))
-                _preload(modules)
+                _preload(modules, prepare)
                 _Nurse(theirs, loader_main, background(), trainer).run()
 
             run_and_exit(nurse)
@@ -239,10 +240,14 @@ class _Nurse:
             os.waitpid(pid, 0)
 
 
-def _preload(modules: tuple[str, ...]) -> None:
-    """Import modules once for all loaders. A loader that needs a missing one reports the reason."""
+def _preload(modules: tuple[str, ...], prepare: Callable[[], None]) -> None:
+    """Do once what all loaders need. A loader that needs what has failed meets it again, and reports the reason."""
     for name in modules:
         try:
             importlib.import_module(name)
         except (Exception, SystemExit) as problem:
             _log.info("%s cannot be imported ahead of the loaders: %s: %s", name, type(problem).__name__, problem)
+    try:
+        prepare()
+    except (Exception, SystemExit) as problem:
+        _log.info("user code cannot be loaded ahead of the loaders: %s: %s", type(problem).__name__, problem)

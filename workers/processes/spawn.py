@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from ..plan import Plan
-from ..transport import Ring, SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
+from ..transport import SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
 from .config import Config, Descriptors
 from .interpreter import find_interpreter
 from .process import exit_in_words, send_signal, too_few_threads, wait_for_exit
@@ -35,7 +35,7 @@ class Shared:
 
     def __init__(self, plan: Plan, open_trace: Callable[[], Trace | None]) -> None:
         with ExitStack() as stack:
-            self.ring = stack.enter_context(closing(Ring.create(plan.layout, plan.slots)))
+            self.ring = stack.enter_context(closing(plan.new_ring()))
             self.board = stack.enter_context(closing(StatusBoard.create(plan.status_lines)))
             self.errors, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             stack.enter_context(self.errors)

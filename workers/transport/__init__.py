@@ -22,6 +22,7 @@ from .error_channel import (
     summary_of,
     waiting,
 )
+from .growing_slots import GrowingSlot, GrowingSlots
 from .linux import memfd_create, pidfd_open, pidfd_send_signal
 from .memory import available_memory, give_back_freed_memory, keep_freed_memory
 from .messages import (
@@ -36,6 +37,7 @@ from .messages import (
     Fill,
     FromBridge,
     FromLoader,
+    Give,
     GoOn,
     JoinFailed,
     KillLoader,

@@ -26,6 +26,15 @@ class GoOn(Message, frozen=True, tag="go_on"):
     number: int
 
 
+class Give(Message, frozen=True, tag="give"):
+    """Batch `group` may be made: the trainer's request for it lies in the ring. `shard`: see Run; -1 for none."""
+
+    group: int
+    epoch: int
+    rows: int
+    shard: int = -1
+
+
 class Stop(Message, frozen=True, tag="stop"):
     """The trainer closes the pipeline."""
 
@@ -235,7 +244,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | GoOn | Stop
+ToAssembler = Release | GoOn | Give | Stop
 ToTrainer = Announce | Failure | End
 OfSlot = Fill | Postprocess
 """A task on the rows of a slot, as remote loaders get them."""

@@ -20,6 +20,19 @@ _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
 
+
+def punch_hole(descriptor: int, offset: int, size: int) -> None:
+    """Give the memory of `size` bytes of the memory file back; they read as zeros. Raises OSError."""
+    if libc.fallocate(descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size):
+        raise last_error("fallocate")
+
+
+def allocate_range(descriptor: int, offset: int, size: int) -> None:
+    """Allocate `size` bytes of the memory file from `offset` on; raises OSError."""
+    if libc.fallocate(descriptor, _KEEP_SIZE, offset, size):
+        raise last_error("fallocate")
+
+
 _Number = TypeVar("_Number", np.int64, np.float64, np.uint8)
 
 
@@ -55,8 +68,8 @@ class SharedFile:
 
     def free(self, offset: int, size: int) -> None:
         """Give the memory of `size` bytes back."""
-        if size and libc.fallocate(self.descriptor, _KEEP_SIZE | _PUNCH_HOLE, offset, size):
-            raise last_error("fallocate")
+        if size:
+            punch_hole(self.descriptor, offset, size)
 
     def close(self) -> None:
         os.close(self.descriptor)

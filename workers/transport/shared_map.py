@@ -57,10 +57,10 @@ class _Map:
 
 
 class SharedMap(_Map):
-    """`size` bytes of the memory file `descriptor`, shared, readable and writable; raises OSError."""
+    """`size` bytes of the memory file `descriptor` from `offset` on, shared and writable; raises OSError."""
 
-    def __init__(self, descriptor: int, size: int) -> None:
-        super().__init__(_map_aligned(descriptor, size), size, read_only=False)
+    def __init__(self, descriptor: int, size: int, offset: int = 0) -> None:
+        super().__init__(_map_aligned(descriptor, size, offset), size, read_only=False)
 
     def populate(self) -> None:
         """Map all pages at once, if the kernel can (Linux 5.14); else they are mapped as they are touched."""
@@ -96,10 +96,10 @@ class AddressRange(_Map):
         libc.madvise(self._address + at, size, advice)
 
 
-def _map_aligned(descriptor: int, size: int) -> int:
+def _map_aligned(descriptor: int, size: int, offset: int) -> int:
     address, protection = _reserved(size), mmap.PROT_READ | mmap.PROT_WRITE
     try:
-        return _checked(libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, 0))
+        return _checked(libc.mmap(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset))
     except OSError:
         libc.munmap(address, size)
         raise

@@ -1,0 +1,47 @@
+"""The end of what holds processes: when it is forgotten, or with the program."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from ..workers.base import close_all
+from ..workers.processes import interrupts_deferred, interrupts_ignored
+
+
+class Closable(Protocol):
+    """Something that has processes until it is closed."""
+
+    def close(self) -> object:
+        """End them. May be repeated."""
+
+
+_open: set[Closable] = set()
+
+
+def close_when_forgotten(owner: object, inner: Closable) -> Callable[[], object]:
+    """Close `inner` when `owner` is collected, or at exit. The returned function closes them at once."""
+    _open.add(inner)
+    finalizer = weakref.finalize(owner, _close, inner)
+    finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
+
+    def close() -> None:
+        with interrupts_deferred():  # a finalizer that was interrupted does nothing when it is called again
+            finalizer()
+
+    return close
+
+
+def _close(inner: Closable) -> None:
+    with interrupts_deferred():
+        _open.discard(inner)
+        inner.close()
+
+
+@atexit.register
+def _close_at_exit() -> None:
+    with interrupts_ignored():
+        close_all(*(partial(_close, inner) for inner in _open))

@@ -1,0 +1,401 @@
+"""What a loader does with a request: items of the user's dataset, collated into the slot. The trainer does it itself
+with `num_workers=0`, so that both give the same bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import torch
+import torch.utils.data
+from torch.utils.data._utils import collate, worker
+
+from ...workers.base import derive_key
+from ...workers.order import SampleSeeds, Seed, replacement_index, seed_generators
+from ...workers.transport import Activity, GrowingSlot, LoaderStatus, describe, summary_of
+from .packing import SlotWriter
+
+_MOST_REPLACEMENTS = 100
+
+_log = logging.getLogger("blobfeed")
+
+
+class MapRequest(NamedTuple):
+    """A batch of a dataset with indices: `keys`, or one key if batching is off.
+
+    `first`, `step`: numbers of the samples in their epoch, for random numbers. `loop`: counts the trainer's loops.
+    `state`: that of the dataset, when a loop begins with one. `set_epoch`: what the user has said, or None.
+    """
+
+    loop: int
+    seed: int
+    epoch: int
+    keys: Any
+    first: int = 0
+    step: int = 0
+    state: Any = None
+    set_epoch: int | None = None
+
+
+class ShardState(NamedTuple):
+    """Where a shard of an iterable dataset stands: what its objects have said behind so many items, and what to skip
+    from there.
+    """
+
+    dataset: Any = None
+    iterator: Any = None
+    items: int = 0
+    ended: bool = False
+    skip: int = 0
+
+
+class StreamRequest(NamedTuple):
+    """The shard's batch number `turn` in this loop; the shard stood at `start` before batch `start_turn`.
+
+    `shards`: of how many workers this is one; 0 if the trainer iterates without any.
+    """
+
+    loop: int
+    seed: int
+    epoch: int
+    shard: int
+    shards: int
+    turn: int
+    size: int | None
+    start: ShardState
+    start_turn: int
+    notes_state: bool
+    set_epoch: int | None = None
+
+
+class Answer(NamedTuple):
+    """`batch`, unless `ended`; `state`: that of the dataset or the shard behind it; `replaced`: (bad, instead) keys."""
+
+    batch: Any = None
+    state: Any = None
+    replaced: tuple[tuple[int, int, str], ...] = ()
+    ended: bool = False
+
+
+class Failed(NamedTuple):
+    """The user's exception, pickled unless that is impossible; its text; the key of the sample, if there is one."""
+
+    error: bytes
+    text: str
+    traceback: str
+    where: str
+    epoch: int
+
+
+class Recipe(NamedTuple):
+    """The arguments of the DataLoader that say what to do with requests."""
+
+    dataset: Any
+    collate_fn: Callable[[Any], Any]
+    worker_init_fn: Callable[[int], object] | None
+    is_iterable: bool
+    is_batched: bool
+    drop_last: bool
+    persistent: bool
+    replaces: bool
+    """on_error is "replace"."""
+
+
+def state_of(thing: object) -> Any:
+    """Return what the object says of its state, copied; None if it says nothing."""
+    if not callable(getattr(thing, "state_dict", None)):
+        return None
+    return pickle.loads(cloudpickle.dumps(thing.state_dict()))  # type: ignore[attr-defined]
+
+
+def load_state(thing: Any, state: object) -> bool:
+    """Give the object its state back; returns False if there is none, or it takes none."""
+    if state is None or not callable(getattr(thing, "load_state_dict", None)):
+        return False
+    thing.load_state_dict(state)
+    return True
+
+
+class Fetcher:
+    """Answers requests. `mark`: called with the sample that comes next; `copies`: each loop has a dataset anew."""
+
+    def __init__(
+        self, recipe: Recipe, mark: Callable[[int], object], collates: Callable[[], object], *, copies: bool
+    ) -> None:
+        self._recipe, self._mark, self._collates, self._copies = recipe, mark, collates, copies
+        self._dataset = recipe.dataset
+        self._loop = -1
+        self._shards: dict[int, _Shard] = {}
+        self._seed, self._seeds = 0, SampleSeeds(0)
+        self.at: object = None
+        """The key of the sample that was last begun, for errors."""
+
+    def fetch(self, request: MapRequest | StreamRequest) -> Answer:
+        """Return the batch; raises what the user's code raises."""
+        self.at = None
+        if isinstance(request, MapRequest):
+            return self._of_map(request)
+        before = worker._worker_info
+        try:
+            return self._of_stream(request)
+        finally:
+            worker._worker_info = before
+
+    # ---- datasets with indices
+
+    def _of_map(self, request: MapRequest) -> Answer:
+        dataset, recipe = self._dataset, self._recipe
+        if request.loop != self._loop:
+            self._loop = request.loop
+            load_state(dataset, request.state)
+            _say_epoch(dataset, request.set_epoch)
+        keys = request.keys if recipe.is_batched else [request.keys]
+        epoch, first, step = request.epoch, request.first, request.step
+        numbers = [
+            (epoch, first + place * step, key if type(key) is int else _number(key)) for place, key in enumerate(keys)
+        ]
+        if self._seed != request.seed:
+            self._seed, self._seeds = request.seed, SampleSeeds(request.seed)
+        replaced: list[tuple[int, int, str]] = []
+
+        def each(seed: Seed) -> list[Any]:
+            replaced.clear()
+            items = []
+            for place, key in enumerate(keys):
+                self._begin(key)
+                seed(place)
+                try:
+                    items.append(dataset[key])
+                except Exception as error:
+                    items.append(self._instead(key, request, partial(seed, place), error, replaced))
+            return items
+
+        def together() -> Any:
+            self._begin(keys[0] if len(keys) else -1)
+            return dataset.__getitems__(keys)
+
+        at_once = recipe.is_batched and not recipe.replaces and hasattr(dataset, "__getitems__")
+        data = self._seeds.make(numbers, each, together if at_once else None)
+        self._collates()
+        batch = recipe.collate_fn(data if recipe.is_batched else data[0])
+        return Answer(batch, state_of(dataset), tuple(replaced))
+
+    def _begin(self, key: Any) -> None:
+        self.at = key
+        self._mark(key if type(key) is int else -1)
+
+    def _instead(
+        self,
+        bad: Any,
+        request: MapRequest,
+        seed: Callable[[], None],
+        error: Exception,
+        replaced: list[tuple[int, int, str]],
+    ) -> Any:
+        """Return the item that takes the place of a bad one, if the user wants one; else raise its error."""
+        if not self._recipe.replaces or type(bad) is not int:
+            raise error
+        text, samples = summary_of(error), len(self._dataset)
+        for attempt in range(min(_MOST_REPLACEMENTS, samples - 1)):
+            key = replacement_index(request.seed, request.epoch, bad, attempt, samples)
+            self._begin(key)
+            seed()
+            try:
+                item = self._dataset[key]
+            except Exception as another:
+                _log.debug("sample %d, in the place of %d, is bad, too: %s", key, bad, summary_of(another))
+                continue
+            replaced.append((bad, key, text))
+            return item
+        raise error
+
+    # ---- iterable datasets
+
+    def _of_stream(self, request: StreamRequest) -> Answer:
+        if request.loop != self._loop:
+            self._loop = request.loop
+            if not self._recipe.persistent:
+                self._shards.clear()
+        shard = self._shards.get(request.shard)
+        if shard is not None and shard.loop == request.loop and shard.turn == request.turn:
+            shard.inform(request)
+        else:
+            if shard is None or shard.loop == request.loop:  # behind another loader's death, or ahead of its return
+                shard = self._shards[request.shard] = _Shard(self._recipe, self._new_dataset(request))
+            shard.begin(request)
+            for _ in range(request.turn - request.start_turn):
+                shard.next_items(request, self._mark)
+        data = shard.next_items(request, self._mark)
+        self.at = None
+        if shard.ended and not data:
+            return Answer(state=shard.state(), ended=True)
+        self._collates()
+        batch = self._recipe.collate_fn(data if self._recipe.is_batched else data[0])
+        return Answer(batch, shard.state() if request.notes_state else None)
+
+    def _new_dataset(self, request: StreamRequest) -> Any:
+        """Return a dataset that no other shard or loop has touched; in the trainer the user's own."""
+        if not self._copies and not request.shards:
+            return self._dataset
+        if isinstance(self._dataset, bytes):
+            return pickle.loads(self._dataset)
+        self._dataset = cloudpickle.dumps(self._dataset)
+        return pickle.loads(self._dataset)
+
+
+class _Shard:
+    """An iterator over an iterable dataset, as a worker of torch's has it."""
+
+    def __init__(self, recipe: Recipe, dataset: Any) -> None:
+        self._recipe, self._dataset = recipe, dataset
+        self._is_new = True
+        self.loop = self.turn = -1
+        self.ended = False
+        self._items = 0
+        self._iterator: Iterator[Any] = iter(())
+
+    def begin(self, request: StreamRequest) -> None:
+        """Go to where the request's shard stood before batch `start_turn`."""
+        recipe, start = self._recipe, request.start
+        self.inform(request)
+        if request.shards and self._is_new and recipe.worker_init_fn is not None:
+            seed_generators(request.seed, request.epoch, request.shard, -2)
+            recipe.worker_init_fn(request.shard)
+        self._is_new = False
+        self.loop, self.turn, self._items, self.ended = request.loop, request.start_turn, 0, False
+        knows = load_state(self._dataset, start.dataset)
+        _say_epoch(self._dataset, request.set_epoch)
+        seed_generators(request.seed, request.epoch, request.shard, -1)
+        self._iterator = iter(self._dataset)
+        knows = load_state(self._iterator, start.iterator) or knows
+        self._items = start.items if knows else 0
+        for _ in range(start.skip + (0 if knows else start.items)):
+            seed_generators(request.seed, request.epoch, request.shard, self._items)
+            if next(self._iterator, self) is self:
+                break
+            self._items += 1
+
+    def inform(self, request: StreamRequest) -> None:
+        """Have `get_worker_info` answer for this shard."""
+        worker._worker_info = (
+            worker.WorkerInfo(
+                id=request.shard,
+                num_workers=request.shards,
+                seed=request.seed + request.shard,
+                dataset=self._dataset,
+            )
+            if request.shards
+            else None
+        )
+
+    def next_items(self, request: StreamRequest, mark: Callable[[int], object]) -> list[Any]:
+        """Return the items of the next batch, fewer at the end of the shard."""
+        self.turn += 1
+        items: list[Any] = []
+        size = request.size or 1
+        while len(items) < size and not self.ended:
+            mark(self._items)
+            seed_generators(request.seed, request.epoch, request.shard, self._items)
+            try:
+                items.append(next(self._iterator))
+            except StopIteration:
+                self.ended = True
+                break
+            self._items += 1
+        if self._recipe.drop_last and len(items) < size:
+            return []
+        return items
+
+    def state(self) -> ShardState:
+        iterator = state_of(self._iterator)
+        dataset = None if self._iterator is self._dataset else state_of(self._dataset)
+        return ShardState(dataset, iterator, self._items, self.ended)
+
+
+def _say_epoch(dataset: Any, epoch: int | None) -> None:
+    if epoch is not None and callable(getattr(dataset, "set_epoch", None)):
+        dataset.set_epoch(epoch)
+
+
+def _number(key: object) -> int:
+    """Return a number for random numbers; what is no integer is known by its text."""
+    if isinstance(key, int | np.integer):
+        return int(key)
+    return derive_key(0, "key", *repr(key).encode())
+
+
+# ---- in a loader
+
+
+class DatasetMaker:
+    """Makes batches of a dataset in a loader; see Maker."""
+
+    def __init__(self, recipe: Recipe, seed: int) -> None:
+        self._recipe, self._seed = recipe, seed
+
+    def begin(self, number: int, loaders: int, status: LoaderStatus) -> None:
+        recipe = self._recipe
+        torch.set_num_threads(1)
+        self._number, self._writer = number, SlotWriter()
+        worker._worker_info = worker.WorkerInfo(
+            id=number, num_workers=loaders, seed=self._seed + number, dataset=recipe.dataset
+        )
+        status.locate = lambda sample: f"{type(recipe.dataset).__name__}[{sample}]"
+        collates = lambda: status.write(Activity.POSTPROCESSING)  # noqa: E731
+        self._fetcher = Fetcher(recipe, status.mark, collates, copies=True)
+        self._is_new = not recipe.is_iterable
+        into_slot = recipe.collate_fn is collate.default_collate
+        # What torch's own does in a worker, which makes shared memory for each tensor; the slot is shared already.
+        collate.default_collate_fn_map[torch.Tensor] = _Stacker(self._writer if into_slot else None)
+
+    def make(self, request: bytes, slot: GrowingSlot) -> None:
+        slot.reserve(0)
+        self._writer.begin(slot)
+        asked: MapRequest | StreamRequest = pickle.loads(request)
+        try:
+            self._call_init_fn()
+            self._writer.write(tuple(self._fetcher.fetch(asked)))
+        except Exception as error:
+            self._writer.begin(slot)
+            self._writer.write(tuple(self._failed(error, asked.epoch)))
+
+    def _call_init_fn(self) -> None:
+        if self._is_new and self._recipe.worker_init_fn is not None:
+            seed_generators(self._seed, self._number)
+            self._recipe.worker_init_fn(self._number)
+        self._is_new = False
+
+    def _failed(self, error: Exception, epoch: int) -> Failed:
+        at = self._fetcher.at
+        where = "" if at is None else f"sample {at!r}"[:200]
+        try:
+            data = cloudpickle.dumps(error)
+            pickle.loads(data)
+        except Exception as problem:
+            _log.info("an exception travels as text only: %s: %s", type(problem).__name__, problem)
+            data = b""
+        return Failed(data if len(data) < 1 << 15 else b"", summary_of(error), describe(error), where, epoch)
+
+
+class _Stacker:
+    """Stacks tensors of one shape, right in the slot if there is one: one copy in all."""
+
+    def __init__(self, writer: SlotWriter | None) -> None:
+        self._writer = writer
+
+    def __call__(self, batch: Sequence[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
+        first = batch[0]
+        size = len(batch) * first.numel() * first.element_size()
+        plain = first.layout is torch.strided and first.device.type == "cpu"
+        # Of several types torch makes a common one, and into memory of another it would cast.
+        alike = {(type(each), each.dtype, each.requires_grad) for each in batch} == {(torch.Tensor, first.dtype, False)}
+        if self._writer is None or not plain or not alike or not size:
+            return torch.stack(list(batch), 0)
+        out = self._writer.tensor(first.dtype, (len(batch), *first.shape), size)
+        return torch.stack(list(batch), 0, out=out)

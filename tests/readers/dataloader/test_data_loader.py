@@ -1,0 +1,318 @@
+"""DataLoader over datasets with indices: the batches, their order, states, deaths and errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import BatchSampler, Dataset, DistributedSampler, RandomSampler, WeightedRandomSampler
+from torch.utils.data import DataLoader as TorchDataLoader
+
+from blobfeed import DataLoader, ParameterError, SampleError, TooManyBadSamples
+
+SAMPLES = 40
+
+
+class Pair(NamedTuple):
+    number: int
+    text: str
+
+
+@dataclass
+class Graph:
+    nodes: Any
+    edges: torch.Tensor
+
+
+class Numbers(Dataset[Any]):
+    """Item i is (tensor of i, random numbers, i). `kills`: it kills its loader, once if `once` names a file to note it
+    in; `raises`: it raises KeyError.
+    """
+
+    def __init__(self, samples: int = SAMPLES, *, kills: int = -1, once: Path | None = None, raises: int = -1) -> None:
+        self.samples, self.kills, self.once, self.raises = samples, kills, once, raises
+
+    def __len__(self) -> int:
+        return self.samples
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+        if index == self.kills and self.once is None:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if index == self.kills and self.once is not None and not self.once.exists():
+            self.once.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if index == self.raises:
+            raise KeyError(f"no file {index}")
+        return torch.full((3, 4), float(index)), torch.rand(2), index
+
+
+def plain(batches: Any) -> list[Any]:
+    return [[each.tolist() for each in batch] for batch in batches]
+
+
+def numbers_in(batches: Any) -> list[int]:
+    return [int(each) for batch in batches for each in batch[-1]]
+
+
+def of_loader(dataset: Any, **given: Any) -> list[Any]:
+    loader = DataLoader(dataset, **given)
+    try:
+        return plain(loader)
+    finally:
+        loader.close()
+
+
+def test_bytes_do_not_depend_on_the_number_of_workers() -> None:
+    dataset = Numbers()
+    one, auto = (of_loader(dataset, batch_size=7, shuffle=True, seed=3, num_workers=workers) for workers in (0, "auto"))
+    assert one == auto
+    assert sorted(numbers_in([(torch.tensor(batch[-1]),) for batch in one])) == list(range(SAMPLES))
+
+
+class Things(Dataset[Any]):
+    """Items of every kind that a collate function returns."""
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {
+            "pair": Pair(index, f"text {index}"),
+            "array": np.full((2, 500), index, np.float32),
+            "parts": [torch.full((4,), index, dtype=torch.bfloat16), (float(index), True)],
+            "empty": torch.zeros(0),
+            "bytes": b"b",
+        }
+
+
+def as_list(items: list[Any]) -> Any:
+    """Collate nothing, and add what pickles in its own way."""
+    sparse = torch.eye(300).to_sparse()
+    last = torch.rand(2, 3, 40, 50).to(memory_format=torch.channels_last)
+    graph = Graph(np.arange(1000)[::2], torch.arange(1000).view(2, 500).t())
+    parameter = torch.nn.Parameter(torch.ones(100))
+    return items, None, graph, sparse, last, parameter, np.array(["a", None], object), torch.ones(2, 2).t()
+
+
+@pytest.mark.parametrize("collate_fn", [None, as_list])
+def test_batches_are_what_torch_makes(collate_fn: Any) -> None:
+    given = {"batch_size": 3, "collate_fn": collate_fn}
+    expected = list(TorchDataLoader(Things(), **given))
+    loader = DataLoader(Things(), num_workers=1, **given)
+    for ours, theirs in zip(loader, expected, strict=True):
+        assert_same(ours, theirs)
+    loader.close()
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    assert type(ours) is type(theirs)
+    if isinstance(ours, torch.Tensor):
+        about = [(each.dtype, each.layout, each.shape, each.requires_grad) for each in (ours, theirs)]
+        assert about[0] == about[1]
+        if ours.layout is torch.strided and ours.dim() != 4:
+            assert torch.equal(ours, theirs)
+        elif ours.layout is torch.strided:
+            assert ours.is_contiguous(memory_format=torch.channels_last)
+    elif isinstance(ours, np.ndarray):
+        np.testing.assert_array_equal(ours, theirs)
+        assert ours.dtype == theirs.dtype
+    elif isinstance(ours, dict):
+        assert ours.keys() == theirs.keys()
+        for name in ours:
+            assert_same(ours[name], theirs[name])
+    elif isinstance(ours, tuple | list):
+        for one, other in zip(ours, theirs, strict=True):
+            assert_same(one, other)
+    elif isinstance(ours, Graph):
+        assert_same(vars(ours), vars(theirs))
+    else:
+        assert ours == theirs
+
+
+def test_batches_that_are_kept_stay_and_grow() -> None:
+    sizes = [10, 300_000, 5, 1_000_000, 20, 40_000, 7, 3_000_000]
+
+    loader = DataLoader(Sized(sizes), batch_size=None, num_workers=2)
+    for _ in range(2):
+        kept = list(loader)
+        assert [(len(each), int(each[0]), int(each[-1])) for each in kept] == [
+            (size, place, place) for place, size in enumerate(sizes)
+        ]
+        kept[0] += 1  # it is writable
+    loader.close()
+
+
+class Sized(Dataset[torch.Tensor]):
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.full((self.sizes[index],), index)
+
+
+def rest_of(
+    parts: list[tuple[int, int, int]], shuffle: bool, sampler: Any = None
+) -> Iterator[list[tuple[int, tuple[float, ...]]]]:
+    """Yield what each part delivers: (workers, rank count, batch size), each goes on where the one before ended."""
+    states: dict[str, Any] | None = None
+    for workers, ranks, size in parts:
+        got, after = [], None
+        for rank in range(ranks):
+            own = {} if sampler is None else {"sampler": sampler(rank, ranks)}
+            if sampler is None:
+                own = {"shuffle": shuffle, "rank": rank, "world_size": ranks, "seed": 5}
+            loader = DataLoader(Numbers(48), batch_size=size, num_workers=workers, **own)
+            if states is not None:
+                loader.load_state_dict(states)
+            loop = iter(loader)
+            for _ in range(2):
+                _, noise, numbers = next(loop)
+                got += list(zip(numbers.tolist(), map(tuple, noise.tolist()), strict=True))
+            after = loader.state_dict()
+            loader.close()
+        states = after
+        yield got
+
+
+@pytest.mark.parametrize("sampler", [None, "distributed"])
+def test_state_goes_on_with_other_workers_ranks_and_batches(sampler: Any) -> None:
+    if sampler == "distributed":
+        sampler = lambda rank, ranks: DistributedSampler(Numbers(48), ranks, rank, seed=1)  # noqa: E731
+    parts = list(
+        rest_of([(0 if sampler else 2, 1, 4), (0, 2, 2), (0, 3, 2), (0, 1, 10)], shuffle=True, sampler=sampler)
+    )
+    assert [len(part) for part in parts] == [8, 8, 12, 20]
+    got = [each for part in parts for each in part]
+    assert sorted(number for number, _ in got) == list(range(48))
+    if sampler is None:
+        loader = DataLoader(Numbers(48), batch_size=48, shuffle=True, seed=5)
+        _, noise, numbers = next(iter(loader))
+        assert dict(got) == dict(zip(numbers.tolist(), map(tuple, noise.tolist()), strict=True))
+
+
+SAMPLERS = {
+    "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * 10 + [3.0] * 30, 40)},
+    "generator": lambda: {"sampler": RandomSampler(range(40), generator=torch.Generator().manual_seed(4))},
+    "batch": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(40)), 4, drop_last=False), "batch_size": 1},
+    "list": lambda: {"batch_sampler": [[1, 2], [3], [5, 6, 7], [8], [1]], "batch_size": 1},
+    "shuffle": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(4)},
+}
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_samplers_go_on_as_they_are(name: str) -> None:
+    def made(workers: int) -> DataLoader:
+        return DataLoader(Numbers(), num_workers=workers, seed=6, **{"batch_size": 4, **SAMPLERS[name]()})
+
+    whole = made(0)
+    epochs = [plain(whole), plain(whole)]
+    assert epochs[0] != epochs[1] or name == "list"
+    first, second = made(0), made(0)
+    list(first)
+    loop = iter(first)
+    begun = plain(next(loop) for _ in range(2))
+    second.load_state_dict(first.state_dict())
+    assert begun + plain(second) == epochs[1]
+
+
+def test_attributes_are_torch_s() -> None:
+    loader = DataLoader(Numbers(), 4, drop_last=True, shuffle=True)
+    assert isinstance(loader, TorchDataLoader)
+    assert (loader.batch_size, loader.num_workers, loader.drop_last, len(loader)) == (4, 0, True, 10)
+    orders = []
+    for epoch in (0, 1, 0):
+        loader.set_epoch(epoch)
+        orders.append(numbers_in(loader))
+    assert orders[0] == orders[2] != orders[1]
+    # As frameworks do: a loop of which nothing is asked, one that is left at its last batch, the sampler's own epoch.
+    loader.set_epoch(0)
+    iter(loader)
+    loops = [[int(next(loop)[-1][0]) for _ in range(10)] for loop in map(iter, (loader, loader))]
+    assert loops == [order[::4] for order in orders[:2]]
+    loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
+    assert numbers_in(loader) == orders[0]
+
+
+# ---- deaths and errors
+
+
+def test_killed_loader_is_replaced_and_a_sample_that_kills_is_named(tmp_path: Path) -> None:
+    expected = of_loader(Numbers(), batch_size=4, seed=1)
+    dataset = Numbers(kills=17, once=tmp_path / "killed")
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, seed=1)
+    assert plain(loader) == expected
+    assert loader.statistics().loader_deaths == 1
+    loader.close()
+    loader = DataLoader(Numbers(kills=17), batch_size=4, num_workers=2, seed=1)
+    with pytest.raises(SampleError, match="17") as caught:
+        list(loader)
+    assert caught.value.index == 17
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_error_is_the_user_s_own_and_the_run_goes_on(workers: int) -> None:
+    loader = DataLoader(Numbers(raises=9), batch_size=4, num_workers=workers, seed=1)
+    loop = iter(loader)
+    assert numbers_in([next(loop), next(loop)]) == list(range(8))
+    with pytest.raises(KeyError, match="no file 9") as caught:
+        next(loop)
+    assert not workers or "sample 9 of epoch 0" in caught.value.__notes__[0]
+    assert numbers_in(loop) == list(range(12, SAMPLES))
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0])
+def test_bad_sample_is_replaced(workers: int) -> None:
+    given: dict[str, Any] = {"batch_size": 4, "num_workers": workers, "seed": 1, "on_error": "replace"}
+    loader = DataLoader(Numbers(raises=9), **given)
+    numbers = numbers_in(loader)
+    assert [place for place, number in enumerate(numbers) if place != number] == [9]
+    loader.close()
+    loader = DataLoader(Numbers(raises=9), **given, max_bad_samples=0)
+    with pytest.raises(TooManyBadSamples, match="no file 9"):
+        list(loader)
+    loader.close()
+
+
+def test_what_cannot_be_sent_is_named_in_the_constructor() -> None:
+    dataset = Numbers()
+    with Path(os.devnull).open() as dataset.handle, pytest.raises(ParameterError, match="dataset cannot be sent"):  # type: ignore[attr-defined]
+        DataLoader(dataset, num_workers=1)
+
+
+def test_worker_init_fn_and_worker_info() -> None:
+    loader = DataLoader(Workers(), batch_size=1, num_workers=1, worker_init_fn=note_worker)
+    loop = iter(loader)
+    with pytest.raises(LookupError, match="in worker_init_fn"):
+        next(loop)
+    assert {tuple(torch.cat(batch).tolist()) for batch in loop} == {(0, 0, 1)}
+    loader.close()
+
+
+def note_worker(number: int) -> None:
+    info: Any = torch.utils.data.get_worker_info()
+    if info.dataset.number == -1:
+        info.dataset.number = number
+        raise LookupError("in worker_init_fn")
+
+
+class Workers(Dataset[Any]):
+    number = -1
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> tuple[int, int, int]:
+        info: Any = torch.utils.data.get_worker_info()
+        return self.number, info.id, info.num_workers
