@@ -40,6 +40,12 @@ class Model:
 class Graph:
     __enter__ = __exit__ = replay = lambda *_: None
 
+class Rows:
+    def __len__(self):
+        return 100
+    def __getitem__(self, index):
+        return [float(index)] * 3, index
+
 class Training:
     steps = 5
     def __bool__(self):
@@ -49,7 +55,7 @@ class Training:
 def train(*arrays):
     assert all(len(array) for array in arrays)
 
-model, training, criterion = Model(), Training(), train
+model, dataset, training, criterion = Model(), Rows(), Training(), train
 parse = features_of = lambda line: [float(len(line))]
 label_of = len
 """
