@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from .readers.sharding import Shard as Shard
     from .readers.sharding import find_shard as find_shard
     from .readers.tensorflow_dataset import TensorFlowDataset as TensorFlowDataset
-    from .readers.torch_dataset import TorchDataset as TorchDataset
     from .sources.stream import StreamSource as StreamSource
     from .sources.table import Column as Column
     from .sources.table import Field as Field
@@ -57,7 +56,6 @@ _HOMES = {
     "readers.keras_dataset": ("KerasDataset",),
     "readers.sharding": ("Shard", "find_shard"),
     "readers.tensorflow_dataset": ("TensorFlowDataset",),
-    "readers.torch_dataset": ("TorchDataset",),
     "workers.base.errors": (
         "AssemblerDied",
         "BlobfeedError",
@@ -93,7 +91,6 @@ _NEEDS = {
     "JaxDataset": "jax",
     "KerasDataset": "keras",
     "TensorFlowDataset": "tensorflow",
-    "TorchDataset": "torch",
 }
 """The library that each of these classes needs."""
 
@@ -109,6 +106,11 @@ if not TYPE_CHECKING:  # a checker that saw it would take every misspelt name fo
 
     def __getattr__(name: str) -> object:
         home = _HOME_OF.get(name)
+        if name == "TorchDataset":  # until 0.1; an AttributeError would lose the text
+            raise ImportError(
+                "blobfeed.TorchDataset has gone: for a Dataset of your own use blobfeed.DataLoader, for a declared "
+                'source BatchReader(source, batch_size=…, device="cpu"), which is a loop of the same batches'
+            )
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         if name in _NEEDS:

@@ -65,7 +65,7 @@ class H5Dataset(Dataset[Item]):
         if "labels" in datasets:
             raise ParameterError(
                 "H5Dataset: labels cannot be a data set's name, since an item has its attributes there: for such a "
-                "file use TorchDataset with the source hdf5_samples"
+                "file use BatchReader with the source hdf5_samples"
             )
         if clash := {"data", *datasets, "labels"} & set(self._labels):
             raise ParameterError(

@@ -168,10 +168,10 @@ import blobfeed
 from blobfeed.readers.batch_reader import BatchReader
 
 assert "MultiProcessInputLayer" in pydoc.plain(pydoc.render_doc(blobfeed))
-assert "TorchDataset" not in dir(blobfeed)
+assert "DataLoader" not in dir(blobfeed)
 np.save("x.npy", np.zeros((4, 2), np.float32))
 attempts = {
-    "TorchDataset": lambda: blobfeed.TorchDataset,
+    "DataLoader": lambda: blobfeed.DataLoader,
     "H5Dataset": lambda: blobfeed.H5Dataset,
     "JaxDataset": lambda: blobfeed.JaxDataset,
     "KerasDataset": lambda: blobfeed.KerasDataset,
@@ -197,7 +197,7 @@ def test_without_a_library_help_works_and_the_extra_is_named(tmp_path: Path) -> 
     assert run.returncode == 0, run.stderr
     missing = "which is not installed: pip install"
     assert run.stdout.splitlines() == [
-        f"TorchDataset - blobfeed.TorchDataset needs torch, {missing} 'blobfeed[torch]'",
+        f"DataLoader - blobfeed.DataLoader needs torch, {missing} 'blobfeed[torch]'",
         f"H5Dataset - blobfeed.H5Dataset needs torch, {missing} 'blobfeed[torch]'",
         f"JaxDataset - blobfeed.JaxDataset needs jax, {missing} 'blobfeed[jax]'",
         f"KerasDataset - blobfeed.KerasDataset needs keras, {missing} 'blobfeed[keras]'",
@@ -226,8 +226,13 @@ def test_every_class_of_error_is_public() -> None:
 def test_the_public_names_are_the_same_for_type_checkers() -> None:
     # A star imports no class that brings a framework; all of these are datasets.
     datasets = {name for name in dir(blobfeed) if name.endswith("Dataset")}
-    assert datasets > {"TorchDataset"}
+    assert datasets > {"JaxDataset"}
     assert {*blobfeed.__all__, *datasets} <= set(HOMES)
+
+
+def test_a_name_that_has_gone_says_what_to_use() -> None:
+    with pytest.raises(ImportError, match=r"blobfeed\.DataLoader"):
+        from blobfeed import TorchDataset  # type: ignore[attr-defined]  # noqa: F401
 
 
 def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:

@@ -1,20 +1,29 @@
-"""A small torch model on the digits, fed by a BatchReader."""
+"""A small torch model on the digits, in a script as for torch's own DataLoader: one import is another."""
 
 from pathlib import Path
 from typing import Any
 
+import h5py  # type: ignore[import-untyped]
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
-from blobfeed import BatchReader
+from blobfeed import DataLoader
 
 DIGITS = Path(__file__).parent.parent / "digits"
 
 
-def digits(name: str, **how: Any) -> BatchReader:
-    source = {"hdf5": {"path": f"digits_{name}.h5"}}
-    scale = {"scale": 1 / 16}
-    return BatchReader(source, base_dir=DIGITS, batch_size=64, device="cpu", transform=scale, **how)
+class Digits(Dataset[Any]):
+    def __init__(self, name: str) -> None:
+        with h5py.File(DIGITS / f"digits_{name}.h5") as file:
+            self.images = torch.from_numpy(file["data"][:])
+            self.labels = torch.from_numpy(file["label"][:]).long()
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return self.images[index] / 16, self.labels[index]
 
 
 torch.manual_seed(1)
@@ -24,12 +33,14 @@ model = nn.Sequential(
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 
-with digits("train", shuffle=True, seed=1) as train, digits("test") as test:
-    for epoch in range(1, 11):
-        for batch in train:
-            loss = nn.functional.cross_entropy(model(batch["data"]), batch["label"].long())
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-        right = sum(int((model(batch["data"]).argmax(1) == batch["label"]).sum()) for batch in test)
-        print(f"epoch {epoch}: {right / test.samples:.1%} of {test.samples} test digits right", flush=True)
+train = DataLoader(Digits("train"), batch_size=64, shuffle=True, num_workers=2)
+test = DataLoader(Digits("test"), batch_size=64)
+
+for epoch in range(1, 11):
+    for images, labels in train:
+        loss = nn.functional.cross_entropy(model(images), labels)
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in test)
+    print(f"epoch {epoch}: {right / len(test.dataset):.1%} of {len(test.dataset)} test digits right", flush=True)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import pytest
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 from ..support.reader_data import IMAGE
-from .faces import BATCH, Arrays, Face, every_law
+from .faces import BATCH, Face, every_law
 
 
 class Views(Face):
@@ -56,23 +56,6 @@ class Fetched(Face):
         yield self.reader.get_next_batch()
 
 
-class ThroughADataLoader(Face):
-    def make(self, source: dict[str, Any], **settings: Any) -> Any:
-        pytest.importorskip("torch")
-        from torch.utils.data import DataLoader
-
-        from blobfeed import TorchDataset
-
-        feed = TorchDataset(source, **settings)
-        self.loader = DataLoader(feed, batch_size=None)
-        return feed
-
-    def loop(self) -> Iterator[tuple[Any, Any]]:
-        for batch in self.loader:
-            assert batch.rows == len(batch["label"])  # a NamedBatch, as the dataset gives it
-            yield batch["data"].numpy(), batch["label"]
-
-
 class Blobs(Face):
     def make(self, source: dict[str, Any], **settings: Any) -> Any:
         self.harness = LayerHarness(MultiProcessInputLayer, {"source": source, **settings, "epochs": None})
@@ -88,6 +71,5 @@ class Blobs(Face):
 
 
 @every_law
-@pytest.mark.parametrize("face", [Arrays, Views, OwnArrays, Tensors, Fetched, ThroughADataLoader, Blobs])
 def test_every_face_keeps_the_contract(face: type[Face], law: Any, tmp_path: Path) -> None:
     law(face, tmp_path)

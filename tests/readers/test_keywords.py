@@ -15,7 +15,7 @@ import pytest
 from blobfeed.readers.async_reader import AsyncReaderOptions, AsyncReaderParameters
 from blobfeed.workers.api import FOR_LAYERS, Parameters, ReaderParameters, SharedParameters
 
-from blobfeed import BatchReader, TorchDataset
+from blobfeed import BatchReader, JaxDataset
 
 CHECKOUT = Path(__file__).parents[2]
 
@@ -50,7 +50,7 @@ def _members(kind: Any) -> set[Any]:
     return {kind}
 
 
-@pytest.mark.parametrize("reader", [BatchReader, TorchDataset])
+@pytest.mark.parametrize("reader", [BatchReader, JaxDataset])
 def test_help_shows_every_parameter_with_its_default(reader: Callable[..., object]) -> None:
     shown = inspect.signature(reader).parameters
     assert set(ReaderParameters.__annotations__) <= set(shown)
@@ -64,7 +64,7 @@ def test_help_shows_every_parameter_with_its_default(reader: Callable[..., objec
 _PROGRAM = """
 import numpy as np
 from typing import Any
-from blobfeed import AsyncReader, BatchReader, MultiProcessInputLayer, Sample, TorchDataset
+from blobfeed import AsyncReader, BatchReader, JaxDataset, MultiProcessInputLayer, Sample
 
 reader = BatchReader({"npy": {"data": "x.npy"}}, batch_size=4, transform={"scale": 0.5}, tops="data")
 for batch in reader:
@@ -80,7 +80,7 @@ class Noisy(MultiProcessInputLayer):
 
 _WRONG = {
     'BatchReader({"npy": {"data": "x.npy"}}, batchsize=4)': "batchsize",
-    'TorchDataset({"npy": {"data": "x.npy"}}, batch_size=4, shufle=True)': "shufle",
+    'JaxDataset({"npy": {"data": "x.npy"}}, batch_size=4, shufle=True)': "shufle",
     'BatchReader({"npy": {"data": "x.npy"}}, batch_size=4, last_batch="keep")': "last_batch",
     'BatchReader({"npy": {"data": "x.npy"}})': 'Missing named argument "batch_size"',
     'AsyncReader(hdf5_path="x.h5", njobs=2)': "njobs",

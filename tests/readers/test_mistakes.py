@@ -19,7 +19,6 @@ from blobfeed import (
     HDF5InputLayer,
     LayerHarness,
     Sample,
-    TorchDataset,
 )
 
 LABELS = np.arange(8)
@@ -91,7 +90,6 @@ def runs_out() -> None:
 MISTAKES: dict[str, Callable[[], object]] = {
     "a reader": lambda: BatchReader("none.h5", batch_size=4),
     "a loop": loops,
-    "a dataset for torch": lambda: TorchDataset("none.h5", batch_size=4),
     "an archive": lambda: H5Dataset("none.h5"),
     "pairs": lambda: AsyncReader(hdf5_path="none.h5", batch_size=4),
     "a layer": lambda: LayerHarness(HDF5InputLayer, {"path": "none.h5", "batch_size": 4}),
@@ -119,17 +117,3 @@ def test_tuples_have_the_arrays_in_the_order_of_the_tops() -> None:
         pairs: Any = iter(reader)
         unpacked = [(label.tolist(), data.shape) for label, data in pairs]
     assert unpacked == [([0, 1, 2, 3], (4, 3, 4)), ([4, 5, 6, 7], (4, 3, 4))]
-
-
-def test_a_torch_dataset_gives_tuples_too() -> None:
-    torch = pytest.importorskip("torch")
-    from blobfeed import TorchDataset
-
-    settings: dict[str, Any] = {"batch_size": 4, "epochs": 1, "num_loaders": 0, "tuples": True}
-    with TorchDataset(ARRAYS, **settings) as dataset:
-        loaders: Any = dataset, torch.utils.data.DataLoader(dataset, batch_size=None)
-        for loader in loaders:
-            assert [(tuple(data.shape), label.tolist()) for data, label in loader] == [
-                ((4, 3, 4), [0, 1, 2, 3]),
-                ((4, 3, 4), [4, 5, 6, 7]),
-            ]

@@ -112,14 +112,6 @@ def an_older_loop(reader: BatchReader) -> None:
     next(older)
 
 
-def stacked(folder: Path) -> None:
-    torch = pytest.importorskip("torch")
-    from blobfeed import TorchDataset
-
-    with TorchDataset(ARRAYS, batch_size=4, num_loaders=0) as dataset:
-        next(iter(torch.utils.data.DataLoader(dataset, batch_size=2)))
-
-
 def all_the_data_as_one_sample(folder: Path) -> Any:
     """An array that was saved without the axis of the samples."""
     with (folder / "data.npy").open("wb") as file:
@@ -208,7 +200,6 @@ BATCHES: dict[str, Scenario] = {
     "the length of an unknown sampler": asked(len, ARRAYS, sampler=in_order),
     "a copy of a reader": asked(copy),
     "an older loop": asked(an_older_loop),
-    "a DataLoader that would stack batches": stacked,
     "no state": asked(lambda reader: reader.load_state_dict("x")),  # type: ignore[arg-type]
     # So large that a batch has a group to itself, however quickly it is read.
     "more slots than there are addresses": read(
