@@ -3,7 +3,7 @@
 CHECKOUT is a clone of meta-pytorch/data. The tests are copied outside of both, the one import of the class is changed,
 and pytest runs them (it needs `parameterized` and `expecttest`). Printed are the tests that pass, and the others by
 their reason: the assertion or error that ended each. Tests of the module of torchdata's own internals
-(test_incremental_state.py) do not use the class and are left out.
+(`test_incremental_state`) do not use the class and are left out.
 """
 
 from __future__ import annotations
