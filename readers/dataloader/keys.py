@@ -45,6 +45,14 @@ class SeededSampler(Sampler[int]):
         """Return the number of this rank's samples in an epoch."""
         return len(range(self.rank, self._total, self.num_replicas))
 
+    def of_all_ranks(self, begun: int, most: int) -> int:
+        """Return how many samples all ranks had together, if each had `most` of its own behind the first `begun`.
+
+        Towards the end of an epoch there may be fewer. The ranks that have one more are those whose turn is first.
+        """
+        left, step = self._total - begun, self.num_replicas
+        return sum(min(most, len(range(rank, left, step))) for rank in range(step))
+
     @property
     def _total(self) -> int:
         samples = len(self._dataset)

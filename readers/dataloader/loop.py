@@ -91,7 +91,8 @@ class _MapSide(_Side):
         self._begun = state.get("samples", 0)
         """The samples of the epoch that all ranks together had before; this rank's next one lies behind them."""
         before = max(0, -(-(self._begun - self._rank) // self._replicas))
-        self._had = 0
+        self._had = self._taken = 0
+        """The samples and the batches of this loop."""
         self._batches = state.get("batches", 0)
         self._sampler_state = state.get("sampler")
         self._dataset_state = self._begins_with = state.get("dataset")
@@ -130,6 +131,7 @@ class _MapSide(_Side):
         assert given.drawn is not None
         self._had += given.drawn.rows
         self._batches += 1
+        self._taken += 1
         self._sampler_state = given.drawn.state
         if answer.state is not None:
             self._dataset_state = answer.state
@@ -139,7 +141,10 @@ class _MapSide(_Side):
         own["sampler_epoch"] = self._sampler_epoch
         known = {name: state for name, state in own.items() if state is not None}
         # Over all ranks, so that another number of them goes on there.
-        return {"samples": self._begun + self._had * self._replicas, "batches": self._batches, **known}
+        had, source = self._had * self._replicas, self._walk.source
+        if isinstance(source, SeededSampler):
+            had = source.of_all_ranks(self._begun, self._taken * (self._loader.batch_size or 1))
+        return {"samples": self._begun + had, "batches": self._batches, **known}
 
 
 class _StreamSide(_Side):

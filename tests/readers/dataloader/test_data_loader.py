@@ -200,6 +200,12 @@ def test_state_goes_on_with_other_workers_ranks_and_batches(sampler: Any) -> Non
         assert dict(got) == dict(zip(numbers.tolist(), map(tuple, noise.tolist()), strict=True))
 
 
+def test_any_rank_s_state_serves_all_at_the_end_of_an_epoch() -> None:
+    loaders = [DataLoader(Numbers(5), 3, rank=rank, world_size=2) for rank in range(2)]
+    assert [numbers_in([next(iter(loader))]) for loader in loaders] == [[0, 2, 4], [1, 3]]
+    assert [loader.state_dict()["samples"] for loader in loaders] == [5, 5]
+
+
 SAMPLERS = {
     "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * 10 + [3.0] * 30, 40)},
     "generator": lambda: {"sampler": RandomSampler(range(40), generator=torch.Generator().manual_seed(4))},
