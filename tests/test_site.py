@@ -49,7 +49,15 @@ def links(page: Path) -> list[str]:
     return re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", _FENCE.sub("", page.read_text())))
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "llms.txt"], ids=lambda page: page.name)
+_BESIDE = (
+    *ROOT.glob("benchmarks/*.md"),
+    *ROOT.glob("prototxt_examples/*/README.md"),
+    *ROOT.glob("*.md"),
+    ROOT / "llms.txt",
+)
+
+
+@pytest.mark.parametrize("page", sorted({*PAGES, *_BESIDE}), ids=lambda page: str(page.relative_to(ROOT)))
 def test_every_link_leads_somewhere(page: Path) -> None:
     broken = []
     for link in links(page):
