@@ -41,7 +41,9 @@ def test_a_row_loses_the_pixels_of_the_mean_that_its_own_were_cut_from(
     shape = transform.output_shape(whole.shape)
     rows: Any = np.zeros((2, *shape), np.float32)
     rng = np.random.default_rng(seed)
-    crops = [transform.put(whole + 7, rows, row, rng) for row in range(len(rows))]
+    crops = [transform.draw(whole.shape, rng) for _ in rows]
+    for row, crop in enumerate(crops):
+        transform.put(whole + 7, rows, row, crop)
     notes = np.array([transform.note(crop, whole.shape) for crop in crops], np.int32)
     image = MeanImage(whole, shape)
     out = np.full(rows.shape, np.nan, np.float32)
