@@ -75,6 +75,11 @@ class _Side:
     def state(self) -> dict[str, Any]:
         raise NotImplementedError
 
+    @property
+    def is_at_end(self) -> bool:
+        """True if it is known that no request is left."""
+        return False
+
 
 def _source_of(loader: Owner) -> Any:
     """Return what yields the keys: the batch sampler if it is the user's own, else the sampler."""
@@ -115,9 +120,17 @@ class _MapSide(_Side):
             state=self._sampler_state,
         )
         self._drawn = before
+        self._coming: Drawn | None = None
+        """What was drawn to see whether there is more."""
+
+    @property
+    def is_at_end(self) -> bool:
+        self._coming = self._coming or next(self._walk, None)
+        return self._coming is None
 
     def next(self) -> tuple[MapRequest | StreamRequest, int, _Given] | None:
-        if (drawn := next(self._walk, None)) is None:
+        drawn, self._coming = self._coming or next(self._walk, None), None
+        if drawn is None:
             return None
         loader, first, step = self._loader, 0, 0
         if not isinstance(self._walk.source, SeededSampler):  # which has each sample once
@@ -315,8 +328,14 @@ class Loop(Iterator[Any]):
             self._loader.end_epoch(self._epoch)
 
     def state(self) -> dict[str, Any]:
-        """Return the state behind the batch that was returned last."""
-        state = {**_head(self._loader, self._epoch, finished=self._is_over), **self._side.state()}
+        """Return the state behind the batch that was returned last.
+
+        Behind the last batch the epoch is over, though nobody has asked for more: frameworks that know the length do
+        not, and an empty loop would count as one of their epochs.
+        """
+        awaits_none = self._has_begun and not self._pending and self._answer is None
+        is_over = self._is_over or (awaits_none and self._side.is_at_end)
+        state = {**_head(self._loader, self._epoch, finished=is_over), **self._side.state()}
         copy: dict[str, Any] = pickle.loads(pickle.dumps(state))
         return copy
 

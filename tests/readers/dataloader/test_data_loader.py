@@ -247,6 +247,13 @@ def test_attributes_are_torch_s() -> None:
     assert loops == [order[::4] for order in orders[:2]]
     loader.sampler.set_epoch(0)  # type: ignore[attr-defined]
     assert numbers_in(loader) == orders[0]
+    # A state that they save at the last batch: an empty loop would count as an epoch of theirs.
+    loader.set_epoch(0)
+    loop = iter(loader)
+    for _ in range(10):
+        next(loop)
+    loader.load_state_dict(loader.state_dict())
+    assert numbers_in(loader) == orders[1]
 
 
 # ---- deaths and errors
