@@ -90,8 +90,12 @@ def draw_sheet(
 
 
 def class_names(declared: object, base_dir: Path) -> Sequence[str]:
-    """Return the names in the `classes.txt` beside an image list, by number; none without that file."""
-    listed = declared.get("image_list") if isinstance(declared, Mapping) else None
+    """Return the names of the classes, by number: those that `files` declares, or in `classes.txt` beside a list."""
+    if not isinstance(declared, Mapping):
+        return ()
+    files, listed = declared.get("files"), declared.get("image_list")
+    if isinstance(files, Mapping):
+        return tuple(map(str, files.get("classes", ())))
     name = listed.get("path") if isinstance(listed, Mapping) else listed
     if not isinstance(name, str):
         return ()

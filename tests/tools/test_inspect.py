@@ -312,11 +312,12 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
     assert seen.captions == [f"#{number} label {number}, name cat {number}" for number in range(6)]
 
 
-def test_the_sheet_names_the_classes_of_a_list(tmp_path: Path) -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_the_sheet_names_the_classes_of_folders(tmp_path: Path, listed: bool) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "pets" / name).mkdir(parents=True)
         (tmp_path / "pets" / name / "a.png").write_bytes(encoded(picture(8, 8), ".png"))
-    found = source_of([str(tmp_path / "pets")], None, tmp_path / "train.txt")
+    found = source_of([str(tmp_path / "pets")], None, tmp_path / "train.txt" if listed else None)
     source = found.open()
     plan = make_plan(check_parameters({"source": found.declared, "batch_size": 2}), Hooks(), tmp_path, True, source)
     seen = look(plan, tmp_path, is_bgr=True, classes=class_names(found.declared, tmp_path))
