@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,7 +206,7 @@ def test_any_rank_s_state_serves_all_at_the_end_of_an_epoch() -> None:
     assert [loader.state_dict()["samples"] for loader in loaders] == [5, 5]
 
 
-SAMPLERS = {
+SAMPLERS: dict[str, Callable[[], dict[str, Any]]] = {
     "weighted": lambda: {"sampler": WeightedRandomSampler([1.0] * 10 + [3.0] * 30, 40)},
     "generator": lambda: {"sampler": RandomSampler(range(40), generator=torch.Generator().manual_seed(4))},
     "batch": lambda: {"batch_sampler": BatchSampler(RandomSampler(range(40)), 4, drop_last=False), "batch_size": 1},
@@ -218,7 +218,8 @@ SAMPLERS = {
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_samplers_go_on_as_they_are(name: str) -> None:
     def made(workers: int) -> DataLoader:
-        return DataLoader(Numbers(), num_workers=workers, seed=6, **{"batch_size": 4, **SAMPLERS[name]()})
+        given = {"batch_size": 4, **SAMPLERS[name]()}
+        return DataLoader(Numbers(), num_workers=workers, seed=6, **given)
 
     whole = made(0)
     epochs = [plain(whole), plain(whole)]
