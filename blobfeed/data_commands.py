@@ -118,7 +118,7 @@ def pack(
             if chunk or compression != "none" or uint8 or resize or tops or loaders:
                 raise ParameterError(f"{target}: an LMDB keeps files as they are; the options are for a .h5 file")
             packed = pack_encoded(found, target, report_step)
-            listed = found.declared["image_list"]
+            listed = found.declared[found.kind]
             decoded = {name: listed[name] for name in ("color", "strict") if name in listed}
             made = sized("lmdb", {"path": str(target), "is_color": listed.get("is_color", True), **decoded})
         else:

@@ -26,6 +26,7 @@ import numpy as np
 import xxhash
 
 from ..readers.batch_reader import BatchReader
+from ..sources.file_samples.source import format_of
 from ..sources.lmdb.datum import datum_class
 from ..sources.stored.hdf5_library import h5py
 from ..workers.api import AnyArray, Source, allocate_rows
@@ -138,7 +139,8 @@ def _resizes(found: Found) -> bool:
     With a `shorter_side` it has to: a hook would enlarge pictures again that the source has reduced.
     """
     options = found.declared[found.kind]
-    return isinstance(options, Mapping) and (found.kind == "image_list" or "shorter_side" in options)
+    kept = ("shorter_side", *(("equal_sizes", "max_height") if found.kind == "files" else ()))
+    return isinstance(options, Mapping) and (found.kind == "image_list" or any(name in options for name in kept))
 
 
 def _resized(found: Found, height: int, width: int) -> Found:
@@ -310,17 +312,19 @@ def _compressed(chunk: AnyArray, size: int) -> bytes:
 
 
 def pack_encoded(found: Found, target: Path, progress: Progress) -> Packed:
-    """Write the files that an image list names into an LMDB of Caffe's Datum records; goes on if it was interrupted.
+    """Write the files of pictures, listed or not, into an LMDB of Caffe's Datum records; goes on if it was interrupted.
 
     All records are read back and compared with the files. Raises ParameterError, SourceError.
     """
     need("lmdb", f"{target}")
-    if found.kind != "image_list":
+    given = found.declared[found.kind]
+    options = given if isinstance(given, Mapping) else {}  # `open` refuses anything else
+    source: Any = found.open()
+    are_pictures = found.kind == "files" and "pictures" in (options.get("format"), format_of(source.where(0)))
+    if found.kind != "image_list" and not are_pictures:
         raise ParameterError(
-            f"{target}: only listed image files are kept as they are encoded, and this is {found.kind}: name a .h5 file"
+            f"{target}: only files of pictures are kept as they are encoded, and this is {found.kind}: name a .h5 file"
         )
-    listed = found.declared["image_list"]
-    options = listed if isinstance(listed, Mapping) else {}  # `open` refuses anything else
     if lost := next((name for name in ("exif", "new_height") if options.get(name)), ""):
         raise ParameterError(
             f"{target}: an LMDB keeps files as they are, so {lost} would be lost: leave it out, or name a .h5 file"
@@ -329,7 +333,6 @@ def pack_encoded(found: Found, target: Path, progress: Progress) -> Packed:
     import lmdb
 
     begun = time.monotonic()
-    source: Any = found.open()
     labels, samples = _whole_labels(source), len(source)
     part = target.with_name(f"{target.name}.part")
     try:
@@ -347,7 +350,7 @@ def _put_records(environment: Any, source: Any, labels: Sequence[int | None], pa
     resumed, samples = environment.stat()["entries"], len(source)
     if resumed > samples:
         raise SourceError(
-            f"{part} holds {resumed:,} records of an earlier run, and the list names {samples:,} samples: "
+            f"{part} holds {resumed:,} records of an earlier run, and there are {samples:,} samples: "
             f"remove {part}, and start again"
         )
     for start in range(resumed, samples, _RECORDS_AT_ONCE):

@@ -287,10 +287,13 @@ def test_a_file_that_is_there_is_left_alone(found: Found, tmp_path: Path) -> Non
 # ---- pictures that stay encoded
 
 
-def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["image_list", "files"])
+def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(kind: str, tmp_path: Path) -> None:
     files = {f"{n}.{kind}": encoded(picture(20, 30 + n), f".{kind}") for n, kind in enumerate(("jpg", "png", "jpg"))}
     options = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "max_height": 64, "color": "rgb"}
-    printed = command("pack", in_yaml({"image_list": options}), tmp_path / "a.lmdb")
+    if kind == "files":
+        options = {"path": f"{tmp_path}/?.*g", "labels": r"(\d)\.", "max_height": 64, "color": "rgb"}
+    printed = command("pack", in_yaml({kind: options}), tmp_path / "a.lmdb")
     assert "3 samples" in printed
     environment = lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, lock=False, readonly=True)
     with environment, environment.begin() as transaction:
@@ -298,7 +301,7 @@ def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(tmp_path: Pa
     assert all(content in record for content, record in zip(files.values(), records, strict=True))
     (line,) = (line for line in printed.splitlines() if line.startswith("source: "))
     pairs = []
-    for declared in ({"image_list": options}, yaml.safe_load(line)["source"]):
+    for declared in ({kind: options}, yaml.safe_load(line)["source"]):
         with BatchReader(declared, batch_size=1, epochs=1, num_loaders=0) as reader:
             pairs.append([(batch["data"], batch["label"]) for batch in reader])
     for (listed, label), (kept, other) in zip(*pairs, strict=True):
