@@ -95,7 +95,7 @@ def _utilisation(outcomes: Sequence[Outcome]) -> str:
 
 
 def _by_ranks(environment: Environment, workloads: Sequence[Workload], arguments: argparse.Namespace) -> str:
-    loaders = [loader for loader in arguments.loaders if loader in ("torch, fair", "blobfeed")]
+    loaders = [loader for loader in arguments.loaders if loader in ("torch, fair", "blobfeed.DataLoader", "blobfeed")]
     rows = []
     for workload in workloads:
         step = workload.steps_ms[-1]

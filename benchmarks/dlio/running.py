@@ -25,6 +25,11 @@ _BY_LOADER = {
     "DLIO's torch": {},
     "torch, fair": {"reader.reader_classname": "blobfeed_dlio.FairReader"},
     "DALI": {"reader.data_loader": "native_dali", "reader.data_loader_sampler": "index"},
+    "blobfeed.DataLoader": {
+        "reader.data_loader_classname": "blobfeed_dlio.BlobfeedDataLoader",
+        "reader.data_loader_sampler": "index",
+        "reader.reader_classname": "blobfeed_dlio.FairReader",
+    },
     "blobfeed": {
         "reader.data_loader_classname": "blobfeed_dlio.BlobfeedLoader",
         "reader.data_loader_sampler": "index",

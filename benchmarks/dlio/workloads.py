@@ -52,6 +52,7 @@ LOADERS = {
     "torch, fair": "the same loader with a reader that keeps HDF5 files open, formats no debug text for each sample, "
     "and delivers the sample",
     "DALI": "DLIO's native DALI, which decodes each picture and delivers the constant; one epoch: its second fails",
+    "blobfeed.DataLoader": "the same as `torch, fair`, with that name in the place of torch's DataLoader",
     "blobfeed": "a declared source, for `binary` a class of 20 lines; delivers the sample, as a torch tensor",
 }
 """Each delivers batches in the order of the files, by two workers or threads; labels are left out."""

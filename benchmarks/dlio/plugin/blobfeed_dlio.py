@@ -16,12 +16,13 @@ from typing import Any
 import h5py
 import numpy as np
 from dlio_benchmark.common.enumerations import DataLoaderType, DatasetType
+from dlio_benchmark.data_loader import torch_data_loader
 from dlio_benchmark.data_loader.base_data_loader import BaseDataLoader
 from dlio_benchmark.reader.reader_handler import FormatReader
 from indexed_binary import IndexedBinary
 from PIL import Image
 
-from blobfeed import BatchReader
+from blobfeed import BatchReader, DataLoader
 
 # ---- blobfeed
 
@@ -66,6 +67,14 @@ class BlobfeedLoader(BaseDataLoader):
 
     def finalize(self) -> None:
         """Called after every epoch: the loaders go on."""
+
+
+class BlobfeedDataLoader(torch_data_loader.TorchDataLoader):
+    """DLIO's torch loader as it is, with blobfeed's DataLoader in the place of torch's."""
+
+    def read(self) -> None:
+        torch_data_loader.DataLoader = DataLoader
+        super().read()
 
 
 # ---- torch's loader with a fair reader
