@@ -51,7 +51,7 @@ def _write(folder: Path, sample_bytes: int) -> None:
 
 def blobfeed_rate(name: str) -> float:
     source = {"hdf5": {"path": f"s3://bucket/{name}"}}
-    given: Any = {"num_loaders": _LOADERS, "delivery": "view", "epochs": None}
+    given: Any = {"num_loaders": _LOADERS, "epochs": None}
     with BatchReader(source, batch_size=_BATCH, shuffle=True, seed=1, **given) as reader:
         batches = iter(reader)
         for _ in range(4):

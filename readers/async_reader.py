@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 AxisNumber = Annotated[int, msgspec.Meta(ge=1, le=4)]
 Postprocess = Callable[[AnyArray], AnyArray | None]
 
-_PAIRS = 2
-"""Pairs of tensors that are valid at a time: one to read and write, while the next is filled."""
-
 _PASSED_ON = ("batch_size", *SharedParameters.__annotations__)
 """Parameters of every reader, under the same names."""
 
@@ -105,7 +102,7 @@ class AsyncReader(Closing):
         hook = None if function is None else _OnData(self.options.data_field, function)
         values: Any = {**_parameters(self.options), **passed_on}
         try:
-            self._reader = _PairReader(_source(self.options), postprocess=hook, copy=False, **values)
+            self._reader = _PairReader(_source(self.options), postprocess=hook, **values)
         except (ParameterError, SourceError) as error:
             raise type(error)(_in_own_terms(str(error))) from error.__cause__
         self._begin()
@@ -140,8 +137,7 @@ class AsyncReader(Closing):
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.
 
-        Waits for it. Both are yours to read and write until the next-but-one call of this method, when their memory
-        may be filled anew. Raises FetchOrderError where no batch has been asked for.
+        Waits for it. Both are yours to read, write and keep. Raises FetchOrderError where no batch has been asked for.
         """
         __tracebackhide__ = True
         self._reader._pipeline.check_usable()
@@ -189,7 +185,6 @@ class AsyncReader(Closing):
 
 class _PairReader(BatchReader):
     _called = "AsyncReader"
-    _loans = _PAIRS
     _receives = False
 
 
@@ -241,8 +236,7 @@ def _parameters(options: AsyncReaderOptions) -> dict[str, object]:
         "tops": [options.data_field, options.labels_field],
         "batch_size": 1,
         "num_loaders": options.nthread,
-        # The pairs on loan are slots that cannot be filled meanwhile; one such slot is there anyway.
-        "prefetch_batches": options.njob + _PAIRS - 1,
+        "prefetch_batches": options.njob,
         "shuffle": options.shuffle,
         "last_batch": "partial",
         "epochs": None,

@@ -47,6 +47,9 @@ from .sharding import warn_of_other_ranks, with_shard
 _RESTART_S = 0.2
 """The time from the end of the processes until others give the first batch."""
 
+_LOANS = 3
+"""Batches whose slots the user may keep: the last one, the one that takes its place, and one more."""
+
 
 class BatchReader(Closing):
     """Whole batches by name, made ahead of time in other processes.
@@ -58,8 +61,8 @@ class BatchReader(Closing):
 
     `source`: a mapping such as {"hdf5": {"path": …}}, or a Source; docs/sources.md has all kinds.
     `decode(sample, rng)`, `postprocess(batch)`: functions of yours, which run in the loaders; docs/your_code.md.
-    `copy`: False for arrays that are valid until the next step, and else your own. `tuples`: True for batches that are
-    tuples in the order of the tops. `base_dir`: the folder of relative paths. `train`: False for centred crops and no
+    The arrays are your own, for as long as anything refers to them. `tuples`: True for batches that are tuples in the
+    order of the tops. `base_dir`: the folder of relative paths. `train`: False for centred crops and no
     mirroring. `device`: "" for NumPy arrays; "cpu", "cuda", "cuda:1" for torch tensors there. `epochs`: of one loop,
     None for one without an end. `blobfeed params NAME` explains the others.
 
@@ -74,9 +77,6 @@ class BatchReader(Closing):
     _called: ClassVar[str] = "BatchReader"
     """The name of the user's class, for messages."""
 
-    _loans: ClassVar[int] = 1
-    """The number of later batches up to which a batch stays valid with `copy=False`."""
-
     _receives: ClassVar[bool] = True
     """False where the caller of a loop's step says itself, by `delivery.filled = None`, that the batch is received."""
 
@@ -88,7 +88,6 @@ class BatchReader(Closing):
         *,
         decode: DecodeHook | None = None,
         postprocess: PostprocessHook | None = None,
-        copy: bool | None = None,
         tuples: bool = False,
         base_dir: Path | str | None = None,
         train: bool = True,
@@ -98,8 +97,7 @@ class BatchReader(Closing):
         check_hook(self._called, "decode", decode)
         check_hook(self._called, "postprocess", postprocess)
         hooks = Hooks(decode, postprocess)
-        self.parameters = with_shard(check_reader_parameters(self._called, source, parameters, copy))
-        self.copies = self.parameters.delivery == "copy"
+        self.parameters = with_shard(check_reader_parameters(self._called, source, parameters))
         self.tuples = tuples
         self.error: Exception | None = None
         """The error of a loop's last step. TensorFlow passes only its text on, as an UnknownError."""
@@ -123,11 +121,12 @@ class BatchReader(Closing):
             base_dir=where,
             train=train,
             source=opened,
+            loans=_LOANS if self.parameters.device in ("", "cpu") else 0,
         )
         if tuples:
             self._pipeline.plan.require_order(f"{self._called}: tuples=True gives arrays by position")
         self.tops = make_tops(self._pipeline.specs, self.parameters, where)
-        self._batches = NamedBatches(self._pipeline, self.tops, copy=self.copies, loans=self._loans)
+        self._batches = NamedBatches(self._pipeline, self.tops)
         self._warns_of_other_ranks = parameters.get("rank") is None and self.parameters.world_size == 1
         self._newest: object = None
         """The loop that was made last: no other one goes on."""
@@ -216,8 +215,6 @@ class BatchReader(Closing):
         Each batch holds the arrays themselves. A partial batch, or one of smaller samples, holds the start of each
         array's memory in its own shape; the rest of the array stays as it was. Raises ParameterError.
         """
-        if not self.copies:
-            raise ParameterError("into: the reader was made with copy=False, which copies nothing: leave it out")
         return _Loop(self, self._batches.own(arrays))
 
     def _next(self, loop: object, into: OwnArrays | None) -> NamedBatch | None:
@@ -379,13 +376,11 @@ class DatasetOverReader(Closing):
 
 
 def owning_reader(dataset: Any, source: SourceLike, arguments: Any) -> BatchReader:
-    """Return the reader of a dataset that always copies; raises ParameterError, also for `copy` and `tuples`."""
-    if "copy" in arguments:
-        raise ParameterError(f"{dataset.__name__} always copies: leave out 'copy'")
+    """Return the reader of a dataset; raises ParameterError, also for `tuples`."""
     if "tuples" in arguments:
         raise ParameterError(f"{dataset.__name__} has its framework's own form of a batch: leave out 'tuples'")
     check_keywords(dataset, arguments)
-    return BatchReader(source, copy=True, **arguments)
+    return BatchReader(source, **arguments)
 
 
 class _Span(NamedTuple):
@@ -432,7 +427,6 @@ class _Loop(Iterator[NamedBatch]):
                 if reader._receives:  # last, with no call behind it: Ctrl-C in one would lose the batch
                     delivery.filled = None
                 return received
-            delivery.end_loans()
             self._is_over = True
         except Exception as error:
             reader.error = error

@@ -6,7 +6,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, TypeVar, get_type_hints
+from typing import TypeVar, get_type_hints
 
 import msgspec
 
@@ -24,7 +24,7 @@ from ..workers.base import ParameterError
 
 SourceLike = AnySource | Mapping[str, object] | str | Path | None
 
-_OWN = ("copy", "tuples")
+_OWN = ("tuples",)
 """Arguments of a reader that its datasets declare themselves, or do without."""
 
 EPOCHS = 1
@@ -63,7 +63,7 @@ def names_parameters(function: _Function) -> _Function:
 
 
 def names_arguments_of(reader: type) -> Callable[[_Function], _Function]:
-    """The same for `**arguments` that are passed on to `reader`; `copy` and `tuples` are none of them."""
+    """The same for `**arguments` that are passed on to `reader`; `tuples` is none of them."""
     shown = [given for given in inspect.signature(reader).parameters.values() if given.name not in _OWN]
     return lambda function: _showing(function, shown)
 
@@ -105,13 +105,8 @@ def check_hook(what: str, name: str, hook: _Hook | None) -> _Hook | None:
     return hook
 
 
-def check_reader_parameters(
-    what: str, source: SourceLike, values: Mapping[str, object], copy: bool | None
-) -> Parameters:
-    """Return the parameters that `values` give, with `source` and `copy`, short for `delivery`; raises ParameterError.
-
-    `what` begins the messages.
-    """
+def check_reader_parameters(what: str, source: SourceLike, values: Mapping[str, object]) -> Parameters:
+    """Return the parameters that `values` give, with `source`; raises ParameterError, begun by `what`."""
     declared: dict[str, object] = dict(values)
     if isinstance(source, AnySource):
         declared["source"] = {source.kind: {}}
@@ -120,13 +115,6 @@ def check_reader_parameters(
     declared.setdefault("epochs", EPOCHS)
     if declared["epochs"] is not None:
         declared.setdefault("last_batch", _LAST_BATCH)
-    if copy is not None:
-        delivery: Literal["copy", "view"] = "copy" if copy else "view"
-        if declared.setdefault("delivery", delivery) != delivery:
-            raise ParameterError(
-                f"{what}: parameter 'delivery' is {values['delivery']!r}, and 'copy' is {copy}, which means "
-                f"{delivery!r}: leave 'delivery' out; KerasDataset, TensorFlowDataset and JaxDataset always copy"
-            )
     return check_parameters(declared, what)
 
 

@@ -30,7 +30,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
         for batch in dataset:
             train(batch["image"], batch["label"])
 
-    The arguments are those of BatchReader; or one BatchReader, without `device` and with copies, whose `state_dict` and
+    The arguments are those of BatchReader; or one BatchReader, without `device` and `tuples`, whose `state_dict` and
     `close` then stay at hand. Each pass over the dataset is one loop over the reader: an epoch, in new order each time.
     The batch axis is known unless `last_batch` is "partial", the source a stream, or a `batch_sampler` says how many
     rows a batch has. Strings become tf.string. The batches are ready when asked for: `.map(…)` them, but do not
@@ -86,11 +86,10 @@ def _check_reader(reader: BatchReader, others: Mapping[str, object]) -> BatchRea
         raise ParameterError(
             f"TensorFlowDataset: a BatchReader has its parameters already, got {', '.join(given)} beside it"
         )
-    if reader.parameters.device or not reader.copies or reader.tuples:
+    if reader.parameters.device or reader.tuples:
         raise ParameterError(
-            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r}, copy={reader.copies} and "
-            f"tuples={reader.tuples}: expected device='' and copy=True, since TensorFlow keeps the arrays, and "
-            "tuples=False"
+            f"TensorFlowDataset: the BatchReader has device={reader.parameters.device!r} and "
+            f"tuples={reader.tuples}: expected device='' and tuples=False"
         )
     return reader
 

@@ -27,7 +27,7 @@ def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[P
     if given.endswith(".prototxt"):
         with plan_of_net(Path(given)) as (plan, _):
             return _located(plan, state, batches)
-    declared = check_reader_parameters("parameters", None, parse_param_str(given, "parameters"), None)
+    declared = check_reader_parameters("parameters", None, parse_param_str(given, "parameters"))
     # A reader's loops follow each other, and its batches are counted over all of them.
     parameters = msgspec.structs.replace(declared, epochs=None)
     plan = make_plan(parameters, Hooks(), Path.cwd(), True, None)

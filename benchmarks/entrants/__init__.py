@@ -68,7 +68,6 @@ ENTRANTS = (
     _blobfeed("blobfeed, 2 loaders"),
     _blobfeed("blobfeed, 4 loaders", num_loaders=4),
     Entrant("blobfeed, BatchReader", "blobfeed_reader"),
-    Entrant("blobfeed, view", "blobfeed_reader", options={"copy": False}),
     _blobfeed("blobfeed, shuffle: true", "hdf5_gzip", shuffle=True),
     Entrant("blobfeed, cached", "blobfeed_blobs", "open_cached", works=frozenset({"jpeg"}), warmup_epochs=1),
     Entrant("blobfeed, layer", "blobfeed_layer", works=frozenset({"hdf5_28", "hdf5_float"})),

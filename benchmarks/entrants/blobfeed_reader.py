@@ -1,7 +1,4 @@
-"""blobfeed as a plain Python loop reads it: `for batch in BatchReader(...)`, NumPy arrays.
-
-`copy=True` gives arrays of one's own, `copy=False` the slot itself.
-"""
+"""blobfeed as a plain Python loop reads it: `for batch in BatchReader(...)`, NumPy arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from .orders import into_blob
 
 
 @contextmanager
-def open_batches(work: Work, samples: int, copy: bool = True) -> Iterator[Iterator[Batch]]:
+def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     parameters = {"batch_size": work.batch_size, "epochs": None, **work.parameters}
-    with BatchReader(work.source(samples), copy=copy, **parameters) as reader:
+    with BatchReader(work.source(samples), **parameters) as reader:
         yield into_blob(work, (tuple(batch.values()) for batch in reader))

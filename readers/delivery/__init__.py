@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from .array_pool import ArrayPool
 from .conversion import Conversion, check_range, check_whole_numbers, mean_of
 from .deliveries import make_delivery
 from .delivery import Delivery, HostDelivery, Upcoming, as_numpy
+from .loans import LentBlocks, SlotLoans
 from .mean_images import Mean, MeanImage, load_mean_file, mean_image
 from .named_batches import NamedBatch, NamedBatches, TupleBatch
 from .own_arrays import OwnArrays

@@ -36,7 +36,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
     import torch
 
     shows = [_can_be_shown(top, blob) for top, blob in zip(tops, blobs, strict=True)]
-    return HostDelivery(pipeline, tops, loans=1, shows=shows, shown_as=torch.from_numpy)
+    return HostDelivery(pipeline, tops, loans=pipeline.plan.loans, shows=shows, shown_as=torch.from_numpy)
 
 
 def _can_be_shown(top: Top, blob: Blob) -> bool:

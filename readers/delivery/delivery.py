@@ -9,7 +9,6 @@ gives the same batch: it is copied again, or, where the slot has been released, 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -20,6 +19,7 @@ from ...workers.api import AnyArray, ConvertedRows
 from ...workers.base import BlobfeedError, InexactValueError, UnequalShapesError
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Position
+from .loans import SlotLoans
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -98,23 +98,19 @@ class Delivery(ABC):
         """The progress after the batches that were received; those taken from the pipeline ahead do not count."""
         return self.pipeline.progress if self.filled is None else self.filled.upcoming.before
 
-    def end_loans(self) -> None:  # noqa: B027 - most lend nothing
-        """Take back the slots that earlier batches show."""
-
-    def _end_old_loans(self) -> None:  # noqa: B027
-        """Take back the slots whose loan ends when one more batch is asked for."""
+    def _take_back(self) -> None:  # noqa: B027 - most lend nothing
+        """Release the slots that the user has no array on any more."""
 
     def close(self) -> None:
         """Release all batches of the pipeline; before the pipeline itself is closed."""
         self._looked_at = None  # its arrays would keep the ring's memory
-        self.end_loans()
 
     def _upcoming(self) -> Upcoming:
         """Return the pipeline's next batch; waits for it."""
         looked_at = self._looked_at
         if looked_at is not None and self.pipeline.is_next(looked_at.batch):
             return looked_at
-        self._end_old_loans()  # before the wait: the slot may be just what the loaders are waiting for
+        self._take_back()  # before the wait: the slot may be just what the loaders are waiting for
         batch = self.pipeline.peek()
         try:
             shapes = [top.shape(batch) for top in self.tops]
@@ -158,9 +154,9 @@ class HostDelivery(Delivery):
     NumPy blobs (Caffe's own) and torch tensors on the CPU go the same way: a CPU tensor lends its memory to NumPy, so
     that torch starts no second thread against the loaders, and its number of threads stays what the user set.
 
-    `loans`: with 1 or more, blobs are shown the slot's own memory, and a slot is released when so many more batches
-    have been asked for. `shows`: the tops that this holds for; what is converted or padded is copied all the same.
-    `shown_as` makes of the slot's memory what the blob adopts.
+    `loans`: the most batches that are handed over at a time: their blobs get the slot's own memory, and its slot is
+    released when no array on it is left. While there are as many, the next ones are copied. `shows`: the tops that this
+    holds for; what is converted or padded is copied all the same. `shown_as` makes of memory what the blob adopts.
     """
 
     def __init__(
@@ -173,42 +169,50 @@ class HostDelivery(Delivery):
         shown_as: Callable[[AnyArray], Any] = np.asarray,
     ) -> None:
         super().__init__(pipeline, tops)
-        self._loans = loans
-        is_shown = [loans > 0 and bool(shows) and shows[i] for i in range(len(tops))]
-        self._shown = [(i, top) for i, top in enumerate(tops) if is_shown[i]]
-        self._copied = [(i, top) for i, top in enumerate(tops) if not is_shown[i]]
+        self._shown = [(i, top) for i, top in enumerate(tops) if loans and shows[i]]
+        self._loans = SlotLoans[Batch](loans)
+        self._lent: tuple[Batch, list[AnyArray]] | None = None
+        """The batch that was handed over last, until the next one is asked for."""
         self._shown_as = shown_as
         self._gathered = pipeline.gathered
         self._made_in_blobs = [
             (i, top)
-            for i, top in self._copied
+            for i, top in enumerate(tops)
             if isinstance(top, EvenTop) and (is_as_stored(top) or top.name in self._gathered)
         ]
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
         pipeline.deliver_into_host(calls_make=is_even and bool(self._made_in_blobs))
-        self._on_loan: deque[Batch] = deque()
-
-    def end_loans(self) -> None:
-        self._release_all_but(0)
 
     def close(self) -> None:
         super().close()
-        self._on_loan.clear()
+        self._lent = None
 
-    def _end_old_loans(self) -> None:
-        if self._loans:
-            self._release_all_but(self._loans - 1)
+    def _take_back(self) -> None:
+        self._lent = None
+        while (batch := self._loans.oldest_back()) is not None:
+            if self.pipeline.holds(batch):
+                self.pipeline.release(batch)
+            self._loans.forget_oldest()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        copies: list[Any] = [None] * len(blobs)
-        for i, top in self._copied:
-            copies[i] = data = blobs[i].data
-            require_shape(top, upcoming.shapes[i], tuple(data.shape))
-        made = self._make_in(upcoming.batch, copies)
-        for i, top in self._copied:
-            if top.name not in made:
-                top.put(upcoming.batch, as_numpy(copies[i]))
+        batch, copies = upcoming.batch, list[Any]()
+        lends = self._shown and batch.make is None and self._loans.are_left and hasattr(blobs[0], "adopt")
+        shown = {i for i, _ in self._shown} if lends else set[int]()
+        for i, top in enumerate(self.tops):
+            copies.append(None if i in shown else blobs[i].data)
+            if i not in shown:
+                require_shape(top, upcoming.shapes[i], tuple(copies[i].shape))
+        made = self._make_in(batch, copies)
+        for top, copy in zip(self.tops, copies, strict=True):
+            if copy is not None and top.name not in made:
+                top.put(batch, as_numpy(copy))
         return copies
+
+    def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
+        super()._copy_again(filled, blobs)
+        for top, blob, copy in zip(self.tops, blobs, filled.copies, strict=False):
+            if copy is None and not hasattr(blob, "adopt"):  # a user's own array, behind an interrupt of another loop
+                top.put(filled.upcoming.batch, as_numpy(blob.data))
 
     def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
         """Make a batch that is not made yet, right in the blobs where that is possible; returns the tops made there."""
@@ -229,25 +233,20 @@ class HostDelivery(Delivery):
         return None if gather is None else ConvertedRows(array, gather)
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
-        if blobs:
-            for i, top in self._shown:
-                blob: Any = blobs[i]
-                rows: Any = batch.tops[top.name]
-                blob.adopt(self._shown_as(rows))
+        copies = () if self.filled is None else self.filled.copies
+        shown = [(blobs[i], top) for i, top in self._shown if blobs and copies[i] is None]
+        if shown:
+            if self._lent is None or self._lent[0] is not batch:
+                rows: list[Any] = [batch.tops[top.name] for _, top in shown]
+                self._lent = batch, self._loans.lend(batch, rows)
+            for (blob, _), array in zip(shown, self._lent[1], strict=True):
+                if hasattr(blob, "adopt"):
+                    blob.adopt(self._shown_as(array))
         if self.pipeline.is_next(batch):
             self.pipeline.take()
-        if blobs and self._loans:
-            if not (self._on_loan and self._on_loan[-1] is batch):  # as it is if an interrupt came behind this
-                self._on_loan.append(batch)
-        elif self.pipeline.holds(batch):
+        if not shown and self.pipeline.holds(batch):
             self.pipeline.release(batch)
         self.pipeline.look_ahead()
-
-    def _release_all_but(self, keep: int) -> None:
-        while len(self._on_loan) > keep:
-            if self.pipeline.holds(self._on_loan[0]):
-                self.pipeline.release(self._on_loan[0])
-            self._on_loan.popleft()
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:

@@ -1,4 +1,4 @@
-"""Batches for programs without blobs: arrays or tensors by name, copies or views."""
+"""Batches for programs without blobs: arrays or tensors by name."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ...workers.base import ParameterError, close_all, need
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Plan
 from ...workers.processes import interrupts_deferred
-from .array_pool import ArrayPool
 from .delivery import Delivery, HostDelivery, is_as_stored
+from .loans import LentBlocks
 from .own_arrays import OwnArray, OwnArrays
 from .tops import Shape, Top
 
@@ -92,16 +92,16 @@ class _Array(msgspec.Struct, dict=True):
 class NamedBatches:
     """A pipeline's batches, each delivered into arrays that are made for it.
 
-    The parameter `device` chooses their kind: "" NumPy arrays, "cpu" or a CUDA device torch tensors. With `copy` they
-    are the user's own. Otherwise they are valid until `loans` more batches have been asked for, and in main memory, if
-    nothing is to be converted, they are views of the slot. Raises ParameterError.
+    The parameter `device` chooses their kind: "" NumPy arrays, "cpu" or a CUDA device torch tensors. They are the
+    user's own for as long as anything refers to them: in main memory, if nothing is to be converted, those of the slot
+    itself, of at most `pipeline.plan.loans` batches at a time, and else of memory that is used again. Raises
+    ParameterError.
     """
 
-    def __init__(self, pipeline: Pipeline, tops: Sequence[Top], *, copy: bool, loans: int = 1) -> None:
+    def __init__(self, pipeline: Pipeline, tops: Sequence[Top]) -> None:
         self.pipeline = pipeline
         self.on: CudaDevice | None = None
         self._tops = tuple(tops)
-        self._loans = 0 if copy else loans
         self._as_output: Callable[[Any], Any] | None = None
         """Makes the user's tensor of a blob's array."""
         device = pipeline.parameters.device
@@ -110,7 +110,7 @@ class NamedBatches:
         types = [check_torch_has(top) for top in tops] if device else []
         self._memory: list[Callable[[Shape], Any]]
         if device in ("", "cpu"):
-            self._memory = [partial(ArrayPool().empty, dtype=top.dtype) for top in tops]
+            self._memory = [partial(LentBlocks().empty, dtype=top.dtype) for top in tops]
             if device:
                 import torch
 
@@ -129,7 +129,7 @@ class NamedBatches:
     def _new_delivery(self) -> Delivery:
         if self.on is None:
             shows = [is_as_stored(top) for top in self._tops]
-            return HostDelivery(self.pipeline, self._tops, loans=self._loans, shows=shows)
+            return HostDelivery(self.pipeline, self._tops, loans=self.pipeline.plan.loans, shows=shows)
         from . import cuda_delivery
 
         return cuda_delivery.CudaDelivery(self.pipeline, self._tops, self.on)

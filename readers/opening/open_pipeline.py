@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ...cluster import Bridge
@@ -11,6 +12,9 @@ from ...workers.api import AnySource, Hooks, Parameters
 from ...workers.pipeline import Pipeline
 from .planning import make_plan
 
+_SHOWN = 2
+"""Slots that a layer's blobs show: those of the last batch until they get the next one."""
+
 
 def open_pipeline(
     parameters: Parameters,
@@ -19,16 +23,18 @@ def open_pipeline(
     base_dir: Path | None = None,
     train: bool = True,
     source: AnySource | None = None,
+    loans: int = 0,
 ) -> Pipeline:
     """Open the source, check the parameters and make one sample, so that mistakes surface here.
 
     Starts no process that stays. With remote loaders each node of the cluster makes a sample too. `base_dir`: the
-    folder of relative paths. `train`: false for centred crops and no mirroring.
+    folder of relative paths. `train`: false for centred crops and no mirroring. `loans`: see Plan.
     Raises ParameterError, SourceError, and the exceptions of a decode hook on its first sample.
     """
     folder = base_dir or Path.cwd()
     given = with_files(parameters, folder)
-    plan = make_plan(given, hooks, folder, train, source)
+    loans = _SHOWN if given.delivery == "view" else loans
+    plan = replace(make_plan(given, hooks, folder, train, source), loans=loans)
     home = None
     if given.remote_loaders is not None:
         home = Bridge

@@ -262,7 +262,7 @@ _WAYS: dict[str, Callable[[Source, int, int], tuple[int, Ledger]]] = {
     "layer, in process": _in_process,
     "BatchReader": _reader,
     "BatchReader, own arrays": lambda source, count, seed: _reader(source, count, seed, into=True),
-    "BatchReader, tensors on loan": lambda source, count, seed: _reader(source, count, seed, device="cpu", copy=False),
+    "BatchReader, tensors": lambda source, count, seed: _reader(source, count, seed, device="cpu"),
     "AsyncReader": _async_reader,
     "device, one buffer": lambda source, count, seed: _device(source, count, seed, 1),
     "device, three buffers": lambda source, count, seed: _device(source, count, seed, 3),

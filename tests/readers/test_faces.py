@@ -12,12 +12,7 @@ import pytest
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 from ..support.reader_data import IMAGE
-from .faces import BATCH, Face, every_law
-
-
-class Views(Face):
-    def make(self, source: dict[str, Any], **settings: Any) -> Any:
-        return BatchReader(source, copy=False, **settings)
+from .faces import BATCH, Arrays, Face, every_law
 
 
 class OwnArrays(Face):
@@ -71,5 +66,6 @@ class Blobs(Face):
 
 
 @every_law
+@pytest.mark.parametrize("face", [Arrays, OwnArrays, Tensors, Fetched, Blobs])
 def test_every_face_keeps_the_contract(face: type[Face], law: Any, tmp_path: Path) -> None:
     law(face, tmp_path)

@@ -176,7 +176,7 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         readers.md.
     device: the device of a reader's tensors: "cpu", "cuda", "cuda:1"; empty for NumPy arrays.
     device_prefetch: batches on a CUDA device or on the way there.
-    delivery: "copy" into the trainer's own memory, or "view": the slot itself, valid until the next batch;
+    delivery: "copy" into a layer's own blobs, or "view": torch blobs show the slot itself, valid until the next batch;
         see delivery.md.
     trace: a file with the steps and times of every process; see watching.md.
     metrics: a file for Prometheus; see watching.md.
@@ -280,12 +280,12 @@ class ReaderParameters(SharedParameters, total=False):
     task_timeout_s: float
     device: str
     device_prefetch: int
-    delivery: Literal["copy", "view"]
     trace: str | PurePath
     metrics: str | PurePath
 
 
 FOR_LAYERS = {
+    "delivery": "a reader's batches are yours, the slots themselves where nothing is converted: leave it out",
     "resume": "give the state_dict() that you keep beside each checkpoint to load_state_dict instead",
     "batches_per_iteration": "a reader counts batches",
 }

@@ -79,6 +79,7 @@ class Plan:
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
     maximum. `auto_slots`: the slots of `prefetch_batches: auto`.
+    `loans`: the most batches whose slots the trainer may keep, beside those.
     """
 
     parameters: Parameters
@@ -99,6 +100,7 @@ class Plan:
     batches_per_slot: int = 1
     tried: int = 0
     auto_slots: int = _AHEAD + 1
+    loans: int = 0
     starts_small: bool = False
     """The first slot gets one batch, whatever the others get."""
 
@@ -353,11 +355,9 @@ class Plan:
 
     @property
     def slots(self) -> int:
-        """The number of slots: for the batches prefetched, plus one that `delivery: view` gives the trainer."""
+        """The number of slots: for the batches prefetched, and for those that are lent to the trainer."""
         ahead = self.parameters.prefetch_batches
-        if ahead == "auto":
-            return self.auto_slots
-        return ahead // self.batches_per_slot + (self.parameters.delivery == "view")
+        return self.loans + (self.auto_slots if ahead == "auto" else ahead // self.batches_per_slot)
 
     def sized(self) -> Plan:
         """Return this plan with the number of batches in a slot that its measured time suggests."""

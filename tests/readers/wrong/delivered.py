@@ -76,7 +76,6 @@ INTO = {
     "one memory for two tops": into(data=_TWICE.reshape(4, *IMAGE), label=_TWICE[:4]),
     "a top without an array": asked(lambda reader: reader.into({"data": _TWICE.reshape(4, *IMAGE)})),
     "a list": asked(lambda reader: reader.into([])),  # type: ignore[arg-type]
-    "views": asked(lambda reader: reader.into({}), copy=False),
     "text that would be cut": asked(lambda reader: reader.into({"name": np.zeros(4, "S3")}), "names.h5", tops=["name"]),
     "meta": into_tensor(device="meta"),
 }

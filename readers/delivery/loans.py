@@ -1,0 +1,133 @@
+"""Memory that is lent: the holder's own for as long as any array refers to it, and then given back.
+
+NumPy keeps the object whose `__array_interface__` an array was made of, as `base`; views of the array, views of these,
+torch.from_numpy and DLPack keep it, too. When it dies, what was lent goes into a deque, from which the lender takes it
+at its next step. Nothing else is done there, and nothing that Ctrl-C can cut short: a weak reference calls the deque's
+own `append`, in any thread or in the middle of a garbage collection.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from ...workers.api import AnyArray
+
+_Lent = TypeVar("_Lent")
+_LoanRef: TypeAlias = "weakref.ref[_Loan]"
+
+_BLOCKS = 4
+
+
+class _Loan:
+    """What the arrays of one loan keep alive."""
+
+    __slots__ = ("__weakref__",)
+
+
+class _Memory:
+    """The memory of `array`, lent by `loan`; both live as long as this."""
+
+    __slots__ = ("__array_interface__", "_kept")
+
+    def __init__(self, array: AnyArray, loan: object) -> None:
+        self.__array_interface__ = array.__array_interface__
+        self._kept = array, loan
+
+
+def _lent(array: AnyArray, loan: object) -> AnyArray:
+    made: AnyArray = np.asarray(_Memory(array, loan))
+    return made if made.dtype == array.dtype else made.view(array.dtype)
+
+
+class SlotLoans(Generic[_Lent]):
+    """Batches whose slots are lent, at most `most` at a time."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._back: deque[_LoanRef] = deque()
+        self._out: dict[_LoanRef, _Lent] = {}
+        self._shared = 0
+        """The number of slots that forks of this process see."""
+        if most:
+            _living.add(self)
+
+    @property
+    def are_left(self) -> bool:
+        return len(self._out) + self._shared < self._most
+
+    def lend(self, lent: _Lent, arrays: Iterable[AnyArray]) -> list[AnyArray]:
+        """Return arrays on the memory of these, which are in the slot of `lent`.
+
+        A loan of the same that an interrupt has cut short does not count: its end gives nothing back.
+        """
+        for ended in [each for each, out in self._out.items() if out is lent]:
+            del self._out[ended]
+        loan = _Loan()
+        self._out[weakref.ref(loan, self._back.append)] = lent
+        return [_lent(array, loan) for array in arrays]
+
+    def oldest_back(self) -> _Lent | None:
+        """Return something that came back, the same one until `forget_oldest`."""
+        while self._back:
+            if (lent := self._out.get(self._back[0])) is not None:
+                return lent
+            self._back.popleft()
+        return None
+
+    def forget_oldest(self) -> None:
+        self._out.pop(self._back[0], None)
+        self._back.popleft()
+
+    def keep_all(self) -> None:
+        """Never take back what is lent now: a fork sees the slots, and may hold arrays on them for ever."""
+        self._shared += len(self._out)
+        self._out.clear()
+
+
+_living: weakref.WeakSet[SlotLoans[Any]] = weakref.WeakSet()
+
+
+def _keep_all() -> None:
+    for loans in list(_living):
+        loans.keep_all()
+
+
+os.register_at_fork(before=_keep_all)
+
+
+class LentBlocks:
+    """Uninitialised arrays in memory of this process, of which a few blocks are used again.
+
+    The allocator gives large blocks back to the kernel when they are freed, and gets them anew page by page: for a
+    batch of 38 MB that made a copy 3.6 times as long as one into memory that is already there.
+    """
+
+    def __init__(self) -> None:
+        self._back: deque[_LoanRef] = deque()
+        self._out: dict[_LoanRef, NDArray[np.uint8]] = {}
+
+    def empty(self, shape: Sequence[int], dtype: DTypeLike) -> AnyArray:
+        """An array of `shape`, C-contiguous, holding anything; if all blocks are in use, allocated as NumPy does."""
+        dtype = np.dtype(dtype)
+        block = self._block(math.prod(shape) * dtype.itemsize)
+        if len(self._out) < _BLOCKS:
+            loan = _Loan()
+            self._out[weakref.ref(loan, self._back.append)] = block
+            block = _lent(block, loan)
+        return np.ndarray(shape, dtype, block)
+
+    def _block(self, nbytes: int) -> NDArray[np.uint8]:
+        while self._back:
+            block = self._out.pop(self._back[0], None)
+            self._back.popleft()
+            if block is not None and len(block) >= nbytes:  # else it will be too small for the next batch, too
+                return block
+        return np.empty(nbytes, np.uint8)
