@@ -109,6 +109,15 @@ def test_petals_are_estimated_to_two_millimetres() -> None:
     assert last_scores(train(EXAMPLES / "regression" / "solver.prototxt"))["loss"] < 0.03
 
 
+@pytest.mark.parametrize("example", ["volumes", "forecast"])
+def test_nets_learn_from_parts_of_volumes_and_fields(example: str, capsys: pytest.CaptureFixture[str]) -> None:
+    script = EXAMPLES / example / "train.py"
+    assert len(script.read_text().splitlines()) <= 40
+    runpy.run_path(str(script), run_name="__main__")
+    found = [float(number) for number in re.findall(r" ([\d.]+)", capsys.readouterr().out.partition(":")[2])]
+    assert found[0] > 60 if example == "volumes" else found[0] < found[1] / 3
+
+
 @pytest.mark.parametrize("example", ["digits", "augment"])
 def test_the_loss_curve_is_the_same_to_the_bit_for_any_number_of_loaders(tmp_path: Path, example: str) -> None:
     curves = []

@@ -88,7 +88,12 @@ def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool,
     _check_remote_loaders(parameters, source)
     _check_specs(source)
     # Samples that vary touch only as much memory as they fill, and a hook may make them smaller.
-    _check_memory((name, spec) for name, spec in source.specs.items() if not spec.varies)
+    # Of what a crop is cut out of where it is stored, no whole sample is ever read.
+    is_cut = bool(parameters.transform.crop_size) and hooks.decode is None
+    cuts = source.cuts if is_cut and isinstance(source, Source) else ()
+    first = (parameters.tops or parameters.fields or tuple(source.specs))[0]
+    cut = {first, *parameters.transform.crop_beside} & {*cuts}
+    _check_memory((name, spec) for name, spec in source.specs.items() if not spec.varies and name not in cut)
     chosen(source.specs, parameters.fields, f"parameter 'fields': source {source.kind!r}")
     with deadline(parameters.timeout_s):
         moving("making a sample on trial")

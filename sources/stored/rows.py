@@ -58,7 +58,7 @@ class ChunkedRows(ABC):
         stops = self._stops(corners, rows.shape[1:])
         numbers, members = self._under(corners, stops)
         for number, those in by_group(numbers):
-            chunk, start = self._values(number), np.array(self._at(number)) * self._chunk
+            chunk, start = self._lines_of(number), np.array(self._at(number)) * self._chunk
             for member in members[those].tolist():
                 corner, low = corners[member], np.maximum(corners[member], start)
                 end = np.minimum(stops[member], start + self._chunk)
@@ -87,6 +87,10 @@ class ChunkedRows(ABC):
     def _at(self, number: int) -> tuple[int, ...]:
         """The place of a chunk in the grid."""
         return tuple(map(int, np.unravel_index(number, self._grid)))
+
+    def _lines_of(self, number: int) -> AnyArray:
+        """The chunk of this number, of which boxes take some lines."""
+        return self._values(number)
 
     def _values(self, number: int) -> AnyArray:
         """The chunk of this number in the grid, counted in C order."""
@@ -250,6 +254,11 @@ class StoredRows(ChunkedRows):
         if offset >= 0 and (self._in_one_piece or (not self._layout.filters and self._maps)):
             return self._mapped(offset)
         return super()._values(number)
+
+    def _lines_of(self, number: int) -> AnyArray:
+        offset = int(self._layout.offsets[number])
+        is_mapped = offset >= 0 and not self._layout.filters and not self._array.file.on_network
+        return self._mapped(offset) if is_mapped else self._values(number)
 
     def _mapped(self, offset: int) -> AnyArray:
         return np.ndarray(self._layout.chunk, self._dtype, self._whole_file(), offset)

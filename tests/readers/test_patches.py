@@ -71,16 +71,20 @@ def test_each_patch_comes_once_for_two_ranks_with_two_loaders_and_after_a_restar
     assert sorted(found) == list(range((SIDE // 8) ** 2))
 
 
-def test_an_array_ten_times_the_memory_is_read_in_bounded_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("of", ["patches", "crops"])
+def test_an_array_ten_times_the_memory_is_read_in_bounded_memory(of: str, tmp_path: Path) -> None:
     """A sparse file: chunks that were never written beside some that were."""
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    steps = -(-10 * memory // (1 << 26)) * 64
+    shape = (-(-10 * memory // (1 << 26)) * 64, 1 << 10, 1 << 10)
+    lead = () if of == "patches" else (1,)
     with h5py.File(tmp_path / "large.h5", "w") as file:
-        data = file.create_dataset("data", (steps, 1 << 10, 1 << 10), "u1", chunks=(64, 64, 64), compression="gzip")
-        data[:64, :128, :64] = 7
-    source = {"hdf5": {"path": str(tmp_path / "large.h5"), "patch": {"size": {0: 64, 1: 64, 2: 64}}}}
-    with BatchReader(source, tops=["data"], batch_size=8, num_loaders=0, shuffle="chunk") as reader:
-        assert len(reader) == steps // 64 * 16 * 16 // 8
+        data = file.create_dataset("data", (*lead, *shape), "u1", chunks=(*lead, 64, 64, 64), compression="gzip")
+        data[..., :64, :128, :64] = 7
+    patch: dict[str, Any] = {"patch": {"size": {0: 64, 1: 64, 2: 64}}} if of == "patches" else {}
+    how: dict[str, Any] = {} if of == "patches" else {"transform": {"crop_size": [64, 64, 64]}}
+    source = {"hdf5": {"path": str(tmp_path / "large.h5"), **patch}}
+    with BatchReader(source, tops=["data"], batch_size=8, num_loaders=0, shuffle="chunk", epochs=None, **how) as reader:
+        assert reader.samples == (shape[0] // 64 * 16 * 16 if of == "patches" else 1)
         loop = iter(reader)
         next(loop)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
@@ -47,7 +47,8 @@ def write_hdf5(path: Path, arrays: Mapping[str, AnyArray], rng: np.random.Genera
 
 
 def write_zarr(path: Path, arrays: Mapping[str, AnyArray], rng: np.random.Generator) -> None:
-    group = zarr.create_group(path, zarr_format=[2, 3][rng.integers(2)])
+    versions: list[Literal[2, 3]] = [2, 3]
+    group = zarr.create_group(path, zarr_format=versions[rng.integers(2)])
     for name, values in arrays.items():
         chunk, how = some_chunk(rng, values.shape), dict[str, Any]()
         if group.metadata.zarr_format == 3 and rng.integers(2):
@@ -62,7 +63,7 @@ def write_zarr(path: Path, arrays: Mapping[str, AnyArray], rng: np.random.Genera
 def write_npy(path: Path, arrays: Mapping[str, AnyArray], rng: np.random.Generator) -> None:
     path.mkdir()
     for name, values in arrays.items():
-        np.save(path / f"{name}.npy", np.asarray(values, order=["C", "F"][rng.integers(2)]))
+        np.save(path / f"{name}.npy", np.asfortranarray(values) if rng.integers(2) else values)
 
 
 def read_parts(source: Source, indices: Sequence[int], parts: Mapping[str, Boxes]) -> dict[str, AnyArray]:
@@ -93,7 +94,7 @@ def test_parts_of_any_array_are_its_slices(kind: str, tmp_path: Path) -> None:
         parts = {}
         for name, values in [*arrays.items()][:9]:  # the last one is read whole
             shape = some_chunk(rng, values.shape[1:])
-            spare = np.array(values.shape[1:]) - shape
+            spare = np.array(values.shape[1:]) - np.array(shape, np.int64)
             parts[name] = Boxes(rng.integers(0, spare + 1, (len(indices), len(shape))), shape)
         with closing(in_loader(opened(kind, tmp_path, [*arrays], **options))) as source:
             rows = read_parts(source, indices.tolist(), parts)
