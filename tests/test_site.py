@@ -50,7 +50,7 @@ def links(page: Path) -> list[str]:
 
 
 _BESIDE = (
-    *ROOT.glob("benchmarks/*.md"),
+    *ROOT.glob("benchmarks/**/*.md"),
     *ROOT.glob("prototxt_examples/*/README.md"),
     *ROOT.glob("*.md"),
     ROOT / "llms.txt",
