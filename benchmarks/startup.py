@@ -1,7 +1,7 @@
-"""SPDL's benchmark_ipc_dataloader.py, as it is, with torch's DataLoader and with blobfeed's in its place.
+"""SPDL's example `benchmark_ipc_dataloader`, as it is, with torch's DataLoader and with blobfeed's in its place.
 
 It measures how long the first batch takes by the size of the data set, which each worker is sent. All arguments behind
-the script are its own: `python -P -m benchmarks.startup benchmark_ipc_dataloader.py --sizes 16 64 --workers 2 --runs 2`
+the script are its own: `python -P -m benchmarks.startup SCRIPT --sizes 16 64 --workers 2 --runs 2`
 """
 
 from __future__ import annotations
