@@ -38,42 +38,61 @@ def changed(text: str) -> str:
     return _IMPORT.sub(other, text)
 
 
+class Totals:
+    """What has come of the tests so far."""
+
+    def __init__(self) -> None:
+        self.passed = self.skipped = 0
+        self.failed: dict[str, list[str]] = defaultdict(list)
+
+    def add(self, report: Path) -> None:
+        """Add what pytest has written."""
+        for case in ET.parse(report).iter("testcase"):
+            where = f"{case.get('classname')}::{case.get('name')}"
+            trouble = case.find("failure") if case.find("failure") is not None else case.find("error")
+            if case.find("skipped") is not None:
+                self.skipped += 1
+            elif trouble is None:
+                self.passed += 1
+            else:
+                reason = str(trouble.get("message")).partition("To execute this test")[0]
+                self.failed[" ".join(reason.split())[:160]].append(where)
+
+    def __str__(self) -> str:
+        failed = sum(map(len, self.failed.values()))
+        ran = self.passed + failed
+        share = 100 * self.passed / max(1, ran)
+        return f"{self.passed} of {ran} passed ({share:.1f} %), {failed} failed, {self.skipped} skipped by torchdata"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.torchdata", description=__doc__)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("-k", default="", help="pytest's expression: run these alone")
     parser.add_argument("--files", nargs="*", default=FILES, help="test modules, of " + ", ".join(FILES))
     given = parser.parse_args()
-    passed, failed, skipped = 0, defaultdict(list), 0
+    totals = Totals()
     with tempfile.TemporaryDirectory(prefix="torchdata-tests-") as folder:
-        for name in given.files:
-            source = given.checkout / "test" / "stateful_dataloader" / f"{name}.py"
-            Path(folder, source.name).write_text(changed(source.read_text()))
         shutil.copytree(given.checkout / "torchdata", Path(folder, "torchdata"))
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join((folder, os.environ.get("PYTHONPATH", "")))}
         for name in given.files:
-            report = Path(folder, f"{name}.xml")
-            command = [sys.executable, "-P", "-m", "pytest", f"{name}.py", "-q", f"--junitxml={report}"]
-            command += [f"--timeout={_TEST_S}", "-p", "no:cacheprovider", *(["-k", given.k] if given.k else [])]
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join((folder, os.environ.get("PYTHONPATH", "")))}
-            subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
-            for case in ET.parse(report).iter("testcase"):
-                where = f"{name}::{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
-                trouble = case.find("failure") if case.find("failure") is not None else case.find("error")
-                if case.find("skipped") is not None:
-                    skipped += 1
-                elif trouble is None:
-                    passed += 1
-                else:
-                    failed[" ".join(str(trouble.get("message")).split())[:160]].append(where)
-    count = sum(map(len, failed.values()))
-    for reason, tests in sorted(failed.items(), key=lambda each: -len(each[1])):
+            text = changed((given.checkout / "test" / "stateful_dataloader" / f"{name}.py").read_text())
+            Path(folder, f"{name}.py").write_text(text)
+            for group in re.findall(
+                r"^class (Test\w+)", text, re.MULTILINE
+            ):  # a class each: it takes long, and says so far
+                report = Path(folder, f"{name}.{group}.xml")
+                command = [sys.executable, "-P", "-m", "pytest", f"{name}.py::{group}", "-q", f"--junitxml={report}"]
+                command += [f"--timeout={_TEST_S}", "-p", "no:cacheprovider", *(["-k", given.k] if given.k else [])]
+                subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
+                if report.exists():
+                    totals.add(report)
+                    print(f"behind {name}::{group}: {totals}", file=sys.stderr)
+    for reason, tests in sorted(totals.failed.items(), key=lambda each: -len(each[1])):
         print(f"{len(tests):4} {reason}")
         for test in tests:
             print(f"       {test}")
-    ran = passed + count
-    print(
-        f"{passed} of {ran} passed ({100 * passed / max(1, ran):.1f} %), {count} failed, {skipped} skipped by torchdata"
-    )
+    print(totals)
 
 
 if __name__ == "__main__":
