@@ -206,10 +206,11 @@ class StoredRows(ChunkedRows):
     def will_need_boxes(self, corners: IndexArray, box: IndexArray, *, now: bool = False) -> bool:
         if not self._in_one_piece:
             return super().will_need_boxes(corners, box, now=now)
-        lines = [
-            self._lines(corner, stop - corner) for corner, stop in zip(corners, self._stops(corners, box), strict=True)
-        ]
-        found = [self._file.will_need(offsets, size, now=now) for offsets, size, _ in lines]  # each is to be announced
+        by_size: dict[int, list[IndexArray]] = {}  # boxes that are asked for together may share requests
+        for corner, stop in zip(corners, self._stops(corners, box), strict=True):
+            offsets, size, _ = self._lines(corner, stop - corner)
+            by_size.setdefault(size, []).append(offsets)
+        found = [self._file.will_need(np.concatenate(each), size, now=now) for size, each in by_size.items()]
         return all(found)
 
     def _offsets(self, indices: IndexArray) -> IndexArray | None:

@@ -15,6 +15,7 @@ import zarr
 from blobfeed.workers.api import AnyArray
 
 from blobfeed import Source, SourceError
+from tests.support.object_servers import range_server
 from tests.support.stored import in_loader, opened, rows_of, some_array
 
 # The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
@@ -98,6 +99,23 @@ def test_patches_are_slices_by_the_names_of_axes(kind: str, files: int, tmp_path
         np.testing.assert_array_equal(rows["mask"][row], MASK[y : y + 8, x : x + 6])
     assert source.where(0).endswith("[time 0:2, y 0:8, x 0:6]")
     source.close()
+
+
+@pytest.mark.parametrize("kind", ["hdf5", "npy"])
+def test_patches_of_objects_are_fetched_together(kind: str, tmp_path: Path) -> None:
+    write(kind, tmp_path, {"field": ARRAYS["field"]})
+    name = "0.hdf5" if kind == "hdf5" else "field.npy"
+    with range_server() as server:
+        server.objects[name] = (tmp_path / name).read_bytes()
+        options = {"path" if kind == "hdf5" else "field": server.url(name)}
+        source = opened(kind, tmp_path, ["field"], **options, patch={"size": {0: 4, 2: 8, 3: 8}})
+        corners = source.corners(np.arange(8))
+        with closing(in_loader(source)) as arrived:
+            server.requests.clear()
+            rows = rows_of(arrived, range(8))["field"]
+            assert len(server.requests) <= 4
+    for row, (t, y, x) in zip(rows, zip(*corners.values(), strict=True), strict=True):
+        np.testing.assert_array_equal(row, FIELD[t : t + 4, :, y : y + 8, x : x + 8])
 
 
 def test_axes_by_number_and_one_step_of_the_first(tmp_path: Path) -> None:
