@@ -79,6 +79,12 @@ TEST = (
     "types-PyYAML",
     "types-protobuf",
     "wheel",
+    # The frameworks that a DataLoader is tried under.
+    "accelerate",
+    "datasets",
+    "lightning",
+    "pytorch-ignite",
+    "transformers",
 )
 
 

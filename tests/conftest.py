@@ -64,6 +64,7 @@ _LONG = (
 _INTEGRATION = (
     "readers/delivery/test_cuda_*.py",
     "readers/test_framework_examples.py",
+    "readers/test_frameworks.py",
     "readers/test_jax_dataset.py",
     "readers/test_keras_dataset.py",
     "readers/test_tensorflow_dataset.py",
