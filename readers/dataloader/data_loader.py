@@ -157,6 +157,10 @@ class DataLoader(TorchDataLoader[Any]):
             )
             self._finalizer = close_when_forgotten(self, self.feed)
 
+    def __class_getitem__(cls, _items: object) -> type[DataLoader]:
+        """Return the class itself: annotations say `DataLoader[Item]`, as of torch's."""
+        return cls
+
     # ---- loops
 
     def __iter__(self) -> Any:

@@ -391,6 +391,8 @@ class _Stacker:
 
     def __call__(self, batch: Sequence[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
         first = batch[0]
+        if first.is_nested:  # it has no shape
+            return torch.stack(list(batch), 0)
         size = len(batch) * first.numel() * first.element_size()
         plain = first.layout is torch.strided and first.device.type == "cpu"
         # Of several types torch makes a common one, and into memory of another it would cast.

@@ -160,7 +160,8 @@ def _beside(slot: SlotWriter, table: list[tuple[int, int]], buffer: pickle.Pickl
 def _reduce_tensor(slot: SlotWriter, tensor: torch.Tensor) -> Any:
     if type(tensor) is not torch.Tensor:
         return _reduce_subclass(slot, tensor)
-    plain = tensor.layout is torch.strided and tensor.device.type == "cpu" and not tensor.is_quantized
+    special = tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu"
+    plain = tensor.layout is torch.strided and not special
     size = tensor.numel() * tensor.element_size() if plain else 0
     if not size or not (tensor.is_leaf or not tensor.requires_grad):
         return NotImplemented
