@@ -26,7 +26,7 @@ from blobfeed.readers.delivery import Delivery, as_numpy, conversion, make_deliv
 from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
-from blobfeed.workers.transport import Ring, Run, SlotLayout
+from blobfeed.workers.transport import Ring, RowsLayout, Run
 
 from blobfeed import ArraySpec
 
@@ -55,11 +55,10 @@ class StillPipeline:
             {"source": {"hdf5": {"path": "none"}}, "batch_size": shape.rows, "tops": ["data"], **values}
         )
         self.specs = {"data": ArraySpec(shape.sample, np.dtype(dtype))}
-        self.ring = Ring.create(SlotLayout(self.specs, shape.rows), SLOTS)
+        self.ring = Ring.create(RowsLayout(self.specs, shape.rows), SLOTS)
         rng = np.random.default_rng(0)
-        for view in self.ring.views:
-            rows = cast(Any, view["data"])
-            rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
+        rows = cast(Any, self.ring.rows["data"])
+        rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
         for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
             pass
         self.progress = _Count(0)
@@ -68,8 +67,9 @@ class StillPipeline:
     def peek(self) -> Batch:
         if self._batch is None:
             taken = self.progress.taken
-            slot = self.ring.views[taken % SLOTS]
             rows = self.parameters.batch_size
+            first = taken % SLOTS * rows
+            slot = {name: top[first : first + rows] for name, top in self.ring.rows.items()}
             self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)])
         return self._batch
 

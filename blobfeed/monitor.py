@@ -177,7 +177,7 @@ def as_mapping(readings: Readings) -> dict[str, Any]:
         "seconds": (now.now_ns - now.header.begun_ns) / 1e9,
         **counts,
         "slots": now.header.slots,
-        "batches_per_slot": now.header.batches_per_slot,
+        "batches_per_task": now.header.batches_per_task,
         "batches_per_s": recent.batches / max(recent.seconds, 1e-9),
         "samples_per_s": recent.samples / max(recent.seconds, 1e-9),
         "stall_share": recent.stall_share,
@@ -226,7 +226,7 @@ def _panel(shown: dict[str, Any], width: int) -> Panel:
     if whole["blame"] != found["blame"]:
         sentences.append(Text(f"since the start: {whole['sentence']}", "dim"))
     facts = Table.grid(padding=(0, 2))
-    at_once = shown["batches_per_slot"]
+    at_once = shown["batches_per_task"]
     counted = f", counted {at_once} at a time" if at_once > 1 else ""
     facts.add_row("batches", f"{shown['batches']:,}{counted}", f"{shown['batches_per_s']:,.1f}/s")
     facts.add_row("samples", f"{shown['samples']:,}", f"{shown['samples_per_s']:,.0f}/s")

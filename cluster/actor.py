@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -34,10 +35,7 @@ from ..workers.transport import (
     BadRow,
     Fill,
     Levels,
-    OfSlot,
-    Postprocess,
     SharedFile,
-    SlotLayout,
     Unwatched,
     describe,
     log_to_trainer,
@@ -66,6 +64,7 @@ class Made:
     elapsed_ns: int
     bad: tuple[BadRow, ...]
     stream_rows: int
+    hook_ns: int
     rows: list[Memory]
     frames: list[bytes]
 
@@ -74,19 +73,19 @@ class Made:
 class Job:
     """A task sent to an actor.
 
-    `drawn`: the sampler's draws for its rows, each with its offset in the shared file. `slot`: the bytes of the whole
-    slot, for postprocessing.
+    `drawn`: the sampler's draws for its rows, each with its offset in the shared file. `made`: the bytes of the batch's
+    other rows, if the task finishes it.
     """
 
-    task: OfSlot
+    task: Fill
     drawn: list[tuple[int, IndexArray]]
-    slot: Memory | None
+    made: list[Memory]
 
     @classmethod
-    def of(cls, task: OfSlot, drawn: SharedFile, slot: Memory) -> Job:
+    def of(cls, task: Fill, drawn: SharedFile, made: list[Memory]) -> Job:
         drawn_runs = [run for run in task.runs if run.offset >= 0]
         indices = [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in drawn_runs]
-        return cls(task, indices, slot if isinstance(task, Postprocess) else None)
+        return cls(task, indices, made)
 
 
 # The folders beside this one that a loader imports. In a checkout they stand among everything else that lies there.
@@ -145,30 +144,32 @@ class RemoteLoader:
         for name in plan.decoded.modules:
             with suppress(ImportError):  # unpickling reports the modules that are really needed
                 importlib.import_module(name)
-        self._layout = plan.layout
+        self._layout = plan.layout.times(plan.batches_per_task)
         make_one_sample(plan)
         settle()
         os.environ["BLOBFEED_ROLE"] = "loader"
         self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
         self._drawn = SharedFile.create("blobfeed-drawn")
-        # The actor has one slot, which stands for any slot of the trainer's host.
-        slots = [self._layout.view(self._memory, 0)] * plan.slots
+        # It has memory for one task, which stands for any slot of the trainer's host.
+        rows = self._layout.view(self._memory)
         send_error = partial(send_exception, self._theirs)
-        place = Workplace(slots, Unwatched(), send_error, self._drawn.descriptor, guard=exceptions_only)
+        place = Workplace(rows, Unwatched(), send_error, self._drawn.descriptor, guard=exceptions_only)
         self._worker: Worker = plan.worker(place)
 
     def work(self, job: Job) -> Made:
         """Make the rows of one task."""
-        task, begun = job.task, time.monotonic_ns()
+        task, begun = msgspec.structs.replace(job.task, slot=0), time.monotonic_ns()
         for offset, indices in job.drawn:
             self._drawn.write(offset, indices)
-        if job.slot is not None:
-            self._memory[:] = job.slot
+        for where, made in zip(self._layout.ranges(0, task.first_row), job.made, strict=False):
+            self._memory[where] = made
         done = self._worker.work(task)
         for offset, indices in job.drawn:
             self._drawn.free(offset, indices.nbytes)
-        rows = [self._memory[where] for where in ranges_of(task, self._layout)]
-        return Made(time.monotonic_ns() - begun, tuple(done.bad), done.stream_rows, rows, self._new_frames())
+        first, count = rows_of(task)
+        rows = [self._memory[where] for where in self._layout.ranges(first, count)]
+        elapsed = time.monotonic_ns() - begun
+        return Made(elapsed, tuple(done.bad), done.stream_rows, done.hook_ns, rows, self._new_frames())
 
     def _new_frames(self) -> list[bytes]:
         """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""
@@ -181,6 +182,7 @@ def _memory_file(content: Memory) -> int:
     return file.descriptor
 
 
-def ranges_of(task: OfSlot, layout: SlotLayout) -> list[slice]:
-    """Return the ranges of a slot's bytes that `task` makes; the actor and the bridge compute the same."""
-    return layout.ranges(task.first_row, task.rows) if isinstance(task, Fill) else [slice(0, layout.used_bytes)]
+def rows_of(task: Fill) -> tuple[int, int]:
+    """Return the first row that `task` writes, counted from the beginning of its batch, and the number of rows."""
+    end = task.first_row + task.rows
+    return (0, end) if task.finishes else (task.first_row, task.rows)

@@ -41,6 +41,7 @@ from ..workers.transport import (
     ClusterCapacity,
     Done,
     Draw,
+    Fill,
     FromBridge,
     FromLoader,
     JoinFailed,
@@ -48,7 +49,6 @@ from ..workers.transport import (
     LoaderEnded,
     LoaderStarted,
     LoaderStatus,
-    OfSlot,
     Ready,
     Ring,
     SharedFile,
@@ -61,7 +61,7 @@ from ..workers.transport import (
     pass_on,
     summary_of,
 )
-from .actor import Job, Made, Refusal, ranges_of
+from .actor import Job, Made, Refusal, rows_of
 from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
@@ -86,8 +86,8 @@ class _Remote:
     node: str = ""
     tasks: Tasks | None = None
     link: zmq.Socket[bytes] | None = None
-    waiting: deque[OfSlot] = field(default_factory=deque)
-    sent: dict[int, OfSlot] = field(default_factory=dict)
+    waiting: deque[Fill] = field(default_factory=deque)
+    sent: dict[int, Fill] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"remote loader {self.number} on {self.place}"
@@ -106,7 +106,7 @@ class _Bridge:
         self._drawn = SharedFile(config.descriptors.drawn)
         self._remotes: dict[int, _Remote] = {}
         self._one_at_a_time: deque[int] = deque(maxlen=_MOST_ONE_AT_A_TIME)
-        """Groups in which an actor died while it had several tasks, so that the guilty task is unknown. Their tasks are
+        """Batches in which an actor died while it had several tasks, so that the guilty one is unknown. Their tasks are
         sent one at a time: the next death identifies it."""
         self._arrived: queue.SimpleQueue[tuple[int, Callable[[_Remote, Any], None], Future[Any]]] = queue.SimpleQueue()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -245,26 +245,26 @@ class _Bridge:
 
     def _send_waiting(self, remote: _Remote) -> None:
         while remote.waiting:
-            alone = any(task.group in self._one_at_a_time for task in (*remote.sent.values(), remote.waiting[0]))
+            alone = any(task.batch in self._one_at_a_time for task in (*remote.sent.values(), remote.waiting[0]))
             if alone and remote.sent:
                 break
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
-            job = Job.of(task, self._drawn, self._slot(task))
+            made = self._memory_of(task, 0, task.first_row) if task.finishes and task.first_row else []
+            job = Job.of(task, self._drawn, [self._ring.memory[where] for where in made])
             self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
-    def _slot(self, task: OfSlot) -> Any:
-        layout = self._plan.layout
-        return self._ring.memory[task.slot * layout.slot_bytes :][: layout.used_bytes]
+    def _memory_of(self, task: Fill, first: int, rows: int) -> list[slice]:
+        """Return where rows of the task's batch lie in the ring, counted from the beginning of that."""
+        return self._ring.layout.ranges(task.slot * self._plan.parameters.batch_size + first, rows)
 
-    def _note_made(self, task: OfSlot, remote: _Remote, made: Made) -> None:
-        slot = self._slot(task)
-        for where, rows in zip(ranges_of(task, self._plan.layout), made.rows, strict=True):
-            slot[where] = rows
+    def _note_made(self, task: Fill, remote: _Remote, made: Made) -> None:
+        for where, rows in zip(self._memory_of(task, *rows_of(task)), made.rows, strict=True):
+            self._ring.memory[where] = rows
         del remote.sent[task.task]
         pass_on(self._errors, made.frames)
-        self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows))
+        self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows, hook_ns=made.hook_ns))
         self._send_waiting(remote)
 
     # ---- the end of an actor
@@ -287,7 +287,7 @@ class _Bridge:
             self._poller.unregister(remote.link)
             remote.link.close()
         if crashed and len(remote.sent) > 1:
-            self._one_at_a_time.extend({task.group for task in remote.sent.values()})
+            self._one_at_a_time.extend({task.batch for task in remote.sent.values()})
         elif crashed and remote.sent:
             remote.status.blame(next(iter(remote.sent)))
         self._tell(LoaderEnded(remote.number, how, crashed))

@@ -18,7 +18,7 @@ from ..workers.api import IndexArray, NamedRows, Parameters, Sample, loop_end
 from ..workers.base import SourceError, derive_key
 from ..workers.loading import BatchSamples, Postprocessor, RowDecoder, RowMaker, WorkDone, Worker, Workplace, copy_row
 from ..workers.order import EMPTY_EPOCH, FIX_STREAM, Order
-from ..workers.transport import Activity, BadRow, Draw, Drawn, Fill, Postprocess, Run, summary_of
+from ..workers.transport import Activity, BadRow, Draw, Drawn, Fill, Run, summary_of
 
 _NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
 
@@ -151,7 +151,8 @@ class StreamWorker(Worker):
 
     def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
         """Make a whole batch, with fewer rows if its shard ends."""
-        (wanted,), rows = task.runs, self.slots[task.slot] if rows is None else rows
+        (wanted,), first = task.runs, task.slot * self.parameters.batch_size
+        rows = {name: top[first : first + wanted.rows] for name, top in self.rows.items()} if rows is None else rows
         bad: list[tuple[int, Item, Exception]] = []
         count = 0
         self.status.write(Activity.READING, wanted.position)
@@ -194,8 +195,12 @@ class StreamWorker(Worker):
                 advice = _NONE_IS_GOOD if replaces else ""
                 yield self.with_cause(msgspec.structs.replace(report, advice=advice), error)
 
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        (run,), rows = task.runs, task.batches[number]
+    def rows_made(self, task: Fill, done: WorkDone) -> int:
+        least = task.rows if self.parameters.last_batch == "drop" else 1
+        return done.stream_rows if done.stream_rows >= least else 0
+
+    def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
+        (run,) = task.runs
         indices = np.arange(run.position, run.position + rows, dtype=np.int64)
         return BatchSamples(indices, run.epoch, (run.epoch, run.shard, run.position // self.parameters.batch_size))
 

@@ -139,16 +139,17 @@ def _line(events: Sequence[Event]) -> bytes:
 
 
 class TrainerTrace:
-    """The trainer's spans, one line for each slot.
+    """The trainer's spans, one line for the batches that came together.
 
-    taken ─ step, and the slot's other batches ─► asked ─ wait ─► there ─ copy ─► taken
+    taken ─ step, and the other batches ─► asked ─ wait ─► there ─ copy ─► taken
     """
 
     def __init__(self) -> None:
         self.file: TraceFile | None = None
         """None until the processes have been started."""
         self._asked_ns = self._there_ns = self._taken_ns = 0
-        self._group = -1
+        self._until = 0
+        """The number behind the last batch that the last line tells of."""
         self._args: dict[str, int] = {}
 
     def asks(self) -> None:
@@ -159,18 +160,18 @@ class TrainerTrace:
         """The next batch is there."""
         self._there_ns = self._there_ns or time.monotonic_ns()
 
-    def takes(self, group: int, number: int, batches: int) -> None:
-        """Batch `number` has been taken; `batches` of its group were left, it included."""
+    def takes(self, number: int, batches: int) -> None:
+        """Batch `number` has been taken; `batches` of those that came with it were left, it included."""
         asked, there = self._asked_ns, self._there_ns
         self._asked_ns = self._there_ns = 0
-        if self.file is None or group == self._group:
+        if self.file is None or number < self._until:
             return
         taken = time.monotonic_ns()
         step = [self._step(self.file, asked)] if self._taken_ns else []
         self._args = {"batch": number, "batches": batches} if batches > 1 else {"batch": number}
         wait = [self.file.span("trainer", "wait", asked, there, **self._args)] if there - asked > NO_WAIT_NS else []
         self.file.write(*step, *wait, self.file.span("trainer", "copy", there, taken, **self._args))
-        self._group, self._taken_ns = group, taken
+        self._until, self._taken_ns = number + batches, taken
 
     def end(self) -> None:
         """The pipeline is closed."""

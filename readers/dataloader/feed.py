@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ...workers.api import Parameters, Statistics
-from ...workers.pipeline import ProcessFeed
+from ...workers.pipeline import Held, ProcessFeed
 from ...workers.plan import GivenPlan
 from ...workers.processes import interrupts_deferred
 from ...workers.transport import GrowingSlot, GrowingSlots, Packed
@@ -39,6 +39,7 @@ class LoaderFeed:
         self.ahead = ahead
         plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + _LOANS + 1)
         self._feed = ProcessFeed(plan)
+        self._held = Held()
         self._given = self._taken = 0
         self._first = 0
         """The first batch of this loop: answers before it are dropped."""
@@ -74,23 +75,32 @@ class LoaderFeed:
         self._first = self._given
 
     def _drop(self) -> None:
-        announce = self._feed.next_announce()
+        announce = self._feed.next_announce(self._taken, self._held)
         with interrupts_deferred():
-            self._feed.accept(announce.group)
-            self._taken = announce.group + 1
-            self._feed.release(announce.group)
+            self._note_taken(announce.batch)
+            self._give_back(announce.batch)
+
+    def _note_taken(self, batch: int) -> None:
+        if not self._taken:
+            self._feed.note_start()
+        self._held.batches[batch] = None
+        self._taken = batch + 1
+
+    def _give_back(self, batch: int) -> None:
+        self._held.release(batch)
+        self._feed.release(self._held)
 
     def take(self, commit: Callable[[Answer | Failed], object]) -> None:
         """Hand the next answer to `commit`, all at once; waits for it at most `timeout_s`. Raises what ends a run."""
         self._release()
         while self._taken < self._first:
             self._drop()
-        announce = self._feed.next_announce()
-        slot: Any = self._ring.views[announce.slot]
+        announce = self._feed.next_announce(self._taken, self._held)
+        slot: Any = self._ring.rows[announce.slot]
         memory = slot.open()
         self._sizes.append(len(memory))
         if self._on_loan < _LOANS:
-            lent = np.asarray(Loan(memory, partial(self._returned.append, (announce.group, slot))))
+            lent = np.asarray(Loan(memory, partial(self._returned.append, (announce.batch, slot))))
             answer = _answer(read(memory, lent))
             del lent
             lends = 1
@@ -98,23 +108,22 @@ class LoaderFeed:
             answer = _answer(read(memory, memory.copy()))
             lends = 0
         with interrupts_deferred():
-            self._feed.accept(announce.group)
-            self._taken = announce.group + 1
+            self._note_taken(announce.batch)
             self._on_loan += lends
             if not lends:
-                self._feed.release(announce.group)
+                self._give_back(announce.batch)
             commit(answer)
 
     def _release(self) -> None:
         """Give slots back on which nothing lies any more."""
         while self._returned:
-            group, slot = self._returned[0]
-            if group >= self._taken:  # an interrupt came before it was taken
+            batch, slot = self._returned[0]
+            if batch >= self._taken:  # an interrupt came before it was taken
                 self._returned.popleft()
                 continue
             slot.shrink(2 * max(self._sizes))
             with interrupts_deferred():
-                self._feed.release(group)
+                self._give_back(batch)
                 self._on_loan -= 1
                 self._returned.popleft()
 

@@ -1,4 +1,4 @@
-"""Frames that are no messages of their link, or come twice: dropped and counted, and nothing is disturbed."""
+"""Frames that are no messages of their link are dropped and counted, and those that come twice change nothing."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ _BAD_HANDSHAKE = b"\xff\0\0\0\0\0\0\0\0\x7f\3"
 an older version, which has no handshake, and they would be counted too."""
 
 Forge = Callable[[random.Random], bytes]
+"""Makes a frame."""
 
 
 def study(scale: Scale, folder: Path) -> Iterator[Figure]:
@@ -35,20 +36,20 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
     with work.open(folder) as pipeline:
         undisturbed = read(pipeline)
     with work.open(folder) as pipeline:
-        record, sent, strangers = _attacked(pipeline, scale.hostile_frames, random.Random(scale.seed))
-        dropped = _wait_for(pipeline, sent)
+        record, sent, noise, strangers = _attacked(pipeline, scale.hostile_frames, random.Random(scale.seed))
+        dropped = _wait_for(pipeline, noise)
         deaths = pipeline.statistics().loader_deaths
     yield Figure(_STUDY, "frames sent: noise, cut off, of another link, replayed", sent)
-    yield Figure(_STUDY, "dropped and counted", dropped, sent)
+    yield Figure(_STUDY, "of these no message of their link: dropped and counted", dropped, noise)
     yield Figure(_STUDY, "connections that do not speak the protocol", strangers)
     difference = compare(undisturbed, record)
     yield Figure(_STUDY, "loaders that died of it", deaths, 0)
     yield Figure(_STUDY, "samples lost, repeated, out of order; batches altered", sum(vars(difference).values()), 0)
 
 
-def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Record, int, int]:
-    """The run to its end, with frames sent on every link during its first half."""
-    record, sent, strangers = Record(), 0, 0
+def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Record, int, int, int]:
+    """The run to its end, with frames sent on every link during its first half, of which some are no messages."""
+    record, sent, noise, strangers = Record(), 0, 0, 0
     batches = pipeline.total_batches or 0
     with zmq.Context() as context:
         attackers: dict[str, zmq.Socket[bytes]] = {}
@@ -59,11 +60,12 @@ def _attacked(pipeline: Pipeline, frames: int, rng: random.Random) -> tuple[Reco
             if number == 10:  # the first slots are released by now
                 attackers = _connect(context, _folder(pipeline))
             if 10 <= number < batches // 2:
-                sent += _send(attackers, frames // (batches // 2), rng)
+                sent += frames // (batches // 2)
+                noise += _send(attackers, frames // (batches // 2), rng)
                 strangers += _babble(_folder(pipeline), rng) if number % 10 == 0 else 0
         for attacker in attackers.values():
             attacker.close(linger=-1)
-    return record, sent, strangers
+    return record, sent, noise, strangers
 
 
 def _feed(pipeline: Pipeline) -> ProcessFeed:
@@ -85,26 +87,29 @@ def _connect(context: zmq.Context[zmq.Socket[bytes]], folder: Path) -> dict[str,
 
 
 def _send(attackers: dict[str, zmq.Socket[bytes]], frames: int, rng: random.Random) -> int:
+    """Send so many frames; returns how many of them are no message of their link."""
+    noise = 0
     for _ in range(frames):
         name = rng.choice(list(attackers))
-        attackers[name].send(rng.choice(_forgeries(name))(rng))
-    return frames
+        forge, is_noise = rng.choice(_forgeries(name))
+        attackers[name].send(forge(rng))
+        noise += is_noise
+    return noise
 
 
-def _forgeries(link: str) -> list[Forge]:
-    """What may be sent on `link`."""
-    announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED, 0), Done(1, 1, 1000)
+def _forgeries(link: str) -> list[tuple[Forge, bool]]:
+    """What may be sent on `link`, and whether it is no message there."""
+    announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)
     known: list[Forge] = [lambda _: links.frame_of(Ready(987_654))] if link == "results" else []
     replayed: list[Forge] = [lambda _: links.frame_of(twice)] if twice is not None else []
-    return [
+    noise: list[Forge] = [
         lambda rng: rng.randbytes(rng.randrange(200)),
         lambda rng: _cut_off(links.frame_of(twice or release), rng),
         lambda _: links.frame_of(elsewhere),
-        *replayed,
-        *known,
     ]
+    return [*((forge, True) for forge in noise), *((forge, False) for forge in (*replayed, *known))]
 
 
 def _cut_off(frame: bytes, rng: random.Random) -> bytes:

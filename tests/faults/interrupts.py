@@ -116,7 +116,7 @@ class Ledger:
 
 
 def _write(folder: Path, height: int, dtype: str = "float32") -> dict[str, Any]:
-    """Samples that hold their own number; with few pixels many batches share a slot, with many each has its own."""
+    """Samples that hold their own number; with few pixels many batches share a task, with many each has its own."""
     path = folder / f"interrupted_{height}_{dtype}.h5"
     if not path.exists():
         with h5py.File(path, "w") as file:

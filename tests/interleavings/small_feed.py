@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -10,15 +9,12 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.api import IndexArray
-from blobfeed.workers.assembly import Reception
-from blobfeed.workers.pipeline import ProcessFeed
+from blobfeed.workers.pipeline import Held, ProcessFeed
 from blobfeed.workers.plan import Plan
-from blobfeed.workers.transport import Count, End, Failure, ToAssembler
+from blobfeed.workers.transport import Count, End, Failure, Release, ToAssembler
 from blobfeed.workers.transport.links import Decoder
 
 from blobfeed import BlobfeedError, PipelineStalled
-
-from .variants import SLOTS
 
 
 class Wrong(AssertionError):
@@ -86,7 +82,7 @@ class _Assembler:
 
 @dataclass
 class _Ring:
-    slots: int = SLOTS
+    slots: int
 
 
 class _Counts:
@@ -106,7 +102,7 @@ class _Board:
 
 @dataclass
 class _Shared:
-    ring: _Ring = field(default_factory=_Ring)
+    ring: _Ring
     board: _Board = field(default_factory=_Board)
     errors: int = -2
 
@@ -140,8 +136,12 @@ class SmallFeed(ProcessFeed):
     def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
         fields: dict[str, Any] = {
             "_plan": plan,
-            "_reception": Reception(),
-            "_releasing": deque(),
+            "_message": None,
+            "_gone_on": -1,
+            "_told": Release(0),
+            "_held": Held(),
+            "_untold": 0,
+            "_tell_every": plan.batches_per_task,
             "_waiting": nullcontext(),
             "_failure": None,
             "_decoder": _Plain(),
@@ -150,22 +150,14 @@ class SmallFeed(ProcessFeed):
             "_poller": _NoTime(),
             "_inbox": _NoLogs(),
             "_next_look_at_logs": float("inf"),
-            "_has_begun": True,
-            "_reported_ns": 0,
             "_assembler": _Assembler(),
-            "shared": _Shared(),
+            "shared": _Shared(_Ring(plan.slots)),
         }
         self.__dict__.update(fields)
 
-    def holds(self, group: int) -> bool:
-        return group in self._reception.held
-
-    def will_release(self, group: int) -> bool:
-        return group in self._releasing
-
     def fingerprint(self) -> object:
         """Return the part of the state that calls of the trainer change."""
-        return self._failure is None, tuple(self._releasing), repr(vars(self._reception))
+        return self._failure is None, self._message is None, self._gone_on, self._told, self._untold
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)

@@ -11,7 +11,6 @@ from blobfeed.workers.order import AboutSampler, SequentialOrder, Shards
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.transport import Packed
 
-SLOTS = 2
 SHARD_ROWS = (3, 1)
 """Rows that each shard of the stream has: the last batch of each is short."""
 
@@ -33,9 +32,10 @@ class Faults:
 
 @dataclass(frozen=True)
 class Variant:
-    """`bad_group`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch.
+    """`bad_batch`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch, or of several batches.
 
-    `loops`: over the stream. `drawn`: the samples of each epoch, if a sampler draws them.
+    `keeps`: so many batches the trainer may keep while it asks for others. `loops`: over the stream. `drawn`: the
+    samples of each epoch, if a sampler draws them.
     """
 
     name: str
@@ -43,6 +43,8 @@ class Variant:
     batches: int = 3
     rows: int = 2
     rows_per_task: int = 1
+    slots: int = 2
+    keeps: int = 1
     postprocess: bool = False
     affinity: bool = False
     stream: bool = False
@@ -50,7 +52,7 @@ class Variant:
     loops: int = 1
     drawn: tuple[tuple[int, ...], ...] = ()
     on_error: str = "raise"
-    bad_group: int = -1
+    bad_batch: int = -1
     may_fail: bool = False
 
     def plan(self) -> Plan:
@@ -70,6 +72,7 @@ class Variant:
             "postprocesses": self.postprocess,
             "max_loaders": 2,
             "seconds_per_row": 0.010 / self.rows_per_task,
+            "batches_per_task": max(1, self.rows_per_task // self.rows),
             "variant": self,
         }
         if self.stream:
@@ -98,7 +101,7 @@ class SmallPlan(Plan):
 
     @property
     def slots(self) -> int:
-        return SLOTS
+        return self.variant.slots
 
     def __reduce__(self) -> tuple[Any, ...]:
         _KNOWN[id(self)] = self
@@ -137,7 +140,7 @@ VARIANTS = (
     Variant("two hangs, replaced", Faults(hangs=2), batches=1, on_error="replace"),
     Variant("a hang, postprocess", Faults(hangs=1), batches=2, postprocess=True),
     Variant("two hangs, postprocess", Faults(hangs=2), batches=1, postprocess=True, may_fail=True),
-    Variant("a bad batch", Faults(deaths=1), batches=2, bad_group=1, may_fail=True),
+    Variant("a bad batch", Faults(deaths=1), batches=2, bad_batch=1, may_fail=True),
     Variant("two interrupts", Faults(interrupts=2), batches=2),
     Variant("an interrupt and a repeated message", Faults(interrupts=1, repeats=1), batches=2),
     Variant("a repeated message", Faults(repeats=1), batches=2),
@@ -145,4 +148,23 @@ VARIANTS = (
     Variant("a dismissed loader and a death", Faults(dismissals=1, deaths=1), batches=2),
     Variant("a dismissed loader, affinity", Faults(dismissals=1), affinity=True),
     Variant("a stop", Faults(stops=1, interrupts=1), batches=2),
+    Variant("loans", rows=1, batches=5, slots=3, keeps=2),
+    Variant("loans, a repeated message", Faults(repeats=1), rows=1, batches=4, slots=3, keeps=2),
+    Variant("loans, an interrupt", Faults(interrupts=1), rows=1, batches=4, slots=3, keeps=2),
+    Variant("loans, a death, drawn", Faults(deaths=1), slots=3, keeps=2, drawn=DRAWN),
+    Variant("loans, stream, two loops", Faults(repeats=1), slots=3, keeps=2, stream=True, loops=2),
+    Variant("two batches a task", Faults(deaths=1), rows=2, rows_per_task=4, batches=5, slots=4),
+    Variant("two batches a task, loans", Faults(deaths=1), rows=1, rows_per_task=2, batches=6, slots=4, keeps=2),
+    Variant("two batches a task, postprocess", Faults(deaths=1), rows_per_task=4, batches=4, slots=4, postprocess=True),
+    Variant("two batches a task, drawn", Faults(deaths=1, repeats=1), rows_per_task=4, slots=4, drawn=DRAWN),
+    Variant("two batches a task, affinity", Faults(deaths=1), rows_per_task=4, batches=4, slots=4, affinity=True),
+    Variant(
+        "two batches a task, a bad one",
+        Faults(deaths=1),
+        rows_per_task=4,
+        batches=4,
+        slots=4,
+        bad_batch=1,
+        may_fail=True,
+    ),
 )

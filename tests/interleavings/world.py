@@ -4,7 +4,7 @@ What a loader does in one step of the real program is two events here, `begin` a
 hang, or be overtaken by anybody. A link is a queue; results come over one for each loader, so those of two loaders
 overtake each other. What a dead loader had sent may still arrive, or be lost with it.
 
-A slot's row is None while somebody writes it, else (group, row, times postprocessed).
+A slot's row is None while somebody writes it, else (batch, row, times postprocessed).
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 from blobfeed.workers.assembly import MAX_ASSIGNED, Assembly, Death, Evidence, Task
+from blobfeed.workers.order import by_batch
+from blobfeed.workers.pipeline import Held
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.transport import (
     Activity,
@@ -41,11 +43,20 @@ from blobfeed import BlobfeedError, PipelineStalled
 from .canonical import Canonical, LoaderNumber
 from .small_feed import DrawsFile, Link, NothingYet, Releases, SmallFeed, Wrong, require
 from .tracer import Tracer, quietly
-from .variants import SHARD_ROWS, SLOTS, Variant
+from .variants import SHARD_ROWS, Variant
 
 LOADERS = 2
 Event = tuple[Any, ...]
 Cell = tuple[int, int, int] | None
+
+
+@dataclass
+class Came:
+    """A batch that has come to the trainer, which may read it until it releases it."""
+
+    sequence: int
+    slot: int
+    rows: int
 
 
 @dataclass
@@ -82,9 +93,10 @@ class World:
         self.feed = SmallFeed(plan, self.batches, self.releases)
         self.results: dict[int, list[Any]] = {}
         self.loaders: dict[int, Loader] = {}
-        self.slots: list[list[Cell]] = [[None] * variant.rows for _ in range(SLOTS)]
+        self.slots: list[list[Cell]] = [[None] * variant.rows for _ in range(variant.slots)]
         self.opened: Announce | None = None
-        self.held: dict[int, Announce] = {}
+        self.wanted_batch = 0
+        self.held: Any = Held()
         self.delivered: list[tuple[int, ...]] = []
         self.left = dict(vars(faults))
         self.copy: tuple[str, int, Any] | None = None
@@ -148,12 +160,12 @@ class World:
             yield "hang", number
 
     def _events_of_trainer(self) -> Iterator[Event]:
-        calls: list[Event] = [("release", group) for group in self.held]
+        calls: list[Event] = [("release", batch) for batch in self.held.batches]
         if self.is_between_loops:
             yield ("go_on",)
         elif self.opened is not None:
-            calls.append(("accept",))
-        elif len(self.held) < SLOTS:
+            yield ("accept",)
+        elif len(self.held.batches) <= self.variant.keeps:
             calls.append(("receive",))
         for call in calls:
             yield call
@@ -173,7 +185,7 @@ class World:
 
     def apply(self, event: Event) -> None:
         what, *rest = event
-        if what in ("receive", "accept", "release") and len(rest) > (what == "release"):
+        if what in ("receive", "release") and len(rest) > (what == "release"):
             self.left["interrupts"] -= 1
             self._call_interrupted(event[:-1], rest[-1])
             return
@@ -244,10 +256,10 @@ class World:
 
     def _take_message(self, message: Release | GoOn | Stop) -> None:
         match message:
-            case Release(group):
-                self.assembly.release(group)
-            case GoOn(end):
-                self.assembly.go_on(end)
+            case Release(upto, loans):
+                self.assembly.release(upto, loans)
+            case GoOn(behind):
+                self.assembly.go_on(behind)
             case Stop():
                 self.over = "stopped"
 
@@ -262,57 +274,59 @@ class World:
         )
         if isinstance(task, Draw):
             return
-        require(task.slot not in ledger._announced.values(), "a slot that the trainer has is written to")
-        if not isinstance(task, Fill):
-            group = next(held.group for held in ledger.assigned(number) if held.id == task.task)
-            cells = self.slots[task.slot][: sum(task.batches)]
-            whole = [(group, row, 0) for row in range(len(cells))]
-            require(cells == whole, f"postprocessing of group {group}: {cells}")
-        for row in _rows(task):
-            self.slots[task.slot][row] = None
-        writers = [(other.current.slot, _rows(other.current)) for other in self.loaders.values()
+        places = self._places(task)
+        taken = {came.slot for came in self.held.batches.values()}
+        require(not taken & {slot for slot, _ in places}, "a slot that the trainer has is written to")
+        if task.finishes:
+            for row in range(task.first_row):
+                (slot, within), batch = self._place(task, row), task.batch + row // self.variant.rows
+                cell = self.slots[slot][within]
+                require(cell == (batch, within, 0), f"batch {batch} is finished, and its row {within} is {cell}")
+        for slot, row in places:
+            self.slots[slot][row] = None
+        writers = [self._places(other.current) for other in self.loaders.values()
                    if other.current and not other.death and not isinstance(other.current, Draw)]  # fmt: skip
-        for (slot, rows), (other_slot, other_rows) in combinations(writers, 2):
-            both = slot == other_slot and set(rows) & set(other_rows)
-            require(not both, f"two loaders write the same rows of slot {slot}")
+        for ours, theirs in combinations(writers, 2):
+            require(not set(ours) & set(theirs), f"two loaders write the same rows: {ours}, {theirs}")
+
+    def _place(self, task: Fill, row: int) -> tuple[int, int]:
+        """The slot, and the row there, of a row that is counted from the beginning of the task's batch."""
+        behind, within = divmod(row, self.variant.rows)
+        return task.slot + behind, within
+
+    def _places(self, task: Fill) -> list[tuple[int, int]]:
+        """All rows that the task may write to."""
+        first = 0 if task.finishes else task.first_row
+        return [self._place(task, row) for row in range(first, task.first_row + task.rows)]
 
     def _finish(self, number: int) -> None:
         loader = self.loaders[number]
         task, loader.current = loader.current, None
         assert task is not None
+        loader.was_at = task.task
         if isinstance(task, Draw):
-            loader.was_at = task.task
             samples = self.variant.drawn[task.epoch]
             self.file.write(task.offset, samples)
             self._report(number, Done(number, task.task, 0, drawn=Drawn(len(samples))))
             return
-        cells = self.slots[task.slot]
-        group = task.group if isinstance(task, Fill) else self._group_of(task.task)
-        for row in _rows(task):
-            cells[row] = (group, row, int(not isinstance(task, Fill)))
-        loader.was_at = task.task
-        bad: tuple[BadRow, ...] = ()
-        stream_rows = -1
-        elapsed = 0
-        if isinstance(task, Fill):
-            elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
-            if group == self.variant.bad_group and task.first_row == 0:
-                bad = (BadRow(0, 0, group * self.variant.rows, -1, "", "bad"),)
-            if self.variant.stream:
-                (run,) = task.runs
-                stream_rows = min(run.rows, max(0, SHARD_ROWS[run.shard] - run.position))
-            if self.variant.drawn:
-                for run in task.runs:  # none for rows behind a short batch
-                    read = tuple(self.file.read(run.offset, run.rows).tolist())
-                    require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
+        for slot, row in self._places(task):
+            self.slots[slot][row] = task.batch + slot - task.slot, row, int(task.finishes)
+        size, stream_rows = self.variant.rows, -1
+        bad_row = (self.variant.bad_batch - task.batch) * size
+        is_bad = self.variant.bad_batch >= 0 and task.first_row <= bad_row < task.first_row + task.rows
+        bad = (BadRow(bad_row, 0, self.variant.bad_batch * size, -1, "", "bad"),) if is_bad else ()
+        if self.variant.stream:
+            (run,) = task.runs
+            stream_rows = min(run.rows, max(0, SHARD_ROWS[run.shard] - run.position))
+        if self.variant.drawn:
+            for run in task.runs:
+                read = tuple(self.file.read(run.offset, run.rows).tolist())
+                require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
+        elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
         self._report(number, Done(number, task.task, elapsed, bad, stream_rows))
 
     def _samples_of(self, run: Run) -> tuple[int, ...]:
         return self.variant.drawn[run.epoch][run.position :][: run.rows]
-
-    def _group_of(self, task: int) -> int:
-        ledger = self.assembly.ledger
-        return next(each.group for loader in ledger.loaders for each in ledger.assigned(loader) if each.id == task)
 
     def _die(self, number: int, lost: bool, late: bool) -> None:
         """`lost`: with its reports; `late`: when it had reported, and the status board still showed that task."""
@@ -335,22 +349,18 @@ class World:
 
     def call(self, call: Event) -> Callable[[], object]:
         what, *rest = call
-        feed = self.feed
-        if what == "accept":
-            assert self.opened is not None
-            group = self.opened.group
-            return lambda: feed.accept(group)
+        feed, held, wanted = self.feed, self.held, self.wanted_batch
         if what == "release":
-            return lambda: feed.release(rest[0])
-        return feed.next_announce
+            return lambda: (held.release(rest[0]), feed.release(held))
+        return lambda: feed.next_announce(wanted, held)
 
     def _receive(self) -> None:
         try:
-            self.opened = self.feed.next_announce()
+            self.opened = self.feed.next_announce(self.wanted_batch, self.held)
         except NothingYet:
             return
         except PipelineStalled as problem:
-            raise Wrong(f"the trainer holds {list(self.held)} and is told: {problem}") from problem
+            raise Wrong(f"the trainer holds {list(self.held.batches)} and is told: {problem}") from problem
         except BlobfeedError as problem:
             ended = type(problem).__name__ == "EndOfData"
             if ended:
@@ -362,57 +372,66 @@ class World:
             self.over = "ended" if ended else "failed"
             self._check_failure(problem)
             return
-        self._look(self.opened)
+        for came in self._batches_of(self.opened):
+            self._look(came)
 
     def _go_on(self) -> None:
-        require(self.feed.go_on(), "the stream does not go on behind its end")
+        require(self.feed.go_on(self.wanted_batch), "the stream does not go on behind its end")
         self.loops, self.is_between_loops = self.loops + 1, False
 
     def _check_failure(self, problem: BlobfeedError) -> None:
         require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
-        if self.variant.bad_group >= 0:
-            before = [(group,) for group in range(self.variant.bad_group)]
+        if self.variant.bad_batch >= 0:
+            before = [(batch,) for batch in range(self.variant.bad_batch)]
             require(self.delivered == before, f"a bad batch ended the run after {self.delivered}")
 
     def _accept(self) -> None:
         announce, self.opened = self.opened, None
         assert announce is not None
-        self.feed.accept(announce.group)
-        self.held[announce.group] = announce
-        (run,) = announce.runs
-        known = not (self.variant.stream or self.variant.drawn)
-        what = (announce.group,) if known else (run.epoch, run.shard, run.position, run.rows)
+        came = self._batches_of(announce)
+        self.held.batches |= {each.sequence: each for each in came}
+        self.wanted_batch = came[-1].sequence + 1
+        samples = b""
+        for each, runs in zip(came, by_batch(announce.runs, self.variant.rows).values(), strict=True):
+            (run,) = runs
+            known = not (self.variant.stream or self.variant.drawn)
+            what = (each.sequence,) if known else (run.epoch, run.shard, run.position, run.rows)
+            self._deliver(what)
+            if self.variant.drawn:
+                samples += np.array(self._samples_of(run), np.int64).tobytes()
+        require(announce.indices == samples, f"other samples lie in {announce}")
+
+    def _deliver(self, what: tuple[int, ...]) -> None:
         require(what not in self.delivered, f"{what} is delivered twice")
         self.delivered.append(what)
         if self.variant.drawn:
-            require(
-                self.delivered == _drawn_batches(self.variant)[: len(self.delivered)],
-                f"the sampler gave {self.delivered}",
-            )
-            samples = np.array(self._samples_of(run), np.int64)
-            require(announce.indices == samples.tobytes(), f"other samples lie in {announce}")
+            expected = _drawn_batches(self.variant)
         elif self.variant.stream:
-            everything = [(epoch, *batch) for epoch in range(self.loops) for batch in _stream_batches(self.variant)]
-            require(self.delivered == everything[: len(self.delivered)], f"the stream gave {self.delivered}")
+            expected = [(epoch, *batch) for epoch in range(self.loops) for batch in _stream_batches(self.variant)]
         else:
-            require(what == (len(self.delivered) - 1,), f"delivered out of order: {self.delivered}")
+            expected = [(batch,) for batch in range(self.variant.batches)]
+        require(self.delivered == expected[: len(self.delivered)], f"delivered are {self.delivered}")
 
-    def _release(self, group: int) -> None:
-        announce = self.held.pop(group)
-        if self.feed.holds(group):  # else an interrupted release has given it back, and it is not read again
-            self._look(announce)
-        self.feed.release(group)
+    def _batches_of(self, announce: Announce) -> list[Came]:
+        found = by_batch(announce.runs, self.variant.rows)
+        return [
+            Came(announce.batch + place, announce.slot + place, sum(run.rows for run in runs))
+            for place, runs in found.items()
+        ]
+
+    def _release(self, batch: int) -> None:
+        self._look(self.held.batches[batch])
+        self.call(("release", batch))()
 
     def _stop(self) -> None:
         self.left["stops"] -= 1
         self.stopping = True
         self.releases.send(frame_of(Stop()))
 
-    def _look(self, announce: Announce) -> None:
-        rows = announce.runs[0].rows
-        cells = self.slots[announce.slot][:rows]
-        wanted = [(announce.group, row, int(self.variant.postprocess)) for row in range(rows)]
-        require(cells == wanted, f"group {announce.group} lies in slot {announce.slot} as {cells}")
+    def _look(self, came: Came) -> None:
+        cells = self.slots[came.slot][: came.rows]
+        wanted = [(came.sequence, row, int(self.variant.postprocess)) for row in range(came.rows)]
+        require(cells == wanted, f"batch {came.sequence} lies in slot {came.slot} as {cells}")
 
     # ---- Ctrl-C
 
@@ -426,13 +445,18 @@ class World:
 
     def fingerprint(self) -> object:
         """What calls of the trainer change."""
-        return len(self.batches.frames), len(self.releases.frames), self.batches.kept is None, self.feed.fingerprint()
+        held = self.held.upto, tuple(self.held.batches)
+        return (
+            len(self.batches.frames),
+            len(self.releases.frames),
+            self.batches.kept is None,
+            held,
+            self.feed.fingerprint(),
+        )
 
     def _call_interrupted(self, call: Event, point: int) -> None:
         with Tracer(lambda: None, point):
             quietly(self.call(call))
-        if call[0] == "release" and self.feed.will_release(call[1]):
-            del self.held[call[1]]  # the feed knows of it: nobody has to say it again
 
     # ---- somebody sends a message again
 
@@ -467,22 +491,21 @@ class World:
 
     def check(self) -> None:
         ledger = self.assembly.ledger
-        working = [group.slot for group in ledger._working.values()]
-        complete = [group.slot for _, group in ledger._complete]
-        slots = sorted([*ledger._free, *working, *complete, *ledger._announced.values()])
-        require(slots == list(range(SLOTS)), f"slots: {slots}")
-        tasks: dict[int, list[Task]] = {group: [] for group in ledger._working}
+        slots = sorted([*ledger.slots._free, *ledger.slots._of.values()])
+        require(slots == list(range(self.variant.slots)), f"slots: {slots}")
+        tasks: dict[int, list[Task]] = {batch: [] for batch in ledger._left}
         draws = [task for task in _all_tasks(ledger) if task.draw is not None]
         require(len(draws) < 2, f"{len(draws)} epochs are being drawn")
         for task in _all_tasks(ledger):
             if task.draw is not None:
                 continue
-            require(task.group in tasks, f"a task is open for group {task.group}, which is not being made")
-            tasks[task.group].append(task)
-        for number, group in ledger._working.items():
-            _check_group(number, group.open_rows, tasks[number])
+            for batch in _batches_in(task, self.variant.rows):
+                require(batch in tasks, f"a task is open for batch {batch}, which is not being made")
+                tasks[batch].append(task)
+        for batch, left in ledger._left.items():
+            _check_batch(batch, left, tasks[batch], self.variant)
         struck = sum(getattr(self.variant.faults, what) - self.left[what] for what in ("deaths", "hangs"))
-        blamed = sum(task.deaths for of_group in (*tasks.values(), draws) for task in of_group)
+        blamed = sum(task.deaths for task in _all_tasks(ledger))
         require(blamed <= struck, f"{struck} loaders have died, and tasks are blamed for {blamed} deaths")
         for number, loader in self.loaders.items():
             if loader.ready and number in ledger.loaders:
@@ -510,28 +533,31 @@ FAULTS = {"die", "hang", "copy", "dismiss", "stop"}
 
 def is_fault(event: Event) -> bool:
     """Whether an event need not ever happen: no way to the end may count on it."""
-    interrupted = len(event) > {"receive": 1, "accept": 1, "release": 2}.get(event[0], 9)
+    interrupted = len(event) > {"receive": 1, "release": 2}.get(event[0], 9)
     return interrupted or event[0] in FAULTS
-
-
-def _rows(task: ToLoader) -> range:
-    assert not isinstance(task, Draw)
-    return range(task.first_row, task.first_row + task.rows) if isinstance(task, Fill) else range(sum(task.batches))
 
 
 def _all_tasks(ledger: Any) -> Iterator[Task]:
     yield from (entry[-1] for entry in ledger._queue)
+    yield from ledger._finishers.values()
     for line in ledger._loaders.values():
         yield from line.tasks
         yield from (entry[-1] for entry in line.waiting)
 
 
-def _check_group(number: int, open_rows: int, tasks: list[Task]) -> None:
-    rows = [row for task in tasks for row in range(task.first_row, task.first_row + task.rows)]
-    require(len(set(rows)) == len(rows), f"rows of group {number} are in two tasks: {sorted(rows)}")
-    require(len(rows) == open_rows, f"group {number} lacks {open_rows} rows, and the tasks have {sorted(rows)}")
-    hooks = sum(task.is_postprocess for task in tasks)
-    require(hooks == (open_rows == 0), f"group {number} lacks {open_rows} rows, and has {hooks} postprocessing tasks")
+def _batches_in(task: Task, size: int) -> range:
+    """The batches that the task has rows of, or finishes."""
+    return range(task.batch, task.batch + 1 + max(0, task.end - 1) // size)
+
+
+def _check_batch(batch: int, left: int, tasks: list[Task], variant: Variant) -> None:
+    size = variant.rows
+    every = [task.batch * size + row for task in tasks for row in range(task.first_row, task.end)]
+    rows = [row for row in every if row // size == batch]
+    require(len(set(rows)) == len(rows), f"rows of batch {batch} are in two tasks: {sorted(rows)}")
+    finish = sum(task.finishes for task in tasks)
+    require(finish == (variant.postprocess and left > 0), f"{finish} tasks finish batch {batch}, which lacks {left}")
+    require(len(rows) + finish == left, f"batch {batch} lacks {left}, and the tasks have rows {sorted(rows)}")
 
 
 def _stream_batches(variant: Variant) -> list[tuple[int, ...]]:

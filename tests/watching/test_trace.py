@@ -228,20 +228,20 @@ def test_a_disk_that_is_full_at_the_last_line_does_not_hinder_the_end(tmp_path: 
     assert load(tmp_path / "t")["traceEvents"][-1]["name"] == "cache"
 
 
-def test_the_trainer_writes_a_line_for_each_slot(
+def test_the_trainer_writes_a_line_for_the_batches_that_came_together(
     tmp_path: Path, file: TraceFile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [10_000_000]
     monkeypatch.setattr("time.monotonic_ns", lambda: now[0])
     trainer_trace = TrainerTrace()
     trainer_trace.file = file
-    for group, number, batches in ((0, 0, 2), (0, 1, 1), (1, 2, 2), (1, 3, 1)):
+    for number, batches in ((0, 2), (1, 1), (2, 2), (3, 1)):
         trainer_trace.asks()
         now[0] += 50_000 if batches == 2 else 0
         trainer_trace.asks()  # as after an interrupt
         trainer_trace.has()
         now[0] += 10_000
-        trainer_trace.takes(group, number, batches)
+        trainer_trace.takes(number, batches)
         now[0] += 500_000
     trainer_trace.end()
     told = [(event["name"], event["args"]["batch"], event["args"]["batches"], event["dur"])

@@ -1,22 +1,20 @@
-"""The assembler's decisions, and the trainer's filter for its messages. Pure: no I/O, no clock.
+"""The assembler's decisions. Pure: no I/O, no clock.
 
 `Assembly` assigns tasks to loaders and composes messages to the trainer. The assembler's process reports the events (a
-loader is ready, a task is done, a loader has died, a slot is released) and sends the results: `assignments` to the
-loaders, `outbox` to the trainer. `Reception` runs in the trainer and drops messages that it has already received. So
-tests can try every order of events without a process.
+loader is ready, a task is done, a loader has died, batches are released) and sends the results: `assignments` to the
+loaders, `outbox` to the trainer. So tests can try every order of events without a process.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 import msgspec
 
-from ..order import FIX_STREAM, batch_sizes
+from ..order import FIX_STREAM
 from ..plan import Plan
 from ..transport import (
-    Announce,
     BadRow,
     Count,
     Done,
@@ -25,20 +23,15 @@ from ..transport import (
     Failure,
     Fill,
     LoaderState,
-    Postprocess,
     ToLoader,
     ToTrainer,
 )
 from .autoscale import Work
+from .bad_samples import FIX_HOOK, BadSamples
 from .ledger import Evidence, Ledger, Task
 
 _MEMORY = 0.7
 """The weight of the past in the moving mean of the time per row: a change of speed shows after a dozen tasks."""
-
-_ALL_ROWS = 1 << 40
-
-_FIX_HOOK = "fix the hook"
-"""The advice for a failed hook: a whole batch has no replacement."""
 
 OUT_OF_MEMORY = "perhaps out of memory: see dmesg; use fewer loaders or smaller prefetch_batches"
 """The advice if loaders are killed by SIGKILL, which the kernel sends when memory runs out."""
@@ -63,18 +56,18 @@ class Death(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class TaskSize:
-    """The number of rows in a task of about `task_s` seconds by the measured time per row, at most a slot's.
+    """The number of rows in a task of about `task_s` seconds by the measured time per row, at most `most`.
 
     A task costs about 0.1 ms of messages and book-keeping in all processes together. So rows that take microseconds are
-    assigned a whole slot at a time. Slow decodes are cut into small tasks, so that the first batch is complete soon and
-    the loaders finish it together. The size of tasks does not affect the data: each row has its fixed place.
+    assigned a batch or several at a time. Slow decodes are cut into small tasks, so that the first batch is complete
+    soon and the loaders finish it together. The size of tasks does not affect the data: each row has its fixed place.
 
     `least`: rows that a source fetches concurrently over a network. There a row takes less time in a larger task, so
     without a minimum the measured times would shrink tasks further and further.
     """
 
     seconds_per_row: float
-    slot_rows: int
+    most: int
     least: int = 1
     task_s: float = 0.010
 
@@ -84,39 +77,32 @@ class TaskSize:
 
     @property
     def rows(self) -> int:
-        return min(self.slot_rows, max(self.least, int(self.task_s / max(1e-9, self.seconds_per_row))))
+        return min(self.most, max(self.least, int(self.task_s / max(1e-9, self.seconds_per_row))))
 
 
 class Assembly:
     """One run, from the first task to `last`, the final message; over a stream it may go on behind that."""
 
-    def __init__(self, plan: Plan, *, alone: bool = False) -> None:
-        """Prepare the run. `alone`: see Ledger."""
+    def __init__(self, plan: Plan) -> None:
         self.outbox: list[ToTrainer] = []
         self.last: Failure | End | None = None
-        self._ends = 0
-        """The number of ends behind which the run went on."""
         self.tasks_done = 0
         self.work = Work()
-        self.replaced = 0
-        """The number of rows filled with a replacement."""
+        self.bad_samples = BadSamples(plan.parameters)
         self._batches = self._samples = 0
         """The counts of what the trainer has released."""
-        self._new_bad_samples: list[BadRow] = []
         self._parameters = plan.parameters
         self.schedule = plan.schedule()
         self.ledger = Ledger(
-            self.schedule,
-            slots=plan.slots,
-            postprocess=plan.postprocesses,
-            alone=alone,
+            self.schedule, slots=plan.slots, batches_per_task=plan.batches_per_task, hook=plan.postprocesses
         )
-        self._task_size = TaskSize(plan.seconds_per_row, plan.layout.rows, plan.rows_at_once, plan.task_s)
+        most = plan.batches_per_task * plan.parameters.batch_size
+        self._task_size = TaskSize(plan.seconds_per_row, most, plan.rows_at_once, plan.task_s)
         self._replaced: dict[int, dict[int, int]] = {}
         self._failures: dict[int, dict[int, Failure]] = {}
-        self._bad_samples: dict[tuple[int, str], str] = {}
-        self._unreleased: dict[int, tuple[int, ...]] = {}
-        """By group that was announced, the rows of its batches."""
+        """By batch and row."""
+        self._sizes: dict[int, int] = {}
+        """The rows of each batch that the trainer has and has not released."""
 
     # ---- to the loaders
 
@@ -125,7 +111,7 @@ class Assembly:
         if self.last is not None:
             return
         self.ledger.rows_per_task = self._task_size.rows
-        self.ledger.open_groups()
+        self.ledger.open()
         if (draw := self.schedule.wanted()) is not None:
             self.ledger.enqueue_draw(draw)
         for loader, task in self.ledger.assign(now):
@@ -134,79 +120,51 @@ class Assembly:
     def _message_for(self, task: Task) -> ToLoader:
         if task.draw is not None:
             return msgspec.structs.replace(task.draw, task=task.id)
-        rows = self.schedule.rows_of(task.group) if task.is_postprocess else task.rows
-        runs = self.schedule.runs(task.group, task.first_row, rows)
-        if not task.is_postprocess:
-            return Fill(task.id, task.group, task.slot, task.first_row, task.rows, task.skip, runs)
-        batches = self.schedule.batch_rows(task.group, min(self._failures.get(task.group, (_ALL_ROWS,))))
-        replaced = tuple(self._replaced.get(task.group, {}).items())
-        return Postprocess(task.id, task.group, task.slot, batches, replaced, runs)
+        first = 0 if task.finishes else task.first_row
+        fill = Fill(
+            task.id,
+            task.batch,
+            self.ledger.slots.of(task.batch),
+            task.first_row,
+            task.rows,
+            task.skip,
+            self.schedule.runs(task.batch, first, task.end - first),
+        )
+        if not task.finishes:
+            return fill
+        replaced = tuple(self._replaced.get(task.batch, {}).items())
+        return msgspec.structs.replace(fill, finishes=True, replaced=replaced)
 
     # ---- from the loaders
 
-    def done(self, done: Done, now: float) -> bool:
-        """Record a loader's report; returns False if it has no such task (a repeated or late message)."""
+    def done(self, done: Done, now: float) -> None:
+        """Record a loader's report; one of a task that it does not have, as of a repeated message, changes nothing."""
         task = self.ledger.done(done.loader, done.task, now)
         if task is None:
-            return False
+            return
         self.tasks_done += 1
         if task.draw is not None:
             self.schedule.note_drawn(task.draw, done.drawn or Drawn(failure="the epoch was not drawn"))
-            return True
-        if not task.is_postprocess:
-            self.schedule.note_done(task.group, done.stream_rows)
-        self._task_size.observe(task.rows, done.elapsed_ns / 1e9)
+            return
+        self.schedule.note_done(task.batch, done.stream_rows)
+        self._task_size.observe(task.rows, (done.elapsed_ns - done.hook_ns) / 1e9)
         self.work = Work(self.work.busy_s + done.elapsed_ns / 1e9, self.work.rows + task.rows)
         for bad in done.bad:
-            self._note_bad(task.group, bad)
-        return True
+            skipped, row = divmod(bad.row, self._parameters.batch_size)
+            self._note_bad(task.batch + skipped, msgspec.structs.replace(bad, row=row))
 
-    def _note_bad(self, group: int, bad: BadRow) -> None:
+    def _note_bad(self, batch: int, bad: BadRow) -> None:
         if bad.replacement < 0:
-            self._failures.setdefault(group, {})[bad.row] = self._failure_of(group, bad)
-            self.ledger.give_up_behind(group, bad.row)
+            in_row = self.schedule.sample_in(batch, bad.row, -1)
+            self._failures.setdefault(batch, {})[bad.row] = self.bad_samples.failure_of(bad, in_row)
+            self.ledger.give_up_behind(batch, bad.row)
             return
-        replaced = self._replaced.setdefault(group, {})
-        if bad.row in replaced:  # the row is a repetition, since a loader died in the group's postprocessing
+        replaced = self._replaced.setdefault(batch, {})
+        if bad.row in replaced:  # the row is a repetition, since a loader died in the batch's postprocessing
             return
         replaced[bad.row] = bad.replacement
-        self.replaced += 1
-        # A bad sample comes again in every epoch, and counts once.
-        if (bad.index, bad.path) not in self._bad_samples:
-            self._bad_samples[bad.index, bad.path] = bad.text
-            self._new_bad_samples.append(bad)
-        if len(self._bad_samples) > self._parameters.max_bad_samples:
-            self._fail_for_bad_samples()
-
-    def note_bad_later(self, group: int, bad: Iterable[BadRow]) -> None:
-        """Record bad rows of a group that was announced before its rows were made."""
-        for row in bad:
-            self._note_bad(group, row)
-            if row.replacement < 0:
-                self.end(self._failures[group][row.row])
-
-    def taken_bad_samples(self) -> list[str]:
-        """Return new bad samples for the log, each sample only once."""
-        new, self._new_bad_samples = self._new_bad_samples, []
-        return [
-            f"bad sample {bad.index} of epoch {bad.epoch} ({bad.path}) replaced by sample {bad.replacement}: {bad.text}"
-            for bad in new
-        ]
-
-    def _failure_of(self, group: int, bad: BadRow) -> Failure:
-        epoch, index, path = bad.epoch, bad.index, bad.path
-        advice = bad.advice
-        if index < 0:
-            epoch, index, where = self.schedule.sample_in(group, bad.row, -1)
-            path = where or path
-            advice = _FIX_HOOK
-        return Failure("SampleError", bad.text, epoch, index, path, bad.cause, bad.traceback, advice=advice)
-
-    def _fail_for_bad_samples(self) -> None:
-        limit = self._parameters.max_bad_samples
-        listed = [f"{index} ({path}): {text}" for (index, path), text in self._bad_samples.items()]
-        text = f"{len(listed)} bad samples, more than max_bad_samples={limit}: {'; '.join(listed[:10])}"
-        self.end(Failure("TooManyBadSamples", text, details=tuple(str(index) for index, _ in self._bad_samples)))
+        if (failure := self.bad_samples.note(bad)) is not None:
+            self.end(failure)
 
     def loader_died(self, death: Death) -> bool:
         """Reassign the tasks of a dead loader; returns true if it was ready and idle."""
@@ -225,52 +183,65 @@ class Assembly:
             self.schedule.note_drawn(poisoned.draw, Drawn(failure=text))
             return
         replace = self._parameters.on_error == "replace" and self.schedule.can_be_cut
-        if replace and not poisoned.is_postprocess:
+        if replace and not poisoned.is_hook:
             self.ledger.retry(poisoned)
             return
-        what = "its batch's postprocessing" if poisoned.is_postprocess else "it"
+        what = "its batch's postprocessing" if poisoned.is_hook else "it"
         text = f"{poisoned.deaths} loaders died on {what}, the last one, {death}"
-        epoch, index, where = self.schedule.sample_in(poisoned.group, poisoned.first_row, death.last.sample)
+        row = 0 if poisoned.is_hook else poisoned.first_row
+        epoch, index, where = self.schedule.sample_in(poisoned.batch, row, death.last.sample)
         path = where or (death.place if index == death.last.sample else "")
         if death.how == _KILLED:
             advice = OUT_OF_MEMORY
         else:
-            advice = _FIX_HOOK if poisoned.is_postprocess else "" if self.schedule.can_be_cut else FIX_STREAM
+            advice = FIX_HOOK if poisoned.is_hook else "" if self.schedule.can_be_cut else FIX_STREAM
         failure = Failure("SampleError", text, epoch, index, path, advice=advice)
-        self._failures.setdefault(poisoned.group, {})[poisoned.first_row] = failure
+        self._failures.setdefault(poisoned.batch, {})[row] = failure
         self.ledger.write_off(poisoned)
 
     # ---- to the trainer
 
     def announce(self) -> bool:
-        """Send the trainer all complete groups that are next in order, and the end of the run.
+        """Tell the trainer of all batches that are complete with all before them, and of the end of the run.
 
-        Returns true if slots became free because their groups had no batch for the trainer.
+        Returns true if slots became free because a stream had no batch for them.
         """
-        freed = False
-        for group, slot in self.ledger.announcements():
-            if self.last is not None:
-                return False
-            replaced = tuple(self._replaced.pop(group, {}).items())
-            if failures := self._failures.get(group):
-                self._send(self.schedule.announcement(group, slot, replaced, good_rows=min(failures)))
+        complete, freed = self.ledger.completed(), False
+        batch = complete.start
+        while batch < complete.stop and self.last is None:
+            if failures := self._failures.get(batch):
                 self.end(failures[min(failures)])
-                return False
-            if not self._send(self.schedule.announcement(group, slot, replaced)):
-                self.ledger.release(group)
-                freed = True
+                break
+            failed_at = min(self._failures, default=complete.stop)
+            count = self.schedule.told(batch, min(complete.stop, failed_at))
+            freed |= not self._tell(batch, count)
+            batch += count
+        if self.last is not None:
+            return False
         if complaint := self.schedule.complaint:
             cause, traceback = self.schedule.cause
             self.end(Failure("SourceError", complaint, cause=cause, traceback=traceback))
         elif self.schedule.finished:
-            self.end(End(self._ends))
+            self.end(End(self.schedule.opened))
         return freed
 
-    def _send(self, announce: Announce | None) -> bool:
-        if announce is not None:
-            self._unreleased[announce.group] = batch_sizes(announce.runs, self._parameters.batch_size)
-            self.outbox.append(announce)
-        return announce is not None
+    def _tell(self, batch: int, count: int) -> bool:
+        """Tell of `count` batches that were opened together; returns False if a stream had none there."""
+        size = self._parameters.batch_size
+        replaced = tuple(
+            (place * size + row, index)
+            for place in range(count if self._replaced else 0)
+            for row, index in self._replaced.pop(batch + place, {}).items()
+        )
+        last = batch + count - 1
+        message = self.schedule.announcement(batch, count, self.ledger.slots.of(batch), replaced)
+        if message is None:
+            self.ledger.slots.drop(batch)
+            return False
+        self._sizes.update(dict.fromkeys(range(batch, last), size))
+        self._sizes[last] = message.runs[-1].row + message.runs[-1].rows - (count - 1) * size
+        self.outbox.append(message)
+        return True
 
     def end(self, last: Failure | End) -> None:
         """Send the trainer the final message, once."""
@@ -278,72 +249,25 @@ class Assembly:
             self.last = last
             self.outbox.append(last)
 
-    def go_on(self, end: int) -> None:
-        """Go on with a stream's next loop behind End number `end`; a repeated message changes nothing."""
-        if self.last == End(end):
-            self._ends += 1
+    def go_on(self, behind: int) -> None:
+        """Go on with a stream's next loop behind the End at that batch; a repeated message changes nothing."""
+        if self.last == End(behind):
             self.last = None
             self.schedule.go_on()
 
-    def release(self, group: int) -> bool:
-        """Free the slot of `group`; returns False for a repeated or foreign message."""
-        rows = self._unreleased.pop(group, ())
-        self._replaced.pop(group, None)
-        self._batches += len(rows)
-        self._samples += sum(rows)
-        return self.ledger.release(group)
+    def release(self, upto: int, loans: Collection[int] = ()) -> bool:
+        """Free the slots of all batches below `upto` but for `loans`; returns true if some became free."""
+        released = self.ledger.release(upto, loans)
+        self._batches += len(released)
+        self._samples += sum(self._sizes.pop(batch, 0) for batch in released)
+        return bool(released)
 
     @property
     def counts(self) -> dict[Count, int]:
         """The counts for the status board."""
         return {
-            Count.REPLACED: self.replaced,
+            Count.REPLACED: self.bad_samples.replaced,
             Count.TASKS: self.tasks_done,
             Count.BATCHES: self._batches,
             Count.SAMPLES: self._samples,
         }
-
-
-class Reception:
-    """Filters the assembler's messages in the trainer; each call may be interrupted and repeated.
-
-    Groups are announced in rising order, with gaps for groups without a batch. So the number of the last accepted group
-    identifies new ones, and the memory does not grow with the number of groups.
-
-    `held`: the groups that the trainer has accepted and not released. `dropped`: the number of unexpected messages.
-    `ends`: the number of the next end of the run.
-    """
-
-    def __init__(self) -> None:
-        self.held: set[int] = set()
-        self.dropped = 0
-        self.ends = 0
-        self._next = 0
-        """The first group that may be new."""
-
-    def wants(self, message: ToTrainer) -> Announce | Failure | End | None:
-        """Return `message` if it is new to the trainer, else None."""
-        if isinstance(message, Announce):
-            is_new = self._is_new(message.group)
-        elif isinstance(message, End):
-            is_new = message.number == self.ends
-        else:
-            return message
-        if not is_new:
-            self.dropped += 1  # a repeated frame of this run
-            return None
-        return message
-
-    def accept(self, group: int) -> bool:
-        """Record `group` as received; returns False if it was accepted before."""
-        if not self._is_new(group):
-            return False
-        self.held.add(group)
-        self._next = group + 1
-        return True
-
-    def release(self, group: int) -> None:
-        self.held.discard(group)
-
-    def _is_new(self, group: int) -> bool:
-        return group >= self._next

@@ -1,11 +1,20 @@
-"""The ledger assigns the rows of batches to loaders. Pure: events in, decisions out, no clock and no socket.
+"""The ledger: a sequence of batches 0, 1, 2 …, and which loader makes which of their rows. Pure.
 
-A *group* is the content of one slot: a batch, or several tiny ones. Its rows are cut into tasks. Each task is assigned
-to the loader with the fewest, up to a number that each loader has. When its last task is done, the group is announced.
-The trainer's release frees its slot for the next group. The tasks of a dead loader are reassigned. Only the death of a
-process puts its tasks back, never a suspicion: so no loader can still write into rows that another loader makes.
+    opened ──► made, by anyone and in any order ──► complete ──► released, or on loan for a while
 
-Each loader has a fixed number of tasks in flight, so a slower one receives fewer over time.
+Three counters that only grow say where things stand: batches below `opened` have a slot and tasks, those below
+`complete` are whole and the trainer may have them, and those below `released` it has given back, but for the few that
+are on loan. Two rules:
+
+1. Everything that decides who makes which rows stands here. No sample, no clock and no socket does.
+2. Only the death of a process puts its tasks back, never a suspicion. So no loader can still write into rows that
+   another one makes.
+
+A task is rows that adjoin: a part of a batch, or several small batches. It goes to the loader with the fewest, up to a
+number that each loader has, so a slower one receives fewer over time.
+
+Where a hook runs over whole batches, the last task of a batch *finishes* it: it is assigned when all other rows are
+there, and runs the hook behind its own. If its loader dies, the hook may have changed any row, and all are made again.
 """
 
 from __future__ import annotations
@@ -14,11 +23,12 @@ import bisect
 import enum
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from ..order import GivenBatches, Schedule
 from ..transport import Draw
+from .slots import Slots
 
 MAX_ASSIGNED = 2
 """The most tasks of a loader, as a rule: the current one, and one more so that it need not wait for the next."""
@@ -31,7 +41,6 @@ _MOST_OWNERS = 256
 
 ENOUGH_TO_CONVICT = 6
 """The sum of weights of its deaths at which a task counts as poisoned."""
-
 
 _NOWHERE = (1 << 62, 0)
 
@@ -48,14 +57,14 @@ class Evidence(enum.IntEnum):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task: `rows` rows of `group` from `first_row`; `rows` is 0 for the postprocessing of the whole group.
+    """A task: `rows` rows from `first_row` of `batch` on, which may go on into the batches behind it.
 
-    `draw`: the epoch to draw, if that is the task. It is due before the rows of `group`.
+    `finishes`: see above; such a task may have no rows of its own, and then stands behind all of its batch. `draw`: the
+    epoch to draw, if that is the task. It is due before the rows of `batch`.
     """
 
     id: int
-    group: int
-    slot: int
+    batch: int
     first_row: int
     rows: int
     affinity: int | None = None
@@ -63,24 +72,21 @@ class Task:
     suspicion: int = 0
     skip: int = 0
     """The number of candidates for the row that are known to kill loaders (only if `rows` is 1)."""
+    finishes: bool = False
     draw: Draw | None = None
 
     @property
-    def is_postprocess(self) -> bool:
+    def is_hook(self) -> bool:
+        """True if nothing but the hook is left of its batch."""
         return self.rows == 0
+
+    @property
+    def end(self) -> int:
+        return self.first_row + self.rows
 
 
 _Entry = tuple[int, int, int, Task]
-"""A task behind its group, first row and id, so that a heap has the earliest rows first."""
-
-
-@dataclass(slots=True)
-class _OpenGroup:
-    slot: int
-    rows: int
-    open_rows: int
-    postprocess: Task | None = None
-    """The postprocessing in which loaders have died, with the evidence against it."""
+"""A task behind its batch, first row and id, so that a heap has the earliest rows first."""
 
 
 @dataclass(slots=True)
@@ -109,56 +115,74 @@ class _Loader:
 
 
 class Ledger:
-    """Keeps all groups of `schedule` between the opening of a slot and its release.
+    """The batches of `schedule`, between the opening of a slot and its release.
 
-    `slots`: the number of slots in the ring.  `alone`: true for a single loader in the trainer's process: one group is
-    open at a time, and it is one task.
+    `slots`: their number in the ring. `batches_per_task`: the most that share one. `hook`: one runs over whole batches.
     """
 
     def __init__(
-        self, schedule: Schedule | GivenBatches, *, slots: int, postprocess: bool = False, alone: bool = False
+        self, schedule: Schedule | GivenBatches, *, slots: int, batches_per_task: int = 1, hook: bool = False
     ) -> None:
         self.rows_per_task = 1 << 40
-        self._alone = alone
+        self.slots = Slots(slots)
+        self.complete = 0
         self._schedule = schedule
-        self._postprocess = postprocess
+        self._batches_per_task = batches_per_task
+        self._hook = hook
         self._owners: OrderedDict[int, int] = OrderedDict()
-        self._free = deque(range(slots))
-        self._next_group = 0
         self._next_task = 1
-        self._working: dict[int, _OpenGroup] = {}
-        self._complete: list[tuple[int, _OpenGroup]] = []
-        self._announced: dict[int, int] = {}
+        self._left: dict[int, int] = {}
+        """By batch that is opened and not complete, the number of rows that are not made, and one more for the hook."""
+        self._finishers: dict[int, Task] = {}
+        """By batch, the task that finishes it, while it waits for the other rows."""
         self._queue: list[_Entry] = []
         self._failed_at = _NOWHERE
-        """The group and the row at which the run fails: those behind it are not made."""
+        """The batch and the row at which the run fails: those behind it are not made."""
         self._loaders: dict[int, _Loader] = {}
 
-    # ---- slots and groups
+    # ---- the sequence
 
-    def open_groups(self) -> None:
-        """Open the next group in every free slot and cut its rows into tasks."""
-        while (
-            self._free
-            and self._next_group <= self._failed_at[0]
-            and not (self._alone and self._working)
-            and self._schedule.has(self._next_group)
-        ):
-            number, slot = self._next_group, self._free.popleft()
-            self._next_group += 1
-            rows = self._schedule.rows_of(number)
-            self._working[number] = _OpenGroup(slot, rows, rows)
-            self._cut(number, slot, rows)
+    @property
+    def opened(self) -> int:
+        return self._schedule.opened
 
-    def _cut(self, group: int, slot: int, rows: int) -> None:
-        if self._alone:
-            self._cut_rows(group, slot, 0, rows, rows, None)
+    def open(self) -> None:
+        """Open the next batches in all free slots, and cut their rows into tasks."""
+        while self.opened <= self._failed_at[0] and (free := self.slots.free(self._most_together)):
+            first = self.opened
+            if not (count := self._schedule.open(free)):
+                break
+            self.slots.take(first, count)
+            self._cut(first, count)
+
+    @property
+    def _most_together(self) -> int:
+        """The number of batches that make up a task of the present size, at least one."""
+        return max(1, min(self._batches_per_task, self.rows_per_task // self._schedule.batch_size))
+
+    def _cut(self, first: int, count: int) -> None:
+        """Cut `count` batches from `first` on, of which only the last may be short, into tasks."""
+        batch_size, last = self._schedule.batch_size, first + count - 1
+        whole = range(first, first + count)
+        last_rows = self._schedule.rows_of(last)
+        self._left.update(dict.fromkeys(whole, batch_size + self._hook))
+        self._left[last] = last_rows + self._hook
+        rows = (count - 1) * batch_size + last_rows
+        per_task = self.rows_per_task if self._schedule.can_be_cut else rows
+        runs = list(self._runs(first, rows))
+        if (
+            self._hook and count > 1 and (len(runs) > 1 or rows > per_task)
+        ):  # each has a task of its own that finishes it
+            for batch in whole:
+                self._cut(batch, 1)
             return
-        rows_per_task = self.rows_per_task if self._schedule.can_be_cut else rows
-        for first, end, affinity in self._runs(group, rows):
-            self._cut_rows(group, slot, first, end, rows_per_task, affinity)
+        tasks = [task for run in runs for task in self._tasks(first, *run, per_task)]
+        if self._hook:
+            self._wait_to_finish(tasks.pop())
+        for task in tasks:
+            self._enqueue(task)
 
-    def _runs(self, group: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
+    def _runs(self, batch: int, rows: int) -> Iterator[tuple[int, int, int | None]]:
         """Yield (first, end, affinity) of runs of rows that one loader should make; each affinity has one run.
 
         With a task across the end of a run two loaders would decode its chunks: a third of all chunks, if a window is
@@ -166,64 +190,88 @@ class Ledger:
         """
         end = 0
         while end < rows:
-            first, affinity = end, self._schedule.affinity(group, end)
-            end = rows if affinity is None else self._end_of_run(group, first, rows, affinity)
+            first, affinity = end, self._schedule.affinity(batch, end)
+            end = rows if affinity is None else self._end_of_run(batch, first, rows, affinity)
             yield first, end, affinity
 
-    def _end_of_run(self, group: int, first: int, rows: int, affinity: int) -> int:
+    def _end_of_run(self, batch: int, first: int, rows: int, affinity: int) -> int:
         return bisect.bisect_left(
-            range(rows), True, lo=first, key=lambda row: self._schedule.affinity(group, row) != affinity
+            range(rows), True, lo=first, key=lambda row: self._schedule.affinity(batch, row) != affinity
         )
 
-    def _cut_rows(
-        self, group: int, slot: int, first: int, end: int, rows: int, affinity: int | None, skip: int = 0
-    ) -> None:
+    def _tasks(self, batch: int, first: int, end: int, affinity: int | None, rows: int) -> Iterator[Task]:
+        """Yield tasks of at most `rows` rows each, for rows first … end-1 of `batch` and those behind it."""
         for start in range(first, end, rows):
-            self._enqueue(Task(self._new_id(), group, slot, start, min(rows, end - start), affinity, skip=skip))
+            skipped, row = divmod(start, self._schedule.batch_size)
+            yield Task(self._new_id(), batch + skipped, row, min(rows, end - start), affinity)
 
     def _new_id(self) -> int:
         self._next_task += 1
         return self._next_task - 1
 
+    def _wait_to_finish(self, task: Task) -> None:
+        """Let the task finish its batches as soon as all other rows are there."""
+        task.finishes = True
+        self._finishers[self._last_of(task)] = task
+        self._look_at_finisher(self._last_of(task))
+
+    def _look_at_finisher(self, batch: int) -> None:
+        task = self._finishers.get(batch)
+        if task is None:
+            return
+        others = self._left[batch] - self._rows_in(task, batch) - 1
+        if not others or self._is_behind_failure(task):
+            del self._finishers[batch]
+            self._enqueue(task)
+
+    def _last_of(self, task: Task) -> int:
+        """Return the last batch of which the task has a row, or which it finishes."""
+        return task.batch + max(0, task.end - 1) // self._schedule.batch_size
+
+    def _rows_in(self, task: Task, batch: int) -> int:
+        """Return how many of the task's rows are in `batch`."""
+        size = self._schedule.batch_size
+        begin = (batch - task.batch) * size
+        return max(0, min(task.end, begin + size) - max(task.first_row, begin))
+
     def enqueue_draw(self, draw: Draw) -> None:
-        """Put the drawing of an epoch behind the rows of all open groups."""
-        self._enqueue(Task(self._new_id(), self._next_group, -1, -1, 1, _DRAWS, draw=draw))
+        """Put the drawing of an epoch behind the rows of all opened batches."""
+        self._enqueue(Task(self._new_id(), self.opened, -1, 1, _DRAWS, draw=draw))
+
+    def _is_behind_failure(self, task: Task) -> bool:
+        return (task.batch, task.first_row) > self._failed_at
 
     def _enqueue(self, task: Task) -> None:
-        if (task.group, task.first_row) > self._failed_at:  # nobody will see its rows
+        if self._is_behind_failure(task):  # nobody will see its rows
             self._tick_off(task)
             return
-        heapq.heappush(self._queue, (task.group, task.first_row, task.id, task))
+        heapq.heappush(self._queue, (task.batch, task.first_row, task.id, task))
 
-    def announcements(self) -> Iterator[tuple[int, int]]:
-        """Yield the (group, slot) of each complete group that is next in order, once."""
-        while self._complete and self._is_next(self._complete[0][0]):
-            number, group = heapq.heappop(self._complete)
-            self._announced[number] = group.slot
-            yield number, group.slot
+    def completed(self) -> range:
+        """Return the batches that are complete now with all before them, and were not at the last call."""
+        before = self.complete
+        while self._left.get(self.complete) == 0:
+            del self._left[self.complete]
+            self.complete += 1
+        return range(before, self.complete)
 
-    def _is_next(self, group: int) -> bool:
-        earliest = next(iter(self._working), group)  # groups are opened in rising order
-        return group <= earliest
+    def release(self, upto: int, loans: Collection[int] = ()) -> list[int]:
+        """Free the slots of the batches below `upto` but for those on loan, and return those batches.
 
-    def release(self, group: int) -> bool:
-        """Free the slot of `group`; returns False if it is not announced (a repeated or foreign message)."""
-        slot = self._announced.pop(group, None)
-        if slot is None:
-            return False
-        self._free.appendleft(slot)  # the slot that was read last is still in the processor's caches
-        return True
+        A message that is late or repeated changes nothing, nor does one about batches that are not complete.
+        """
+        return self.slots.release(upto, loans) if upto <= self.complete else []
 
     # ---- loaders and tasks
 
     @property
     def slots_filling(self) -> int:
-        return len(self._working)
+        return len(self._left)
 
     @property
     def slots_full(self) -> int:
-        """The number of slots that are announced and not released."""
-        return len(self._announced)
+        """The number of slots whose batches are complete and not released, those on loan left out."""
+        return self.slots.used - len(self._left) - len(self.slots.loans)
 
     def add_loader(self, loader: int, most: int = MAX_ASSIGNED, *, remote: bool = False) -> None:
         """Add a loader that has at most `most` tasks at a time; `remote`: it runs on another host."""
@@ -324,15 +372,9 @@ class Ledger:
     def _tick_off(self, task: Task) -> None:
         if task.draw is not None:
             return
-        group = self._working[task.group]
-        group.open_rows -= task.rows
-        if group.open_rows > 0:
-            return
-        if self._postprocess and not task.is_postprocess:
-            affinity = self._schedule.affinity(task.group, 0)
-            self._enqueue(group.postprocess or Task(self._new_id(), task.group, task.slot, 0, 0, affinity))
-            return
-        heapq.heappush(self._complete, (task.group, self._working.pop(task.group)))
+        for batch in range(task.batch, self._last_of(task) + 1):
+            self._left[batch] -= self._rows_in(task, batch) + task.finishes
+            self._look_at_finisher(batch)
 
     def overdue(self, now: float, limit: float) -> list[int]:
         """Return the loaders that have worked on one task for longer than `limit` seconds and are not being killed."""
@@ -362,8 +404,8 @@ class Ledger:
 
         `working_on`: the id of the task that it had begun, 0 for none. Only this task is suspect. The oldest task may
         be another one: a loader may die while it works on the next task, before its report of the oldest is sent.
-        At the first death a suspect of many rows is cut into single rows, so that only the guilty row remains suspect.
-        A returned task has left the ledger until `retry` puts it back.
+        At the first death a suspect of many rows is cut into single rows, and the hook behind them: so only the guilty
+        row, or the hook, remains suspect. A returned task has left the ledger until `retry` puts it back.
         """
         poison = None
         line = self._loaders.pop(loader)
@@ -381,14 +423,22 @@ class Ledger:
         line.waiting.clear()
 
     def _put_back(self, task: Task) -> None:
-        if task.is_postprocess:
-            self._refill(task)
+        """Put back a task that is not suspect; it may have been done all the same, and its report be lost."""
+        if task.is_hook:
+            self._make_again(task, per_task=self.rows_per_task)
+        elif task.finishes and task.first_row:
+            self._cut(task.batch, 1)
         else:
             self._enqueue(task)
 
     def _put_back_suspect(self, task: Task, evidence: Evidence) -> Task | None:
-        if task.rows > 1 and self._schedule.can_be_cut:
-            self._cut_rows(task.group, task.slot, task.first_row, task.first_row + task.rows, 1, task.affinity)
+        can_be_cut = self._schedule.can_be_cut and task.draw is None
+        if can_be_cut and task.finishes and task.rows:
+            self._make_again(task, per_task=1)
+            return None
+        if can_be_cut and task.rows > 1:
+            for each in self._tasks(task.batch, task.first_row, task.end, task.affinity, 1):
+                self._enqueue(each)
             return None
         task.deaths += 1
         task.suspicion += evidence
@@ -397,33 +447,38 @@ class Ledger:
         self._put_back(task)
         return None
 
-    def _refill(self, task: Task) -> None:
-        """Make all rows of a group again: a hook that died in the middle may have changed some of them."""
-        group = self._working[task.group]
-        group.postprocess = task
-        group.open_rows = group.rows
-        self._cut(task.group, group.slot, group.rows)
+    def _make_again(self, task: Task, per_task: int) -> None:
+        """Make all rows of the batches that `task` was to finish again: the hook may have changed some of them."""
+        for batch in range(task.batch, self._last_of(task) + 1):
+            rows = self._schedule.rows_of(batch)
+            self._left[batch] = rows + 1
+            self._wait_to_finish(task if task.is_hook else Task(self._new_id(), batch, rows, 0, task.affinity))
+            for first, end, affinity in self._runs(batch, rows):
+                for each in self._tasks(batch, first, end, affinity, per_task):
+                    self._enqueue(each)
 
     def write_off(self, task: Task) -> None:
-        """Count a poisoned task as done: its group has failed and is announced in its turn."""
+        """Count a poisoned task as done: its batch has failed and is told in its turn."""
         self._tick_off(task)
-        self.give_up_behind(task.group, task.first_row)
+        self.give_up_behind(task.batch, 0 if task.is_hook else task.first_row)
 
-    def give_up_behind(self, group: int, row: int) -> None:
-        """Make no row behind `row` of `group`, at which the run fails: no batch with such a row is delivered.
+    def give_up_behind(self, batch: int, row: int) -> None:
+        """Make no row behind `row` of `batch`, at which the run fails: no batch with such a row is delivered.
 
-        Waiting tasks for them count as done. Otherwise, where every sample hangs, the rest of the group would take two
+        Waiting tasks for them count as done. Otherwise, where every sample hangs, the rest of the batch would take two
         hangs for each row before the first one is named.
         """
-        if (group, row) < self._failed_at:
-            self._failed_at = group, row
+        if (batch, row) < self._failed_at:
+            self._failed_at = batch, row
             for line in self._loaders.values():
                 self._put_back_waiting(line)
             waiting, self._queue = self._queue, []
             for *_, task in waiting:
                 self._enqueue(task)
+            for last in list(self._finishers):
+                self._look_at_finisher(last)
 
     def retry(self, task: Task) -> None:
         """Put back a poisoned row with the next candidate, skipping the one on which loaders died."""
-        row, skip = task.first_row, task.skip + 1
-        self._cut_rows(task.group, task.slot, row, row + 1, 1, task.affinity, skip)
+        row = task.first_row
+        self._enqueue(Task(self._new_id(), task.batch, row, 1, task.affinity, skip=task.skip + 1))

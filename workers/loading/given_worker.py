@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-from ..transport import Activity, Fill, GrowingSlot, LoaderStatus, Postprocess, ToLoader
+from ..transport import Activity, Fill, GrowingSlot, LoaderStatus, ToLoader
 from .postprocessing import BatchSamples
 from .worker import WorkDone, Worker, Workplace
 
@@ -26,7 +25,7 @@ class GivenWorker(Worker):
     def __init__(self, maker: Maker, loaders: int, place: Workplace) -> None:
         self.status, self.guard = place.status, place.guard
         self._maker = maker
-        self._slots: Sequence[Any] = place.slots
+        self._slots: Any = place.rows  # of a ring that grows, the slots themselves
         maker.begin(place.status.number, loaders, place.status)
 
     def work(self, message: ToLoader, rows: object = None) -> WorkDone:
@@ -37,12 +36,12 @@ class GivenWorker(Worker):
     def fill(self, task: Fill, rows: object = None) -> WorkDone:
         slot: GrowingSlot = self._slots[task.slot]
         self.status.write(Activity.DECODING)
-        if request := slot.requests.of(task.group):
+        if request := slot.requests.of(task.batch):
             self._maker.make(request, slot)
         else:
             slot.open()
             slot.used = 0
         return WorkDone()
 
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        raise TypeError(f"batch {number} of {task!r}: given batches have no postprocess")
+    def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
+        raise TypeError(f"rows {first} to {first + rows} of {task!r}: given batches have no postprocess")

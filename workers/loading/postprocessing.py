@@ -83,17 +83,17 @@ class Postprocessor:
         self._keys = {name: name if name in kept else DECODED + name for name in decoded}
         self.slot_specs = {**self.specs, **{key: decoded[name] for name, key in self._keys.items()}}
 
-    def decoded_rows(self, slot: NamedRows) -> NamedRows:
-        """Return the rows of `slot` that decode fills, by the names of decode's arrays."""
-        return {name: slot[key] for name, key in self._keys.items()}
+    def decoded_rows(self, rows: NamedRows) -> NamedRows:
+        """Return those of `rows` that decode fills, by the names of decode's arrays."""
+        return {name: rows[key] for name, key in self._keys.items()}
 
-    def run(self, slot: NamedRows, first: int, samples: BatchSamples) -> None:
-        """Postprocess the batch that begins with row `first` of `slot`.
+    def run(self, slots: NamedRows, first: int, samples: BatchSamples) -> None:
+        """Postprocess the batch that begins with row `first` of `slots`.
 
         Raises the exceptions of the hook, and ValueError if a top cannot hold the result exactly.
         """
         here = slice(first, first + len(samples.indices))
-        decoded = {name: slot[key][here] for name, key in self._keys.items() if name != CROPS}
+        decoded = {name: slots[key][here] for name, key in self._keys.items() if name != CROPS}
         made = self._run(decoded, samples)
         if missing := [name for name in self.specs if name not in made]:
             raise ValueError(f"postprocess gave no {', '.join(missing)}, expected {', '.join(self.specs)}")
@@ -112,7 +112,7 @@ class Postprocessor:
             if any(np.may_share_memory(value, rows) for rows in decoded.values() if isinstance(rows, np.ndarray)):
                 others[name] = np.array(value)
         for name, value in others.items():
-            _store(name, value, slot[name][here], self.specs[name])
+            _store(name, value, slots[name][here], self.specs[name])
 
     def _run(self, decoded: NamedRows, samples: BatchSamples) -> Mapping[str, Any]:
         arrays = {name: _array(name, rows) for name, rows in decoded.items()}

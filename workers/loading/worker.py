@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -46,7 +47,6 @@ from ..transport import (
     Drawn,
     Fill,
     LoaderStatus,
-    Postprocess,
     Run,
     SendError,
     ToLoader,
@@ -81,16 +81,17 @@ class WorkDone(msgspec.Struct, frozen=True):
     bad: list[BadRow] = []
     stream_rows: int = -1
     drawn: Drawn | None = None
+    hook_ns: int = 0
 
 
 class Workplace(msgspec.Struct, frozen=True):
-    """The resources of a loader. `slots`: each slot's rows by name.
+    """The resources of a loader. `rows`: those of all slots by name; slot s has rows s * batch_size … of each top.
 
     `drawn`: the descriptor of the file with a sampler's draws; -1 without. `guard`: a context manager around each call
     of user code.
     """
 
-    slots: Sequence[NamedRows]
+    rows: NamedRows
     status: LoaderStatus
     send_error: SendError
     drawn: int = -1
@@ -107,14 +108,13 @@ class Worker(ABC):
         postprocessor: Postprocessor | None,
         place: Workplace,
     ) -> None:
-        slots = place.slots
         self.locate = partial(location_of, source)
         self.parameters = parameters
-        self.slots = [postprocessor.decoded_rows(slot) for slot in slots] if postprocessor else slots
+        self.rows = postprocessor.decoded_rows(place.rows) if postprocessor else place.rows
         self.status = place.status
         self.status.locate = self.locate
         self._postprocessor = postprocessor
-        self._whole_slots = slots
+        self._all_rows = place.rows
         self._send_error = place.send_error
         self.guard = place.guard
 
@@ -125,9 +125,8 @@ class Worker(ABC):
         """Do the task `message`; a sample that raises becomes a bad row, not an exception. `rows`: see `fill`."""
         match message:
             case Fill():
-                return self.fill(message, rows)
-            case Postprocess():
-                return WorkDone(self._postprocess_batches(message))
+                done = self.fill(message, rows)
+                return self._finish(message, done) if message.finishes else done
             case Draw():
                 return WorkDone(drawn=self.draw(message))
 
@@ -139,28 +138,36 @@ class Worker(ABC):
         """Make the task's rows in `rows`, which begin with the task's first row; without it in the task's slot."""
 
     @abstractmethod
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        """Return the samples of the group's batch `number`, counted from 0."""
+    def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
+        """Return the samples of the batch of `rows` rows that begins with row `first`."""
 
-    def _postprocess_batches(self, task: Postprocess) -> list[BadRow]:
-        """Run the hook on each batch; its exception is reported as a bad first row of the batch."""
+    def rows_made(self, task: Fill, done: WorkDone) -> int:
+        """Return the number of rows from the first one of the task's batch on that are for the trainer."""
+        return task.first_row + task.rows
+
+    def _finish(self, task: Fill, done: WorkDone) -> WorkDone:
+        """Postprocess the batches of `task`, but none with a bad row or behind it; a hook's exception is such a row."""
         if self._postprocessor is None:
-            raise RuntimeError(f"slot {task.slot} is to be postprocessed, but there is no such hook")
-        for number, rows in enumerate(task.batches):
-            first = number * self.parameters.batch_size
-            samples = self.samples_of(task, number)
-            for row, index in task.replaced:
-                if first <= row < first + rows:
+            raise RuntimeError(f"batch {task.batch} is to be postprocessed, but there is no such hook")
+        begun, size = time.monotonic_ns(), self.parameters.batch_size
+        bad, end = list(done.bad), self.rows_made(task, done)
+        end = min([end, *(row.row // size * size for row in bad if row.replacement < 0)])
+        replaced = dict(task.replaced) | {row.row: row.replacement for row in bad}
+        for first in range(0, end, size):
+            samples = self.samples_of(task, first, min(size, end - first))
+            for row, index in replaced.items():
+                if first <= row < first + len(samples.indices):
                     samples.indices[row - first] = index
             self.status.write(Activity.POSTPROCESSING)
             try:
                 with self.guard():
-                    self._postprocessor.run(self._whole_slots[task.slot], first, samples)
+                    self._postprocessor.run(self._all_rows, task.slot * size + first, samples)
             except Exception as error:
                 text = f"postprocess of the batch that begins with it raised {summary_of(error)}"
                 where = self.locate(int(samples.indices[0]))
-                return [self.with_cause(BadRow(first, -1, -1, -1, where, text), error)]
-        return []
+                bad.append(self.with_cause(BadRow(first, -1, -1, -1, where, text), error))
+                break
+        return msgspec.structs.replace(done, bad=bad, hook_ns=time.monotonic_ns() - begun)
 
     def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
         """Add `error` and its traceback to `bad`, because the run ends with it."""
@@ -399,7 +406,7 @@ def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
 
 
 class WantedRows(msgspec.Struct, frozen=True):
-    """The samples for the rows of a slot from `row` on: index, epoch and number (see Sample) of each, shape (rows,)."""
+    """The samples for rows from `row` on: index, epoch and number (see Sample) of each, shape (rows,)."""
 
     row: int
     indices: IndexArray
@@ -428,7 +435,7 @@ class IndexedWorker(Worker):
         self._order = order
         self._draw = draw
         self._cache_counts = decoded.source.cache_counts
-        self._announced: dict[int, list[WantedRows]] = {}
+        self._announced: dict[int, WantedRows | None] = {}
         """The samples of announced tasks, by task number."""
         self._runs: Sequence[Run] = ()
         """The runs of the present task."""
@@ -436,15 +443,10 @@ class IndexedWorker(Worker):
     def draw(self, task: Draw) -> Drawn:
         return super().draw(task) if self._draw is None else self._draw(task)
 
-    def wanted(self, task: Fill) -> Iterator[WantedRows]:
-        """Yield the samples of the task's rows, all rows at once that adjoin in the slot."""
-        runs = list(task.runs)
-        while runs:
-            count = 1
-            while count < len(runs) and runs[count].row == runs[count - 1].row + runs[count - 1].rows:
-                count += 1
-            yield WantedRows(runs[0].row, *self._samples_of(runs[:count]))
-            del runs[:count]
+    def wanted(self, task: Fill) -> WantedRows | None:
+        """Return the samples of the task's rows; None for a task without rows."""
+        runs = list(between(task.runs, task.first_row, task.first_row + task.rows))
+        return WantedRows(runs[0].row, *self._samples_of(runs)) if runs else None
 
     def _samples_of(self, runs: Sequence[Run]) -> tuple[IndexArray, IndexArray, IndexArray]:
         if len(runs) == 1:
@@ -452,15 +454,14 @@ class IndexedWorker(Worker):
         indices, epochs, numbers = map(np.concatenate, zip(*map(self._order.samples_of, runs), strict=True))
         return indices, epochs, numbers
 
-    def samples_of(self, task: Postprocess, number: int) -> BatchSamples:
-        first = number * self.parameters.batch_size
-        runs = list(between(task.runs, first, first + task.batches[number]))
+    def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
+        runs = list(between(task.runs, first, first + rows))
         return BatchSamples(self._samples_of(runs)[0], runs[0].epoch, self._order.batch_key(runs[0]))
 
     def announce(self, task: Fill) -> None:
         try:
-            self._announced[task.task] = every = list(self.wanted(task))
-            for wanted in every:
+            self._announced[task.task] = wanted = self.wanted(task)
+            if wanted is not None:
                 with self.guard():
                     self._decoded.announce(wanted)
         except Exception as error:  # reading meets it again, and names the sample
@@ -468,17 +469,16 @@ class IndexedWorker(Worker):
 
     def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
         """Make the task's rows; reports those with bad samples."""
+        wanted = self._announced.pop(task.task, None) or self.wanted(task)
+        if wanted is None:
+            return WorkDone()
         self._runs = task.runs
-        rows, first = (self.slots[task.slot], 0) if rows is None else (rows, task.first_row)
-        bad: list[BadRow] = []
-        for wanted in self._announced.pop(task.task, None) or self.wanted(task):
-            out = _cut_rows(rows, wanted.row - first, len(wanted.indices))
-            if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
-                bad.append(self._bad(wanted, out, _KILLED_ITS_LOADERS, task.skip - 1))
-            else:
-                bad.extend(self._make(wanted, out))
-            if bad and bad[-1].replacement < 0:
-                break  # the run ends with this row, so those behind it are not needed
+        rows, first = (self.rows, -task.slot * self.parameters.batch_size) if rows is None else (rows, task.first_row)
+        out = _cut_rows(rows, wanted.row - first, len(wanted.indices))
+        if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
+            bad = [self._bad(wanted, out, _KILLED_ITS_LOADERS, task.skip - 1)]
+        else:
+            bad = list(self._make(wanted, out))
         if (counts := self._decoded.source.cache_counts) != self._cache_counts:
             self.status.note_cache_counts(counts, self._cache_counts)
             self._cache_counts = counts
@@ -533,7 +533,7 @@ class IndexedWorker(Worker):
         return -1
 
     def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """Return a candidate that may replace the bad sample `index` in `row` of the slot.
+        """Return a candidate that may replace the bad sample `index` in `row`.
 
         With a sampler it is one that was drawn, too: the others may be reserved for validation.
         """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .batches import Batches, batches_per_slot, rand_skip_of
+from .batches import Batches, batches_per_task, rand_skip_of
 from .chunk_order import ChunkOrder
 from .drawn_order import MOST_SAMPLES, DrawnOrder, draws_of, samples_in
 from .epoch_order import (
@@ -20,7 +20,7 @@ from .given_batches import GivenBatches
 from .global_generators import OwnGlobals, SampleSeeds, Seed, globals_kept, seed_generators
 from .mixed_order import MixedOrder, draws_per_pattern, even_pattern
 from .ordering import Shuffle, make_order
-from .rounds import Order, Rounds, Schedule, batch_sizes, between, by_batch
+from .rounds import Order, Rounds, Schedule, between, by_batch
 from .sample_rng import SampleRng, replacement_among, replacement_index
 from .samplers import (
     AboutSampler,

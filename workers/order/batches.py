@@ -11,8 +11,8 @@ import msgspec
 from ..api import Parameters, without_source
 from ..base import ParameterError, derive_key
 
-_GROUP_BYTES = 4 << 20
-_GROUP_S = 0.004
+_TASK_BYTES = 4 << 20
+_TASK_S = 0.004
 """Twice the useful time, because the trial of a row takes twice as long beside other work."""
 _MOST_BATCHES = 64
 
@@ -105,11 +105,11 @@ def rand_skip_of(seed: int, rand_skip: int) -> int:
     return derive_key(seed, "rand_skip") * rand_skip >> 64
 
 
-def batches_per_slot(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
-    """Return the number of batches that share a slot: more than one only if they are small and quickly made.
+def batches_per_task(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
+    """Return the number of batches that share a task: more than one only if they are small and quickly made.
 
-    `ahead`: the bound on prefetched batches, or None. At least two slots share that many.
+    `ahead`: the bound on prefetched batches, or None. At least two tasks share that many.
     """
-    by_size = _GROUP_BYTES // max(1, batch_bytes)
-    by_time = int(_GROUP_S / max(1e-9, seconds_per_row * batch_size))
+    by_size = _TASK_BYTES // max(1, batch_bytes)
+    by_time = int(_TASK_S / max(1e-9, seconds_per_row * batch_size))
     return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))

@@ -8,6 +8,7 @@ otherwise all copies of a rare class would be augmented in the same way. A sampl
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
 
@@ -129,7 +130,7 @@ class DrawnOrder:
         positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
         return b"".join(self._samples(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
 
-    def indices(self, runs: list[Run]) -> bytes:
+    def indices(self, runs: Sequence[Run]) -> bytes:
         """Return the sample of each row of `runs`, as int64."""
         return b"".join(self._samples(run.offset, run.rows).tobytes() for run in runs)
 

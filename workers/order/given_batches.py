@@ -15,7 +15,11 @@ from ..transport import Announce, Draw, Drawn, Give, Replaced, Run
 class GivenBatches:
     """The same face as Schedule. It has no end of its own: the trainer knows when it has given the last batch."""
 
+    opened: int = 0
     _given: dict[int, Give] = field(default_factory=dict)
+
+    batch_size: ClassVar[int] = 1
+    """The batch as a whole is the row, since only its loader knows what it consists of."""
 
     can_be_cut: ClassVar[bool] = False
     drawn: ClassVar[None] = None
@@ -25,37 +29,38 @@ class GivenBatches:
 
     def give(self, given: Give) -> None:
         """Record that a batch may be made; a repeated message changes nothing."""
-        self._given.setdefault(given.group, given)
+        self._given.setdefault(given.batch, given)
 
-    def has(self, group: int) -> bool:
-        return group in self._given
+    def open(self, most: int) -> int:
+        """Open the next batch, if it was given; returns 0 if not."""
+        found = most > 0 and self.opened in self._given
+        self.opened += found
+        return int(found)
 
-    def rows_of(self, _group: int) -> int:
-        """Return 1: the batch as a whole is the row, since only its loader knows what it consists of."""
+    def rows_of(self, _batch: int) -> int:
         return 1
 
-    def runs(self, group: int, _first_row: int, _rows: int) -> tuple[Run, ...]:
-        given = self._given[group]
+    def runs(self, batch: int, _first_row: int, _rows: int) -> tuple[Run, ...]:
+        given = self._given[batch]
         return (Run(0, given.rows, given.epoch, 0, shard=given.shard),)
 
-    def affinity(self, group: int, _row: int) -> int | None:
+    def affinity(self, batch: int, _row: int) -> int | None:
         """Return the shard of an iterable dataset, which one loader iterates over; None if any loader will do."""
-        shard = self._given[group].shard
+        shard = self._given[batch].shard
         return None if shard < 0 else shard
 
-    def note_done(self, group: int, stream_rows: int) -> None:
+    def note_done(self, batch: int, stream_rows: int) -> None:
         """Do nothing: what the batch holds is the trainer's business."""
 
-    def batch_rows(self, group: int, _good_rows: int) -> tuple[int, ...]:
-        return (self._given[group].rows,)
-
-    def sample_in(self, group: int, _row: int, seen: int) -> tuple[int, int, str]:
+    def sample_in(self, batch: int, _row: int, seen: int) -> tuple[int, int, str]:
         """Return (epoch, index, location) of the sample that a loader was at."""
-        return self._given[group].epoch, seen, ""
+        return self._given[batch].epoch, seen, ""
 
-    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        given = self._given.pop(group)
-        return None if good_rows >= 0 else Announce(group, slot, replaced, (Run(0, given.rows, 0, 0),))
+    def told(self, _batch: int, _end: int) -> int:
+        return 1
+
+    def announcement(self, batch: int, _count: int, slot: int, replaced: Replaced) -> Announce:
+        return Announce(batch, slot, replaced, (Run(0, self._given.pop(batch).rows, 0, 0),))
 
     def use_file(self, file: object) -> None:
         """Do nothing: no epoch is drawn."""

@@ -1,10 +1,10 @@
-"""Cuts an order into rounds, one batch for each rank, and puts rounds into slots, as the assembler asks for them. Pure.
+"""Cuts an order into rounds, one batch for each rank, as the assembler asks for them. Pure.
 
 An *item* is the unit that ranks share out: a sample, or a whole batch if a sampler gives batches. A *run* is a row of
-consecutive samples of one epoch. A *group* is the content of one slot: one round or more.
+consecutive samples of one epoch.
 
 Lengths of drawn epochs and of a stream's shards become known on the way. The cut waits for the draw of an epoch. For a
-stream it goes on, so a group may turn out to be empty. batches.py counts rounds where all epochs have the same length;
+stream it goes on, so a batch may turn out to be empty. batches.py counts rounds where all epochs have the same length;
 this file says which samples they hold. A stream has ShardRounds, whose face is the same.
 """
 
@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Protocol
+
+import msgspec
 
 from ..api import IndexArray, Parameters
 from ..transport import Announce, Draw, Drawn, Replaced, Run
@@ -35,7 +37,7 @@ class Order(Protocol):
         """Return the number of items of `epoch`; None while it is not known."""
 
     def run(self, row: int, epoch: int, item: int, items: int) -> Run:
-        """Return the run of these items, for the rows of a slot from `row` on."""
+        """Return the run of these items, for rows from `row` on."""
 
     def complaint(self, epoch: int) -> str:
         """Return the beginning of a message about the length of `epoch`, which is known."""
@@ -78,7 +80,7 @@ class Rounds:
         return self.order.is_computed
 
     def place(self, row: int, most: int) -> Placed | None:
-        """Return the next round, in rows of a slot from `row` on; None while a length is awaited, and at the end.
+        """Return the next round, in rows from `row` on; None while a length is awaited, and at the end.
 
         It returns several rounds, at most `most`, if their samples of this rank make one run.
         """
@@ -178,7 +180,7 @@ class Rounds:
 
 
 def between(runs: Iterable[Run], first_row: int, end: int) -> Iterator[Run]:
-    """Yield the parts of `runs` in rows first_row … end-1 of the slot."""
+    """Yield the parts of `runs` in rows first_row … end-1."""
     for run in runs:
         skipped, rows = max(0, first_row - run.row), min(run.row + run.rows, end) - max(run.row, first_row)
         if rows > 0:
@@ -186,7 +188,7 @@ def between(runs: Iterable[Run], first_row: int, end: int) -> Iterator[Run]:
 
 
 def by_batch(runs: Iterable[Run], batch_size: int) -> dict[int, list[Run]]:
-    """Return the runs of each batch of a slot, by its place in the slot; a batch has `batch_size` rows there."""
+    """Return the runs of each batch, by its place among them; each begins `batch_size` rows behind the one before."""
     batches: dict[int, list[Run]] = {}
     for run in runs:
         done = 0
@@ -198,15 +200,9 @@ def by_batch(runs: Iterable[Run], batch_size: int) -> dict[int, list[Run]]:
     return batches
 
 
-def batch_sizes(runs: Iterable[Run], batch_size: int) -> tuple[int, ...]:
-    """Return the number of rows of each batch of a slot."""
-    sizes: dict[int, int] = {}
-    for run in runs:
-        end = run.row + run.rows
-        last = (end - 1) // batch_size
-        sizes.update(dict.fromkeys(range(run.row // batch_size, last), batch_size))
-        sizes[last] = end - last * batch_size
-    return tuple(sizes.values())
+def _counted_from(row: int, runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Return `runs` with their rows counted from `row` on."""
+    return tuple(runs) if not row else tuple(msgspec.structs.replace(run, row=run.row - row) for run in runs)
 
 
 def part_of(run: Run, skipped: int, rows: int) -> Run:
@@ -214,36 +210,44 @@ def part_of(run: Run, skipped: int, rows: int) -> Run:
     return Run(run.row + skipped, rows, run.epoch, run.position + skipped, offset, run.shard, run.others)
 
 
-# ---- slots
+# ---- the sequence of batches
 
 
 @dataclass(slots=True)
-class _Group:
-    """The rounds of a slot. `ends`: see Announce. `had`: the batch that a stream had for it, once that is known."""
+class _Stretch:
+    """Batches that were placed together, of which only the last may be short; their rows adjoin.
 
+    `ends`: see Announce. `had`: the batch that a stream had, once that is known.
+    """
+
+    first: int
     runs: list[Run] = field(default_factory=list)
     rounds: int = 0
     ends: list[tuple[int, int]] = field(default_factory=list)
     had: list[Run] = field(default_factory=list)
 
+    @property
+    def rows(self) -> int:
+        last = self.runs[-1]
+        return last.row + last.rows
+
 
 @dataclass(slots=True)
 class Schedule:
-    """The rounds of a run, put into slots: the runs of each group, and its announcement.
+    """The sequence of a run's batches, counted from 0: the samples of each, from when it is opened until it is told.
 
-    `rounds_per_slot`: in each group; `rounds_in_first`: in the first one. `drawn`: the order if a sampler draws.
+    `drawn`: the order if a sampler draws. Rows count as in Run.
     """
 
     rounds: Rounds | ShardRounds
-    rounds_per_slot: int = 1
-    rounds_in_first: int = 1
     drawn: DrawnOrder | None = None
-    _open: _Group = field(default_factory=_Group)
-    """The next group, as far as lengths are known."""
-    _groups: dict[int, _Group] = field(default_factory=dict)
+    opened: int = 0
+    """The number of batches that were opened."""
+    _stretches: dict[int, _Stretch] = field(default_factory=dict)
+    """By batch."""
 
     @property
-    def _batch_size(self) -> int:
+    def batch_size(self) -> int:
         return self.rounds.parameters.batch_size
 
     @property
@@ -254,91 +258,91 @@ class Schedule:
     def _is_over(self) -> bool:
         return self.rounds.ended or self._failed_draw is not None
 
-    # ---- groups
+    # ---- batches
 
     @property
     def can_be_cut(self) -> bool:
         """True if several loaders may make rows of one affinity."""
         return self.rounds.can_be_cut
 
-    def has(self, group: int) -> bool:
-        """Return true if the group exists by now; may be called until it does."""
-        if group in self._groups:
-            return True
-        most, following = self.rounds_per_slot if group else self.rounds_in_first, self._open
-        while following.rounds < most:
-            placed = self.rounds.place(following.rounds * self._batch_size, most - following.rounds)
+    def open(self, most: int) -> int:
+        """Open the next batches, at most `most`, of a stream one; returns their number, 0 if none is known by now."""
+        size, new = self.batch_size, _Stretch(self.opened)
+        most = most if self.can_be_cut else 1
+        while new.rounds < most and (not new.runs or new.rows == new.rounds * size):
+            placed = self.rounds.place(new.rounds * size, most - new.rounds)
             if placed is None:
                 break
-            following.runs += placed.runs
-            following.rounds += placed.rounds
+            new.runs += placed.runs
+            new.rounds += placed.rounds
             if not self.rounds.is_computed:
-                size, inner = self._batch_size, range(1, placed.rounds)  # of several rounds there is one run
-                following.ends += [(run.epoch, run.position + size * n) for run in placed.runs for n in inner]
-                following.ends.append(placed.end)
-        if following.rounds == most or (following.rounds and self._is_over):
-            self._groups[group], self._open = following, _Group()
-        return group in self._groups
+                inner = range(1, placed.rounds)  # of several rounds there is one run
+                new.ends += [(run.epoch, run.position + size * n) for run in placed.runs for n in inner]
+                new.ends.append(placed.end)
+        self._stretches.update(dict.fromkeys(range(self.opened, self.opened + new.rounds), new))
+        self.opened += new.rounds
+        return new.rounds
 
-    def rows_of(self, group: int) -> int:
-        """Return the number of rows to make; behind a short last batch the slot stays as it is."""
-        last = self._groups[group].runs[-1]
-        return last.row + last.rows
+    def _found(self, batch: int, row: int) -> tuple[_Stretch, int]:
+        """Return the stretch of `batch`, and where a row of that lies in it."""
+        stretch = self._stretches[batch]
+        return stretch, (batch - stretch.first) * self.batch_size + row
 
-    def runs(self, group: int, first_row: int, rows: int) -> tuple[Run, ...]:
-        """Return the samples of these rows."""
-        return tuple(between(self._groups[group].runs, first_row, first_row + rows))
+    def rows_of(self, batch: int) -> int:
+        """Return the number of rows to make."""
+        stretch, first = self._found(batch, 0)
+        return min(self.batch_size, stretch.rows - first)
 
-    def affinity(self, group: int, row: int) -> int | None:
+    def runs(self, batch: int, first_row: int, rows: int) -> tuple[Run, ...]:
+        """Return the samples of these rows, which may go on into the batches behind `batch`."""
+        stretch, first = self._found(batch, first_row)
+        return _counted_from(first - first_row, between(stretch.runs, first, first + rows))
+
+    def affinity(self, batch: int, row: int) -> int | None:
         """Return the affinity of a row; None if any loader may make it.
 
         Rows of one affinity should be made by one loader, since they share storage chunks or a shard of a stream.
         """
-        run = self._run_at(group, row)
-        return self.rounds.affinity(run, row - run.row)
+        run, skipped = self._sample_at(batch, row)
+        return self.rounds.affinity(run, skipped)
 
-    def _run_at(self, group: int, row: int) -> Run:
-        """Return the run that holds `row`, or the last one before it, behind a short batch."""
-        return [run for run in self._groups[group].runs if run.row <= row][-1]
+    def _sample_at(self, batch: int, row: int) -> tuple[Run, int]:
+        """Return the run that holds the row, or the last one before it, and the rows of that run before it."""
+        stretch, row = self._found(batch, row)
+        run = [run for run in stretch.runs if run.row <= row][-1]
+        return run, row - run.row
 
-    def note_done(self, group: int, stream_rows: int) -> None:
-        """Record that a loader has made rows of the group; `stream_rows`: the rows that a stream had for it."""
-        made = self._groups[group]
+    def note_done(self, batch: int, stream_rows: int) -> None:
+        """Record that a loader has made rows of the batch; `stream_rows`: the rows that a stream had for it."""
         if not self.can_be_cut:
+            made = self._stretches[batch]
             made.had = self.rounds.note_rows(made.runs[0], stream_rows)
 
-    def batch_rows(self, group: int, good_rows: int) -> tuple[int, ...]:
-        """Return the number of rows of each batch that lies within the group's first `good_rows` rows."""
-        return batch_sizes(self._good(self._groups[group], good_rows), self._batch_size)
-
-    def _batches(self, made: _Group) -> list[Run]:
-        return made.runs if self.can_be_cut else made.had
-
-    def _good(self, made: _Group, good_rows: int) -> list[Run]:
-        """Return the batches that lie within the first `good_rows` rows."""
-        size = self._batch_size
-        ends = [place * size + rows for place, rows in enumerate(batch_sizes(made.runs, size))]
-        good = sum(end <= good_rows for end in ends)
-        return list(between(self._batches(made), 0, good * size))
-
-    def sample_in(self, group: int, row: int, seen: int) -> tuple[int, int, str]:
+    def sample_in(self, batch: int, row: int, seen: int) -> tuple[int, int, str]:
         """Return (epoch, index, location) of the sample in `row`, as far as known; `seen`: the loader's last sample."""
-        run = self._run_at(group, row)
-        return self.rounds.sample_in(run, row - run.row, seen)
+        return self.rounds.sample_in(*self._sample_at(batch, row), seen)
 
-    def announcement(self, group: int, slot: int, replaced: Replaced, good_rows: int = -1) -> Announce | None:
-        """Return the trainer's message about the group; None if the group has no batch for it.
+    def told(self, batch: int, end: int) -> int:
+        """Return how many of the batches from `batch` to `end`-1 one message tells of: those opened together."""
+        stretch = self._stretches[batch]
+        return min(end, stretch.first + stretch.rounds) - batch
 
-        `good_rows`: if the run ends with a bad row of the group, the number of rows before it.
+    def announcement(self, batch: int, count: int, slot: int, replaced: Replaced) -> Announce | None:
+        """Return the trainer's message about `count` batches from `batch` on; None if a stream had none there.
+
+        They were opened together, and are forgotten with this.
         """
-        made = self._groups.pop(group)
-        runs = self._batches(made) if good_rows < 0 else self._good(made, good_rows)
+        stretch, first = self._found(batch, 0)
+        size, all_runs = self.batch_size, stretch.runs if self.can_be_cut else stretch.had
+        for each in range(batch, batch + count):
+            del self._stretches[each]
+        runs = _counted_from(first, between(all_runs, first, first + count * size))
         if not runs:
             return None
         if self.rounds.is_computed:
-            return Announce(group, slot, replaced, tuple(runs))
-        indices = b"" if self.drawn is None else self.drawn.indices(runs)
-        return Announce(group, slot, replaced, tuple(runs), tuple(made.ends), indices)
+            return Announce(batch, slot, replaced, runs)
+        ends = tuple(stretch.ends[batch - stretch.first :][:count])
+        return Announce(batch, slot, replaced, runs, ends, b"" if self.drawn is None else self.drawn.indices(runs))
 
     # ---- draws
 
@@ -355,8 +359,7 @@ class Schedule:
         """Return the epoch that a sampler is to draw next, once; its task has no number yet. None if there is none."""
         if self.drawn is None:
             return None
-        groups = (*self._groups.values(), self._open)
-        in_use = next((group.runs[0].offset for group in groups if group.runs), None)
+        in_use = next((stretch.runs[0].offset for stretch in self._stretches.values()), None)
         self.drawn.free(self.rounds.epoch, in_use)
         return None if self.rounds.ended else self.drawn.wanted(self.rounds.epoch)
 
@@ -373,7 +376,7 @@ class Schedule:
 
     @property
     def _all_announced(self) -> bool:
-        return self._is_over and not self._groups and not self._open.runs
+        return self._is_over and not self._stretches
 
     @property
     def complaint(self) -> str:
@@ -389,5 +392,5 @@ class Schedule:
 
     @property
     def finished(self) -> bool:
-        """True if no more groups will come and the trainer needs a message; it needs none if it knows their number."""
+        """True if no more batches will come and the trainer needs a message; it needs none if it knows their number."""
         return not self.rounds.is_computed and self._all_announced and not self.complaint

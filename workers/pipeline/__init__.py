@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from .failures import Failed, what_loaders_do
+from .feed import Held
 from .pipeline import Pipeline
 from .process_feed import ProcessFeed

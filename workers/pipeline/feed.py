@@ -1,12 +1,13 @@
 """The protocol by which the trainer receives its batches: ProcessFeed from loaders, InlineFeed made in its own process.
 
-A group is the content of a slot, one batch or several. `next` returns the same group until it is accepted, so that a
-call that Ctrl-C has interrupted may be repeated.
+The trainer says each time from which batch on it wants them, and which it has released: so a call that Ctrl-C has
+interrupted may be repeated, and changes nothing then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from ..api import Statistics
@@ -14,27 +15,52 @@ from ..plan import Batch
 from ..transport import Count, LoaderState, StatusBoard
 
 
+class Held:
+    """The batches that have come to the trainer and are not released, by their place in the sequence.
+
+    `upto`: all others below that are released; those that are not are on loan.
+    """
+
+    def __init__(self) -> None:
+        self.batches: dict[int, object] = {}
+        """In the order in which they came."""
+        self.upto = 0
+
+    def release(self, place: int) -> None:
+        """Let go of the batch at that place, whichever came before it or behind it."""
+        self.upto = max(self.upto, place + 1)
+        del self.batches[place]
+
+    @property
+    def loans(self) -> tuple[int, ...]:
+        return tuple(takewhile(lambda place: place < self.upto, self.batches))
+
+
 class Feed(Protocol):
-    """Gives the batches of one run, group by group."""
+    """Gives the batches of one run, some at a time."""
 
-    def next(self) -> Sequence[Batch]:
-        """Return the batches of the next group; waits for it at most `timeout_s`.
+    def next(self, wanted: int, held: Held) -> Sequence[Batch]:
+        """Return the next batches, from `wanted` on in their sequence; waits for them at most `timeout_s`.
 
-        Raises SampleError, SourceError, TooManyBadSamples, EndOfData, LoaderDied, AssemblerDied, and the same again
-        after the first of them. Raises PipelineStalled if no batch came in time or all slots are held.
+        Raises SampleError, SourceError, TooManyBadSamples,
+        EndOfData, LoaderDied, AssemblerDied, and the same again after the first of them. Raises PipelineStalled if no
+        batch came in time or all slots are held.
         """
 
-    def ready(self) -> Sequence[Batch]:
-        """Return the batches of the next group if it has come, else none; raises what `next` raises."""
+    def ready(self, wanted: int) -> Sequence[Batch]:
+        """Return the next batches, from `wanted` on, if they have come, else none; raises what `next` raises."""
 
-    def accept(self, group: int) -> None:
-        """Record `group` as received: the next one is another. May be repeated, as after a KeyboardInterrupt."""
+    def note_start(self) -> None:
+        """Record that the trainer has its first batch."""
 
-    def release(self, group: int) -> None:
-        """Give the slot of `group` back."""
+    def release(self, held: Held) -> None:
+        """Give back the slots of the batches that are not held any more."""
 
-    def go_on(self) -> bool:
-        """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended."""
+    def go_on(self, wanted: int) -> bool:
+        """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended.
+
+        `wanted`: see `next`.
+        """
 
     def states(self) -> list[LoaderState]:
         """Return what each loader is doing."""

@@ -1,13 +1,12 @@
-"""`num_loaders: 0`: a feed without processes. The trainer makes each group itself, when it asks for it.
+"""`num_loaders: 0`: a feed without processes. The trainer makes its batches itself, when it asks for them.
 
-    next ─► assembly: a task ─► worker: rows ─► assembly: done, announced
+    schedule: the next batches ─► worker: their rows ─► the trainer
 
-The assembly decides here what it decides in the assembler's process, and the worker is that of the loaders. So batches,
-states and errors are the same. But no process watches the time that a task takes, and a sample that would kill its
-loader kills the trainer.
+The worker is that of the loaders, and the schedule that of the assembler. So batches, states and errors are the same.
+But no process watches the time that rows take, and a sample that would kill its loader kills the trainer.
 
-If a delivery would only copy large batches, the assembly announces a group before its rows are made. The `make` of each
-batch reads its rows right into the trainer's memory, so that each byte is copied once.
+If a delivery would only copy large batches, they are handed out before their rows are made. The `make` of each batch
+reads its rows right into the trainer's memory, so that each byte is copied once.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ from typing import cast
 
 import numpy as np
 
-from ..api import DirectRows, Rows, Statistics
-from ..assembly import Assembly
-from ..base import PipelineStalled, RingAllocationError, close_all
+from ..api import DirectRows, NamedRows, Rows, Statistics
+from ..assembly import BadSamples, Slots
+from ..base import BlobfeedError, PipelineStalled, RingAllocationError, close_all
 from ..loading import WorkDone, Workplace
 from ..order import OwnGlobals
 from ..plan import Batch, Plan
 from ..processes import Watch, interrupts_deferred
 from ..transport import (
-    Announce,
+    BadRow,
     Count,
-    Done,
+    Draw,
+    Drawn,
     End,
     Failure,
     Fill,
@@ -45,25 +45,22 @@ from ..transport import (
     read_board,
 )
 from .failures import Failed, explain, too_many_held
-from .feed import counts_on
-
-_ITSELF = 1
-"""The number of the only loader."""
+from .feed import Held, counts_on
 
 _LARGE_BYTES = 1 << 19
 """From this size on, a second copy of a batch takes longer than the fixed cost of making it alone."""
 
-_GROUP_BYTES = 64 << 20
-"""In a group of so much, what is done for each group takes a percent of the time or two. Its memory is only reserved:
-pages are taken for the tops that `make` puts into the slot."""
+_TASK_BYTES = 64 << 20
+"""In a task of so much, what is done for each task takes a percent of the time or two. Its memory is only reserved:
+pages are taken for the tops that `make` puts into the slots."""
 
-_MOST_IN_GROUP = 32
+_MOST_IN_TASK = 32
 
 _log = logging.getLogger("blobfeed")
 
 
 class InlineFeed:
-    """An assembly and one worker in a loop."""
+    """A schedule and one worker in a loop."""
 
     def __init__(self, plan: Plan, *, calls_make: bool, watch: Watch = Watch()) -> None:  # noqa: B008 - it has no state
         """Prepare the run. `calls_make`: the delivery calls `make` of batches that have it.
@@ -72,110 +69,142 @@ class InlineFeed:
         """
         known = plan.order is not None and not plan.postprocesses
         self._makes_later = calls_make and known and plan.batch_bytes >= _LARGE_BYTES
-        """All groups are announced before their rows are made."""
+        """All batches are handed out before their rows are made."""
         if self._makes_later:
             ahead = plan.parameters.prefetch_batches
-            most = _MOST_IN_GROUP if ahead == "auto" else ahead // 2
-            in_group = max(1, min(most, _GROUP_BYTES // plan.batch_bytes))
-            plan = replace(plan, batches_per_slot=in_group, auto_slots=2)
-        # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
-        plan = self._plan = replace(plan, starts_small=plan.order is not None)
+            most = _MOST_IN_TASK if ahead == "auto" else ahead // 2
+            in_task = max(1, min(most, _TASK_BYTES // plan.batch_bytes))
+            plan = replace(plan, batches_per_task=in_task, most_slots=2 * in_task)
+        self._plan = plan
         self._watch = watch
-        self._slots = _slots(plan)
-        self._assembly = Assembly(plan, alone=True)
-        self._assembly.ledger.add_loader(_ITSELF)
-        self._batches: Sequence[Batch] = ()
-        """The next group, until it is accepted."""
+        self._rows = _rows(plan)
+        self._slots = Slots(plan.slots)
+        self._schedule = plan.schedule()
+        self._task: ToLoader | None = None
+        """The present task, until it is done; after an interrupt it is done again."""
+        self._came: Sequence[Batch] = ()
+        """The batches of the last task."""
+        self._sizes: dict[int, int] = {}
+        """The rows of each batch that is not released, by its place in the sequence."""
+        self._bad_samples = BadSamples(plan.parameters)
+        self._last: Failure | None = None
+        """The end of the run, behind the batches that came."""
         self._failure: Failed | None = None
         self._errors: list[BaseException] = []
         """Each under its number, from 1 on."""
         self._drawn = None if plan.sampling is None else SharedFile.create("blobfeed-drawn")
         if self._drawn is not None:
-            self._assembly.schedule.use_file(self._drawn)
+            self._schedule.use_file(self._drawn)
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
-        self._last = Statistics()
+        self._counts = Statistics()
         """The counts at the end."""
         drawn = -1 if self._drawn is None else self._drawn.descriptor
-        self._worker = plan.worker(Workplace(self._slots, Unwatched(), partial(_keep, self._errors), drawn))
+        self._worker = plan.worker(Workplace(self._rows, Unwatched(), partial(_keep, self._errors), drawn))
         self._globals = nullcontext if plan.reads_only else OwnGlobals().used
 
-    # ---- groups
+    # ---- batches
 
-    def next(self) -> Sequence[Batch]:
+    def next(self, wanted: int, _held: Held) -> Sequence[Batch]:
+        while not (batches := self.ready(wanted)):
+            if self._last is not None:
+                self._failure = Failed(self._explain(self._last))
+                self._errors.clear()  # see Failed
+                raise self._failure.error()
+            self._do_task()
+        return batches
+
+    def ready(self, wanted: int) -> Sequence[Batch]:
         if self._failure is not None:
             raise self._failure.error()
-        while not self._batches:
-            if self._assembly.outbox:
-                self._receive(self._assembly.outbox[0])
-            else:
-                self._do_task()
-        return self._batches
+        return self._came if self._came and self._came[0].sequence >= wanted else ()
 
-    def ready(self) -> Sequence[Batch]:
-        return self.next() if self._batches or self._assembly.outbox else ()
-
-    def accept(self, group: int) -> None:
-        self._batches = ()
-        if self._board is not None and not self._board.counts[Count.FIRST_BATCH_NS]:
+    def note_start(self) -> None:
+        if self._board is not None:
             self._board.note_start()
 
-    def release(self, group: int) -> None:
-        self._assembly.release(group)
+    def release(self, held: Held) -> None:
+        released = self._slots.release(held.upto, held.loans)
         if self._board is not None:
-            self._board.set_counts(self._assembly.counts)
+            self._board.counts[Count.BATCHES] += len(released)
+            self._board.counts[Count.SAMPLES] += sum(map(self._sizes.pop, released))
 
-    def go_on(self) -> bool:
-        outbox = self._assembly.outbox
-        if self._batches or not outbox or not isinstance(end := outbox[0], End):
+    def go_on(self, wanted: int) -> bool:
+        if not self._schedule.finished or self._last is not None or self.ready(wanted):
             return False
-        self._failure = None
-        outbox.clear()
-        self._assembly.go_on(end.number)
+        self._schedule.go_on()
         return True
 
     # ---- making them
 
-    def _receive(self, message: Announce | Failure | End) -> None:
-        """Take the assembly's next message; raises the error that ended the run, if it is that."""
-        if not isinstance(message, Announce):
-            self._failure = Failed(explain(self._plan, message, lambda number, _: self._errors[number - 1]))
-            self._errors.clear()  # see Failed
-            raise self._failure.error()
-        batches = self._plan.unpack(message, self._slots[message.slot])
-        if self._makes_later:
-            for batch in batches:
-                first, *_ = runs = tuple(batch.runs)
-                task = Fill(0, message.group, message.slot, first.row, batch.rows, runs=runs)
-                batch.make = partial(self._make, task, batch.tops)
-        with interrupts_deferred():
-            self._batches = batches
-            del self._assembly.outbox[0]
-
     def _do_task(self) -> None:
-        """Do the assembly's next task; raises PipelineStalled if there can be none."""
-        assembly = self._assembly
-        try:
+        if self._task is None:
             with interrupts_deferred():
-                _, task = next(assembly.assignments(0.0), (_ITSELF, None))
-            if task is not None:
-                self._note_done(task, WorkDone() if self._makes_later else self._work(task))
-                return
-        except BaseException:  # the task is made again, and a group whose postprocessing may have changed it
-            with interrupts_deferred():
-                assembly.ledger.remove_loader(_ITSELF)
-                assembly.ledger.add_loader(_ITSELF)
-            raise
-        if not assembly.announce() and not assembly.outbox:
-            raise PipelineStalled(too_many_held(len(self._slots)))
-
-    def _note_done(self, task: ToLoader, work: WorkDone) -> None:
-        done = Done(_ITSELF, task.task, 0, tuple(work.bad), work.stream_rows, work.drawn)
+                self._task = self._next_task()
+        task = self._task
+        work = WorkDone() if self._makes_later and isinstance(task, Fill) else self._work(task)
         with interrupts_deferred():
-            self._assembly.done(done, 0.0)
-            self._assembly.announce()
-        if work.bad:
-            self._log_bad_samples()
+            if isinstance(task, Draw):
+                self._schedule.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
+            else:
+                self._note_made(task, work)
+            self._task = None
+        self._log_bad_samples()
+
+    def _next_task(self) -> ToLoader:
+        """Return the next batches to make, or the epoch to draw; raises the error of a run that has neither."""
+        schedule, plan = self._schedule, self._plan
+        # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
+        most = 1 if not schedule.opened and plan.order is not None else plan.batches_per_task
+        if not (free := self._slots.free(most)):
+            raise PipelineStalled(too_many_held(plan.slots))
+        first = schedule.opened
+        if count := schedule.open(free):
+            slot = self._slots.take(first, count)
+            rows = (count - 1) * schedule.batch_size + schedule.rows_of(first + count - 1)
+            runs = schedule.runs(first, 0, rows)
+            return Fill(0, first, slot, 0, rows, runs=runs, finishes=plan.postprocesses)
+        if (draw := schedule.wanted()) is not None:
+            return draw
+        if complaint := schedule.complaint:
+            cause, traceback = schedule.cause
+            self._failure = Failed(self._explain(Failure("SourceError", complaint, cause=cause, traceback=traceback)))
+            raise self._failure.error()
+        raise self._explain(End(first))
+
+    def _note_made(self, task: Fill, work: WorkDone) -> None:
+        """Hand out the batches of a task, but none with a row that could not be made, or behind that."""
+        schedule, size = self._schedule, self._plan.parameters.batch_size
+        schedule.note_done(task.batch, work.stream_rows)
+        count = -(-task.rows // size)
+        for bad in work.bad:
+            self._note_bad(bad, task.batch)
+            if bad.replacement < 0:
+                count = bad.row // size
+                break
+        if self._last is not None and self._last.error == "TooManyBadSamples":
+            count = 0
+        replaced = tuple((bad.row, bad.replacement) for bad in work.bad if bad.replacement >= 0)
+        message = schedule.announcement(task.batch, count, task.slot, replaced) if count else None
+        if message is None:
+            if self._last is None:
+                self._slots.drop(task.batch)
+            return
+        self._came = batches = self._plan.unpack(message, self._rows)
+        self._sizes |= {batch.sequence: batch.rows for batch in batches}
+        if self._makes_later:
+            for place, batch in enumerate(batches):
+                part = Fill(0, task.batch, task.slot, place * size, batch.rows, runs=tuple(batch.runs))
+                batch.make = partial(self._make, part, batch.tops)
+
+    def _note_bad(self, bad: BadRow, batch: int) -> None:
+        """Record a bad row, counted from the beginning of `batch`."""
+        if bad.replacement >= 0:
+            self._last = self._bad_samples.note(bad) or self._last
+            return
+        skipped, row = divmod(bad.row, self._schedule.batch_size)
+        in_row = self._schedule.sample_in(batch + skipped, row, -1) if bad.index < 0 else (-1, -1, "")
+        self._last = self._bad_samples.failure_of(bad, in_row)
 
     def _make(self, task: Fill, slot: Mapping[str, Rows], into: DirectRows) -> Mapping[int, int]:
         """See Batch.make."""
@@ -184,32 +213,39 @@ class InlineFeed:
         bad = self._work(task, cast("dict[str, Rows]", {**slot, **into})).bad
         if bad:
             with interrupts_deferred():
-                self._assembly.note_bad_later(task.group, bad)
+                for row in bad:
+                    self._note_bad(row, task.batch)
             self._log_bad_samples()
-            if self._assembly.outbox:
-                self._receive(self._assembly.outbox[0])
+            if self._last is not None:
+                self._failure = Failed(self._explain(self._last))
+                self._errors.clear()
+                raise self._failure.error()
         return {row.row - task.first_row: row.replacement for row in bad}
 
     def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
-        """Do `task`, in its slot or in `rows`; the trainer waits for it."""
+        """Do `task`, in its slots or in `rows`; the trainer waits for it."""
         begun = time.monotonic_ns()
         with self._globals():
             work = self._worker.work(task, rows)
         if self._board is not None:  # as it is if a signal's handler has closed the feed
             self._board.counts[Count.WAITED_NS] += time.monotonic_ns() - begun
             self._board.counts[Count.STALLS] += isinstance(task, Fill)
+            self._board.counts[Count.TASKS] += 1
         return work
 
     def _log_bad_samples(self) -> None:
-        for sample in self._assembly.taken_bad_samples():
+        for sample in self._bad_samples.new_texts():
             _log.warning("%s", sample)
+
+    def _explain(self, failure: Failure | End) -> BlobfeedError:
+        return explain(self._plan, failure, lambda number, _: self._errors[number - 1])
 
     # ---- counts, the end
 
     def statistics(self) -> Statistics:
         if self._board is None:
-            return self._last
-        self._board.set_counts(self._assembly.counts)
+            return self._counts
+        self._board.counts[Count.REPLACED] = self._bad_samples.replaced
         counts = counts_on(self._board)
         return replace(counts, diagnosis=self._watch.sentence(read_board(self._board)))
 
@@ -218,8 +254,8 @@ class InlineFeed:
         return []
 
     def close(self) -> None:
-        self._last = self.statistics()
-        self._batches, self._failure = (), None
+        self._counts = self.statistics()
+        self._came, self._failure, self._last = (), None, None
         self._errors.clear()
         held = self._drawn, self._board
         self._drawn = self._board = None
@@ -232,16 +268,16 @@ def _keep(errors: list[BaseException], error: BaseException) -> int:
     return len(errors)
 
 
-def _slots(plan: Plan) -> list[dict[str, Rows]]:
-    """Return as many slots as a ring would have, of memory that is taken when it is first written to."""
-    layout, have = plan.layout, available_memory()
+def _rows(plan: Plan) -> NamedRows:
+    """Return the rows of as many slots as a ring would have, in memory that is taken when it is first written to."""
+    slot, have = plan.layout, available_memory()
     try:
-        if layout.slot_bytes > have:
+        if slot.nbytes > have:
             raise MemoryError
-        memory = np.zeros(plan.slots * layout.slot_bytes, np.uint8)
+        layout = slot.times(plan.slots)
+        return layout.view(np.zeros(layout.nbytes, np.uint8))
     except (MemoryError, ValueError):  # ValueError: more than there are addresses
         raise RingAllocationError(
-            f"each of {plan.slots:,} batch slots needs {layout.slot_bytes:,} bytes, and {have:,} bytes are available: "
+            f"each of {plan.slots:,} batch slots needs {slot.nbytes:,} bytes, and {have:,} bytes are available: "
             "lower batch_size or prefetch_batches, or give the process more memory"
         ) from None
-    return [layout.view(memory, slot) for slot in range(plan.slots)]

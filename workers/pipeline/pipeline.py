@@ -19,7 +19,7 @@ from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineCl
 from ..plan import Batch, Place, Plan, Position, State, locate
 from ..processes import RemoteHome, Watch, interrupts_deferred
 from ..transport import LoaderState, available_memory
-from .feed import Feed
+from .feed import Feed, Held
 from .inline_feed import InlineFeed
 from .process_feed import ProcessFeed
 
@@ -38,12 +38,13 @@ os.register_at_fork(after_in_child=_note_fork)
 class Intake(msgspec.Struct, frozen=True):
     """The trainer's progress and the batches that came.
 
-    It is replaced as a whole, so that Ctrl-C finds a batch either taken or not.
+    It is replaced as a whole, so that Ctrl-C finds a batch either taken or not. `ready`: those not taken. `wanted`: the
+    first one that has not come, in the sequence of batches.
     """
 
     progress: Position
     ready: tuple[Batch, ...] = ()
-    """Batches that have come and have not been taken."""
+    wanted: int = 0
 
 
 class Pipeline(Closing):
@@ -58,7 +59,7 @@ class Pipeline(Closing):
         self._cache_in_setup = self._plan.source.cache_counts
         self._owner = _process
         self._feed: Feed | None = None
-        self._open: dict[int, set[Batch]] = {}
+        self._held = Held()
         self._intake = Intake(self._plan.begin())
         self._finished: Statistics | None = None
         self._closed = False
@@ -142,25 +143,21 @@ class Pipeline(Closing):
         """The next batch, the caller's until it is released."""
         batch = self.peek()
         batch.make = None  # it refers to the feed
-        if self._feed is not None:
-            self._feed.accept(batch.group)
-        ready = self._intake.ready
-        self._intake = Intake(self._intake.progress.after(batch), ready[1:])
+        progress, ready, wanted = self._intake.progress, self._intake.ready, self._intake.wanted
+        if not progress.taken and self._feed is not None:
+            self._feed.note_start()
+        self._intake = Intake(progress.after(batch), ready[1:], wanted)
         if self._trace is not None:
-            self._trace.takes(batch.group, batch.number, len(ready))
+            self._trace.takes(batch.number, len(ready))
         return batch
 
     def release(self, batch: Batch) -> None:
-        """The caller is done with `batch`: its memory will be filled anew."""
+        """The caller is done with `batch`: its memory will be filled anew. Batches may be released in any order."""
         self.check_usable()
-        open_ = self._open.get(batch.group)
-        if self._feed is None or open_ is None or batch not in open_:
+        if self._feed is None or not self.holds(batch):
             raise ValueError(f"batch {batch.number} is not held: it was released before, or is another pipeline's")
-        if len(open_) == 1:
-            self._feed.release(batch.group)  # first: after an interrupt here the batch may be released again
-            del self._open[batch.group]
-        else:
-            open_.discard(batch)
+        self._held.release(batch.sequence)
+        self._feed.release(self._held)
 
     def is_next(self, batch: Batch) -> bool:
         """Return true if `batch` was peeked at and has not been taken."""
@@ -168,7 +165,7 @@ class Pipeline(Closing):
 
     def holds(self, batch: Batch) -> bool:
         """Return true if `batch` is not released. With `is_next` it says what an interrupted caller has still to do."""
-        return batch in self._open.get(batch.group, ())
+        return self._held.batches.get(batch.sequence) is batch
 
     def is_ready(self) -> bool:
         """Return true if a batch has come, or an error that ends the run; false behind a last batch."""
@@ -189,7 +186,7 @@ class Pipeline(Closing):
                 self._look()
 
     def _look(self) -> None:
-        if not self._intake.ready and self._feed is not None and (batches := self._feed.ready()):
+        if not self._intake.ready and self._feed is not None and (batches := self._feed.ready(self._intake.wanted)):
             self._hold(batches)
 
     @property
@@ -209,14 +206,14 @@ class Pipeline(Closing):
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
-        self._hold(self._feed.next())
+        self._hold(self._feed.next(self._intake.wanted, self._held))
 
     def _hold(self, batches: Sequence[Batch]) -> None:
-        if self._plan.batches is None:  # a stream's group may be empty, and how many are asked for depends on the time
+        if self._plan.batches is None:  # a stream may have no batch at a place, and how many depends on the time
             for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
                 batch.number = number
-        self._open[batches[0].group] = set(batches)
-        self._intake = Intake(self._intake.progress, tuple(batches))
+        self._held.batches |= {batch.sequence: batch for batch in batches}
+        self._intake = Intake(self._intake.progress, tuple(batches), batches[-1].sequence + 1)
 
     # ---- counts and states
 
@@ -279,7 +276,7 @@ class Pipeline(Closing):
         self.check_usable()
         with interrupts_deferred():
             feed, self._feed = self._feed, None
-            self._open.clear()
+            self._held = Held()
             self._plan, self._intake = plan, Intake(plan.begin())
             if self._trace is not None and feed is not None:
                 self._trace.end()
@@ -291,9 +288,10 @@ class Pipeline(Closing):
         """Go on with `epoch`, the next loop over a stream, in the same processes; False unless the last one ended."""
         self.check_usable()
         with interrupts_deferred():
-            if self._feed is None or not self._feed.go_on():
+            wanted = self._intake.wanted
+            if self._feed is None or self._intake.ready or not self._feed.go_on(wanted):
                 return False
-            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0)))
+            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0)), wanted=wanted)
         return True
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
@@ -359,7 +357,7 @@ class Pipeline(Closing):
             if self._trace is not None:
                 self._trace.end()
             self._intake = Intake(self._intake.progress)
-            self._open.clear()
+            self._held = Held()
             ends = () if self._feed is None else (self._feed.close,)
             close_all(*ends, self._keep_statistics, self._plan.source.close)
 

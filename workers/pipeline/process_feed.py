@@ -1,4 +1,4 @@
-"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next group.
+"""A running pipeline seen from the trainer: the assembler's process, two links, and the wait for the next batches.
 
 Each wait watches three things at once: the batches link, the assembler's process handle, and the clock. The
 status board says what every loader is doing even when the assembler does not answer.
@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,6 @@ from functools import partial
 import zmq
 
 from ..api import Statistics
-from ..assembly import Reception
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
 from ..plan import Batch, Plan
 from ..processes import (
@@ -54,7 +52,7 @@ from ..transport import (
     tasks_left,
 )
 from .failures import Failed, explain, too_many_held, what_loaders_do
-from .feed import counts_on
+from .feed import Held, counts_on
 
 _STALL_LOG_S = 10.0
 _LOGS_S = 1.0
@@ -74,8 +72,7 @@ def _fitting(plan: Plan) -> Plan:
     """
     least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
     fit = loaders_that_fit(plan.max_loaders, least=least, tasks=tasks_left())
-    slots = max(2, min(plan.auto_slots, available_memory() // 2 // plan.layout.slot_bytes))
-    return replace(plan, max_loaders=fit, auto_slots=slots)
+    return replace(plan, max_loaders=fit, most_slots=max(2, available_memory() // 2 // plan.layout.nbytes))
 
 
 class ProcessFeed:
@@ -87,17 +84,24 @@ class ProcessFeed:
         Raises RingAllocationError, DescriptorLimitError, SocketPathError, InterpreterError, BlobfeedError if the system
         allows too few threads or has no /proc, or what pickling raises.
         """
-        self._has_begun = False
-        """The trainer has taken a group."""
         self._last = Statistics()
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
         self._watcher, self._remote_home = watch, remote_home
-        self._reception = Reception()
-        self._releasing: deque[int] = deque()
+        self._message: ToTrainer | None = None
+        """That of the receiver's frame, once it is decoded."""
+        self._gone_on = -1
+        """The batch at which the End stood behind which the run goes on."""
+        self._told = Release(0)
+        """The batches that are released, as the assembler was told last."""
+        self._held = Held()
+        """What the trainer holds."""
+        self._untold = 0
+        """The number of batches that were released since."""
+        # A message for each of several small batches would cost more than copying them.
+        self._tell_every = max(1, min(plan.batches_per_task, plan.slots // 2))
         self._waiting = threading.RLock()
-        """Held by the thread that takes or waits for a group, at the sockets."""
-        self._reported_ns = 0
+        """Held by the thread that takes or waits for batches, at the sockets."""
         self._next_look_at_logs = 0.0
         self._failure: Failed | None = None
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
@@ -142,108 +146,107 @@ class ProcessFeed:
         self._poller.register(self._assembler.handle, zmq.POLLIN)
         self._poller.register(self.shared.errors, zmq.POLLIN)
 
-    # ---- groups
+    # ---- batches
 
-    def next(self) -> list[Batch]:
-        return self._open(self.next_announce())
+    def next(self, wanted: int, held: Held) -> list[Batch]:
+        return self._open(self.next_announce(wanted, held))
 
-    def ready(self) -> list[Batch]:
+    def ready(self, wanted: int) -> list[Batch]:
         if self._failure is not None:
             raise self._failure.error()
-        announce = self._received()
+        announce = self._received(wanted)
         return [] if announce is None else self._open(announce)
 
     def _open(self, announce: Announce) -> list[Batch]:
-        """Return the batches of an announced group, as views on its slot."""
-        return self._plan.unpack(announce, self.shared.ring.views[announce.slot])
+        """Return the announced batches, as views on their slots."""
+        return self._plan.unpack(announce, self.shared.ring.rows)
 
-    def next_announce(self) -> Announce:
-        """Return the announcement of the next group, the same one until it is accepted."""
+    def next_announce(self, wanted: int, held: Held) -> Announce:
+        """Return the announcement of the next batches, the same one until the batches behind them are wanted."""
         if self._failure is not None:
             raise self._failure.error()
         with self._waiting:
             if (assembler := self._assembler) is None:
                 raise PipelineClosed("the pipeline has been closed; make a new one")
-            return self._received() or self._wait(assembler)
+            return self._received(wanted) or self._wait(assembler, wanted, held)
 
-    def accept(self, group: int) -> None:
-        if self._reception.accept(group):
-            self._receiver.discard()
-        if not self._has_begun:
-            self.shared.board.note_start()
-            self._has_begun = True
+    def note_start(self) -> None:
+        self.shared.board.note_start()
 
-    def release(self, group: int) -> None:
-        self._releasing.append(group)
-        self._send_releases()
+    def release(self, held: Held) -> None:
+        self._held, self._untold = held, self._untold + 1
+        if self._untold >= self._tell_every or not held.batches:
+            self._tell_released(held)
 
-    def _send_releases(self) -> None:
-        """A release that was interrupted is sent again: the assembler drops the second of two, a lost release
-        leaks the slot.
-        """
-        while self._releasing:
-            self._reception.release(self._releasing[0])
-            if self._release_link is not None and self._failure is None:
-                waited_ns = self.shared.board.counts[Count.WAITED_NS]
-                waited, self._reported_ns = waited_ns - self._reported_ns, waited_ns
-                self._release_link.send(links.frame_of(Release(self._releasing[0], waited)))
-            self._releasing.popleft()
+    def _tell_released(self, held: Held) -> None:
+        """Tell the assembler which batches are released, unless it knows; if interrupted, it may be told twice."""
+        released = Release(held.upto, held.loans)
+        if released != self._told and self._release_link is not None and self._failure is None:
+            self._release_link.send(links.frame_of(released))
+            self._told, self._untold = released, 0
 
     def give(self, batch: int, epoch: int, rows: int, shard: int) -> None:
         """Have batch number `batch`, of `epoch`, made; its request lies in the ring."""
         if self._release_link is not None and self._failure is None:
             self._release_link.send(links.frame_of(Give(batch, epoch, rows, shard)))
 
-    def go_on(self) -> bool:
-        if self._release_link is None or (frame := self._receiver.frame()) is None:
+    def go_on(self, wanted: int) -> bool:
+        if self._release_link is None or not isinstance(message := self._look(wanted), End):
             return False
-        end = self._decoder.decode(frame)
-        if not isinstance(end, End) or self._reception.wants(end) is None:
-            return False
-        self._release_link.send(links.frame_of(GoOn(end.number)))
-        self._reception.ends += 1
-        self._receiver.discard()
+        self._release_link.send(links.frame_of(GoOn(message.behind)))
+        self._gone_on = message.behind
         return True
 
     def map_slots(self) -> None:
         """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
         self.shared.ring.populate()
 
-    def _received(self) -> Announce | None:
-        """Return the next valid announcement among the frames that have arrived; it stays until it is accepted."""
+    def _received(self, wanted: int) -> Announce | None:
+        """Return the announcement of batches from `wanted` on if it has come; raises the error that ended the run."""
         if (now := time.monotonic()) > self._next_look_at_logs:
             self._next_look_at_logs = now + _LOGS_S
             self._inbox.receive()
+        message = self._look(wanted)
+        if isinstance(message, End):  # slots are released still, as another loop may follow
+            raise self._explain(message)
+        if isinstance(message, Failure):
+            self._failure = Failed(self._explain(message))
+            raise self._failure.error()
+        return message
+
+    def _look(self, wanted: int) -> ToTrainer | None:
+        """Return the first message that tells the trainer something, if it has arrived; it stays where it is."""
         for _ in range(links.MOST_AT_ONCE):
             if (frame := self._receiver.frame()) is None:
                 break
-            message = self._decoder.decode(frame)
-            wanted = None if message is None else self._reception.wants(message)
-            if isinstance(wanted, Announce):
-                return wanted
-            if isinstance(wanted, End):  # it stays; slots are released still, as another loop may follow
-                raise self._explain(wanted)
-            if wanted is not None:
-                self._failure = Failed(self._explain(wanted))
-                raise self._failure.error()
+            if self._message is None:
+                self._message = self._decoder.decode(frame)
+            match self._message:
+                case Announce(batch) if batch >= wanted:
+                    return self._message
+                case End(behind) if behind > self._gone_on:
+                    return self._message
+                case Failure():
+                    return self._message
+            self._message = None  # first: it is decoded again if an interrupt comes behind this
             self._receiver.discard()
         return None
 
-    def _wait(self, assembler: AssemblerProcess) -> Announce:
-        self._send_releases()  # first: a group whose release was interrupted is not held any more
-        if len(self._reception.held) >= self.shared.ring.slots:
+    def _wait(self, assembler: AssemblerProcess, wanted: int, held: Held) -> Announce:
+        self._tell_released(held)
+        if len(held.batches) >= self.shared.ring.slots:
             raise PipelineStalled(too_many_held(self.shared.ring.slots))
         begun, board = time.monotonic_ns(), self.shared.board
         board.counts[Count.STALLS] += 1
         board.counts[Count.WAITING_SINCE] = begun
         try:
-            return self._watch(assembler)
+            return self._watch(assembler, wanted)
         finally:
             if self._assembler is not None:  # as it is if a signal's handler has closed the pipeline
                 board.counts[Count.WAITED_NS] += time.monotonic_ns() - begun
                 board.counts[Count.WAITING_SINCE] = 0
 
-    def _watch(self, assembler: AssemblerProcess) -> Announce:
+    def _watch(self, assembler: AssemblerProcess, wanted: int) -> Announce:
         timeout_s = self._plan.parameters.timeout_s
         clock = links.AwakeClock()  # while the job is suspended, the loaders are too
         now = begun = clock.now
@@ -258,7 +261,7 @@ class ProcessFeed:
                     raise
             if self._assembler is None:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
-            if (announce := self._received()) is not None:
+            if (announce := self._received(wanted)) is not None:
                 return announce
             if assembler.handle in ready:
                 self._failure = Failed(self._assembler_died(assembler))
@@ -303,7 +306,7 @@ class ProcessFeed:
 
     def _counts(self) -> Statistics:
         reading, counts = read_board(self.shared.board), counts_on(self.shared.board)
-        dropped = self._decoder.dropped + self._reception.dropped + sum(line.dropped for line in reading.lines)
+        dropped = self._decoder.dropped + sum(line.dropped for line in reading.lines)
         return replace(
             counts,
             dropped_messages=counts.dropped_messages + dropped,
@@ -337,6 +340,7 @@ class ProcessFeed:
         patience_s = 0.0
         try:
             if link is not None:
+                link.send(links.frame_of(Release(self._held.upto, self._held.loans)))  # the counts are whole at the end
                 link.send(links.frame_of(Stop()))
             self._inbox.receive()
             patience_s = 0.0 if link is None or is_stopped(assembler.pid) else _END_S

@@ -18,6 +18,7 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
     `number`: counts the batches of this run.  `epoch`, `position`: those of its first row.  `rows`: their number.
     `tops`: by name an array of shape (rows, *sample shape), C-contiguous, or RaggedRows if the samples' shapes vary.
+    `sequence`: its place in the sequence that the ledger keeps; a stream may have no batch at a place.
     """
 
     number: int
@@ -25,7 +26,7 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     position: int
     rows: int
     tops: Mapping[str, Rows]
-    group: int
+    sequence: int
     runs: Sequence[Run]
     replaced: Mapping[int, int] = {}
     order: EpochOrder | None = None

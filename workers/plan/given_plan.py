@@ -9,7 +9,7 @@ from typing import Any
 from ..api import Parameters
 from ..loading import GivenWorker, Maker, Workplace
 from ..order import GivenBatches
-from ..transport import GrowingSlots, Packed, SlotLayout
+from ..transport import GrowingSlots, Packed, RowsLayout
 from .plan import AnyRing, Plan, max_loaders
 
 
@@ -28,11 +28,12 @@ class GivenPlan(Plan):
     """`decoded` is the Maker, and `kind` what it reads, in a word. There are no tops, and a batch is one task."""
 
     kind: str = "dataset"
+    given_slots: int
 
     @classmethod
     def of(cls, maker: Packed[Any], parameters: Parameters, *, kind: str, slots: int) -> GivenPlan:
         most = max_loaders(parameters)
-        common = {"specs": {}, "slot_specs": {}, "postprocesses": False, "max_loaders": most, "auto_slots": slots}
+        common = {"specs": {}, "slot_specs": {}, "postprocesses": False, "max_loaders": most, "given_slots": slots}
         return cls(parameters=parameters, decoded=maker, kind=kind, **common)  # type: ignore[arg-type]
 
     @property
@@ -40,8 +41,12 @@ class GivenPlan(Plan):
         return _NoSource(self.kind)
 
     @property
-    def layout(self) -> SlotLayout:
-        return SlotLayout({}, 1)
+    def slots(self) -> int:
+        return self.given_slots
+
+    @property
+    def layout(self) -> RowsLayout:
+        return RowsLayout({}, 1)
 
     def schedule(self) -> GivenBatches:
         return GivenBatches()

@@ -86,12 +86,11 @@ def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
         if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
             raise _no_batch(last, plan)
         plan = plan.from_batch(first - plan.first_number)
-    plan = replace(plan, batches_per_slot=1, specs={}, slot_specs={})  # only the samples are wanted
+    plan = replace(plan, specs={}, slot_specs={})  # only the samples are wanted
     schedule, memory = plan.schedule(), _Memory()
     schedule.use_file(memory)
     for number in range(plan.first_number, last + 1):
-        group = number - plan.first_number
-        while not schedule.has(group):
+        while not schedule.open(1):
             if schedule.complaint:
                 raise ParameterError(f"batch {number}: {schedule.complaint}")
             if schedule.finished:
@@ -99,7 +98,7 @@ def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
             if (asked := schedule.wanted()) is None:
                 raise ParameterError("the sampler's epochs cannot be drawn here")
             schedule.note_drawn(asked, _drawn_into(memory, plan, asked))
-        announce = schedule.announcement(group, 0, ())
+        announce = schedule.announcement(number - plan.first_number, 1, 0, ())
         if announce is not None and number >= first:
             (batch,) = plan.unpack(announce, {})
             yield number, batch

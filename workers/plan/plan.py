@@ -39,18 +39,20 @@ from ..order import (
     Schedule,
     ShardRounds,
     Shards,
-    batches_per_slot,
+    batches_per_task,
     by_batch,
     no_weights,
     rand_skip_of,
 )
-from ..transport import About, Announce, GrowingSlots, Packed, Ring, SharedFile, SlotLayout, processors_granted
+from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, SharedFile, processors_granted
 from .batch import Batch
 from .state import State, check_state
 
 _AHEAD = 4
-"""The slots that `prefetch_batches: auto` fills ahead of the trainer, besides the one that it reads. With only two, the
-trainer waited at every fourth slot of tiny batches."""
+"""`prefetch_batches: auto` keeps so many tasks' batches ahead of the trainer, besides the one that it reads. With
+only two, the trainer waited at every fourth one of tiny batches."""
+
+_NO_LIMIT = 1 << 40
 
 _STATE_VERSION = 3
 
@@ -77,8 +79,8 @@ class Plan:
     `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
     `is_ordered`: true if the user or the tops' names say their order. `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
-    `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_slot`: the
-    maximum. `auto_slots`: the slots of `prefetch_batches: auto`.
+    `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_task`: the
+    maximum. `most_slots`: so many are used with `prefetch_batches: auto`.
     `loans`: the most batches whose slots the trainer may keep, beside those.
     """
 
@@ -97,12 +99,10 @@ class Plan:
     is_ordered: bool = True
     seconds_per_row: float = 0.0
     rows_at_once: int = 1
-    batches_per_slot: int = 1
+    batches_per_task: int = 1
     tried: int = 0
-    auto_slots: int = _AHEAD + 1
+    most_slots: int = _NO_LIMIT
     loans: int = 0
-    starts_small: bool = False
-    """The first slot gets one batch, whatever the others get."""
 
     def require_order(self, use: str) -> None:
         """Raise ParameterError, begun by `use`, which takes tops by position, if nothing says their order."""
@@ -145,24 +145,20 @@ class Plan:
         return None if self.batches is None else self.batches.total
 
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        """Return the batches of an announced group, as views on its slot's rows."""
+        """Return the batches of an announcement, as views on `rows`, those of all slots."""
         size, replaced, done = self.parameters.batch_size, dict(announce.replaced), 0
-        number, group, order, delivered = (
-            self.first_batch(announce.group),
-            announce.group,
-            self.order,
-            self.delivered,
-        )
+        first_row, sequence, order, delivered = announce.slot * size, announce.batch, self.order, self.delivered
         batches = []
         for place, runs in by_batch(announce.runs, size).items():
             begin, (first, *others) = place * size, runs
             count = first.rows + sum([run.rows for run in others]) if others else first.rows
             end = begin + count
-            tops = {name: rows[name][begin:end] for name in delivered}
+            tops = {name: rows[name][first_row + begin : first_row + end] for name in delivered}
             mine = (
                 {row - begin: index for row, index in replaced.items() if begin <= row < end} if replaced else replaced
             )
-            batch = Batch(number + place, first.epoch, first.position, count, tops, group, runs, mine, order)
+            number = self.first_number + sequence + place
+            batch = Batch(number, first.epoch, first.position, count, tops, sequence + place, runs, mine, order)
             if announce.ends:
                 batch.drawn, batch.end = announce.indices[8 * done : 8 * (done + count)], announce.ends[place]
                 done += count
@@ -252,10 +248,9 @@ class Plan:
         given, drawn = self.parameters, self._drawn_order()
         if self.shards is not None:
             return Schedule(ShardRounds(given, self.shards.count, self.epoch, self.position))
-        order, most = drawn or self.order, self.batches_per_slot
+        order = drawn or self.order
         assert order is not None
-        rounds = Rounds(order, given, self.epoch, self.position)
-        return Schedule(rounds, most, 1 if self.starts_small else most, drawn)
+        return Schedule(Rounds(order, given, self.epoch, self.position), drawn)
 
     def new_ring(self) -> AnyRing:
         """Make the ring, in the trainer; raises RingAllocationError."""
@@ -334,13 +329,9 @@ class Plan:
         return 0 if remote is None else remote.most
 
     @property
-    def layout(self) -> SlotLayout:
-        return SlotLayout(self.slot_specs, self.batches_per_slot * self.parameters.batch_size)
-
-    def first_batch(self, group: int) -> int:
-        """The number of the first batch of `group`; of a stream, whose groups may be empty, the highest it can have."""
-        missing = self.batches_per_slot - 1 if self.starts_small else 0
-        return self.first_number + max(0, group * self.batches_per_slot - missing)
+    def layout(self) -> RowsLayout:
+        """The layout of a slot, which holds a batch."""
+        return RowsLayout(self.slot_specs, self.parameters.batch_size)
 
     @property
     def batch_bytes(self) -> int:
@@ -351,21 +342,22 @@ class Plan:
         """The status board's description of the run, made in the trainer."""
         given = sys.argv[0] if sys.argv else ""
         program = Path(given).name or Path("/proc/self/exe").readlink().name  # an embedded interpreter has no script
-        return About(os.getpid(), self.slots, self.batches_per_slot, self.source.kind, program)
+        return About(os.getpid(), self.slots, self.batches_per_task, self.source.kind, program)
 
     @property
     def slots(self) -> int:
         """The number of slots: for the batches prefetched, and for those that are lent to the trainer."""
         ahead = self.parameters.prefetch_batches
-        return self.loans + (self.auto_slots if ahead == "auto" else ahead // self.batches_per_slot)
+        made_ahead = min(self.most_slots, (_AHEAD + 1) * self.batches_per_task)
+        return self.loans + (made_ahead if ahead == "auto" else ahead)
 
     def sized(self) -> Plan:
-        """Return this plan with the number of batches in a slot that its measured time suggests."""
-        return replace(self, batches_per_slot=self._batches_in_slot(self.seconds_per_row))
+        """Return this plan with the number of batches in a task that its measured time suggests."""
+        return replace(self, batches_per_task=self._batches_in_task(self.seconds_per_row))
 
-    def _batches_in_slot(self, seconds_per_row: float) -> int:
+    def _batches_in_task(self, seconds_per_row: float) -> int:
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
-        return batches_per_slot(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
+        return batches_per_task(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
 
 
 class Position(msgspec.Struct, frozen=True):

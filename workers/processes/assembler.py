@@ -1,12 +1,12 @@
 """The assembler: the process between trainer and loaders that plans batches and keeps the ledger.
 
      trainer                       assembler                        loader N
-        │ ── Release(group) ──────────► │                               │
-        │                               │ ── Fill(task, slot, rows) ──► │   1. a free slot gets the next group,
-        │                               │                               │      its rows are cut into tasks
+        │ ── Release(upto, loans) ────► │ ◄── Ready, StartFailed ────── │
+        │ ── WeightsChange, GoOn, Stop► │ ── Fill(batch, slot, rows) ─► │   1. a free slot gets the next batch,
+        │                               │ ── Draw(epoch) ─────────────► │      its rows are cut into tasks
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
-        │ ◄── Announce(group, slot) ─── │                               │   3. all rows done: announced, in order
-        │    or Failure(what, cause)    │                               │
+        │ ◄── Announce(batch, slot) ─── │                               │   3. all rows done: announced, in order
+        │     Failure, End              │                               │
 
 It is a separate interpreter (assembler_main.py), and forks the nursery before it makes its ZeroMQ context. One poll
 waits for everything: releases, results, deaths of loaders (reported by the nursery), the trainer's death (its pidfd),
@@ -102,6 +102,8 @@ class Assembler:
         """The time at which `_tend_pools` is due."""
         self._clock = links.AwakeClock()
         """The clock for deadlines of loaders: it stops while the job is suspended, since loaders cannot work then."""
+        self._waited_ns = 0
+        """The time that the trainer had waited at its last release."""
         self._monitor = UsageMonitor(self._board, config.watch.metrics())
         self._trace = config.trace()
         if self._trace is not None:
@@ -182,8 +184,9 @@ class Assembler:
         self._let_go()
         self._board.counts[Count.DROPPED_MESSAGES] = self._releases.dropped + self._results.dropped
         self._board.set_counts(self._assembly.counts)
-        self._board.counts[Count.SLOTS_FULL] = self._assembly.ledger.slots_full
-        self._board.counts[Count.SLOTS_FILLING] = self._assembly.ledger.slots_filling
+        ledger = self._assembly.ledger
+        self._board.counts[Count.SLOTS_FULL] = ledger.slots_full + len(ledger.slots.loans)
+        self._board.counts[Count.SLOTS_FILLING] = ledger.slots_filling
         if (now := time.monotonic()) >= self._monitor.next_turn:
             self._monitor.turn(now)
 
@@ -217,11 +220,13 @@ class Assembler:
     def _pool_of(self, loader: int) -> LoaderPool:
         return next((pool for pool in self._pools if loader in pool), self._pool)
 
-    def _scale(self, waited_s: float) -> None:
+    def _scale(self) -> None:
         auto, ledger, before = self._auto, self._assembly.ledger, self._pool.wanted
+        waited_ns = self._board.counts[Count.WAITED_NS]
+        waited, self._waited_ns = waited_ns - self._waited_ns, waited_ns
         if auto is None or not auto.observe(
             self._clock.now,
-            waited_s=waited_s,
+            waited_s=waited / 1e9,
             ready=ledger.slots_full > 0 or self._plan.slots <= 2,  # of two, the other one may just be filled
             loaders=ledger.working,
             work=self._assembly.work,
@@ -258,8 +263,7 @@ class Assembler:
 
     def _welcome(self, loader: int) -> None:
         pool = self._pool_of(loader)
-        if not pool.note_ready(loader):
-            self._results.dropped += 1
+        if not pool.note_ready(loader):  # repeated, or late
             return
         link = links.open_socket(self._context, zmq.PUSH)
         link.connect(links.address(self._folder, f"tasks-{loader}"))
@@ -267,10 +271,8 @@ class Assembler:
         self._assembly.ledger.add_loader(loader, pool.in_flight, remote=pool is not self._pool)
 
     def _book(self, done: Done) -> None:
-        if not self._assembly.done(done, self._clock.now):
-            self._results.dropped += 1
-            return
-        for text in self._assembly.taken_bad_samples():
+        self._assembly.done(done, self._clock.now)
+        for text in self._assembly.bad_samples.new_texts():
             _log.warning("%s", text)
 
     def _note_event(self, event: Event, pool: LoaderPool) -> None:
@@ -293,13 +295,11 @@ class Assembler:
     def _drain_releases(self) -> None:
         for frame in links.frames(self._release_link):
             match self._releases.decode(frame):
-                case Release(group, waited_ns):
-                    if self._assembly.release(group):
-                        self._scale(waited_ns / 1e9)
-                    else:
-                        self._releases.dropped += 1
-                case GoOn(end):
-                    self._assembly.go_on(end)
+                case Release(upto, loans):
+                    if self._assembly.release(upto, loans):
+                        self._scale()
+                case GoOn(behind):
+                    self._assembly.go_on(behind)
                     self._pools_due = 0.0
                 case Give() as given if isinstance(self._assembly.schedule, GivenBatches):
                     self._assembly.schedule.give(given)

@@ -1,8 +1,8 @@
 """A loader: takes tasks, makes their rows in the slots, reports. It is forked from the nursery.
 
-    1. receive Fill, Postprocess, Draw   (its own tasks link, at most two ahead)
+    1. receive Fill or Draw   (its own tasks link, at most two ahead)
     2. write the next step on the status board
-    3. make the rows, in the slot's own memory
+    3. make the rows, in the slot's own memory; run the whole-batch hook if they complete a batch
     4. send Done, with the bad rows
 
 The assembler may kill it at any time, so no step may rely on cleaning up.
@@ -63,7 +63,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         ring = config.plan.ring(config.descriptors.ring)
         send_error = partial(send_exception, errors)
         with exceptions_only():
-            place = Workplace(ring.views, status, send_error, config.descriptors.drawn, exceptions_only)
+            place = Workplace(ring.rows, status, send_error, config.descriptors.drawn, exceptions_only)
             worker = config.plan.worker(place)
             status.keep_places()
     except Exception as error:
@@ -90,9 +90,9 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
             if isinstance(message, Draw):
                 trace.write(trace.span("loader", "draw", begun, ended, **args, epoch=message.epoch))
             else:
-                args["batch"] = config.plan.first_batch(message.group)
+                args["batch"] = config.plan.first_number + message.batch
                 trace.write(trace.span("loader", "task", begun, ended, **args, **_timings(message, status, before)))
-        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows, done.drawn))
+        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows, done.drawn, done.hook_ns))
 
 
 def _timings(message: ToLoader, status: LoaderStatus, before: Sequence[int]) -> dict[str, object]:

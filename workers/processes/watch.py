@@ -48,8 +48,8 @@ class Steps(Protocol):
     def has(self) -> None:
         """Record that the next batch is there."""
 
-    def takes(self, group: int, number: int, batches: int) -> None:
-        """Record that batch `number` was taken; `batches` of its group were left, it included."""
+    def takes(self, number: int, batches: int) -> None:
+        """Record that batch `number` was taken; `batches` of those that came with it were left, it included."""
 
     def end(self) -> None:
         """Record that the pipeline is closed."""

@@ -44,8 +44,6 @@ from .messages import (
     LoaderEnded,
     LoaderStarted,
     Message,
-    OfSlot,
-    Postprocess,
     Ready,
     Release,
     Replaced,
@@ -59,7 +57,7 @@ from .messages import (
     ToTrainer,
 )
 from .packed import Packed, hook_name, pack, trial_copy, unsendable
-from .ring import Ring, SlotLayout
+from .ring import Ring, RowsLayout
 from .shared_file import SharedFile
 from .shared_map import HUGE_PAGE, AddressRange, SharedMap
 from .status_board import BUSY, NAME, About, Activity, Count, Line, LoaderState, LoaderStatus, StatusBoard, Unwatched

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..base import RingAllocationError
 from . import linux
 from .memory import available_memory
-from .ring import SlotLayout
+from .ring import RowsLayout
 from .shared_file import allocate_range, punch_hole
 from .shared_map import HUGE_PAGE, SharedMap
 
@@ -140,9 +140,9 @@ class GrowingSlots:
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self.descriptor, self.slots = descriptor, slots
-        self.layout = SlotLayout({}, 1)
+        self.layout = RowsLayout({}, 1)
         self.requests = Requests(descriptor, slots)
-        self.views: list[Any] = [GrowingSlot(descriptor, number, self.requests) for number in range(slots)]
+        self.rows: Any = [GrowingSlot(descriptor, number, self.requests) for number in range(slots)]
 
     @classmethod
     def create(cls, slots: int) -> GrowingSlots:
@@ -160,7 +160,7 @@ class GrowingSlots:
 
     def allocate(self) -> None:
         """Allocate what each slot has from the start, and let nobody change the file's size."""
-        for slot in self.views:
+        for slot in self.rows:
             slot.allocate_first()
         fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
 
@@ -172,5 +172,5 @@ class GrowingSlots:
 
     def close(self) -> None:
         """Give the memory back once the last array on it is gone."""
-        self.views = []
+        self.rows = []
         os.close(self.descriptor)

@@ -14,22 +14,22 @@ class Message(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 # trainer → assembler
 class Release(Message, frozen=True, tag="release"):
-    """The trainer is done with the slot of `group`; it has waited `waited_ns` for data since it last said so."""
+    """The trainer is done with all batches below `upto` but for `loans`, which it will give back in any order."""
 
-    group: int
-    waited_ns: int
+    upto: int
+    loans: tuple[int, ...] = ()
 
 
 class GoOn(Message, frozen=True, tag="go_on"):
-    """The trainer wants the next loop over the stream, behind the End of that `number`."""
+    """The trainer wants the next loop over the stream, behind the End at that batch."""
 
-    number: int
+    behind: int
 
 
 class Give(Message, frozen=True, tag="give"):
-    """Batch `group` may be made: the trainer's request for it lies in the ring. `shard`: see Run; -1 for none."""
+    """The batch may be made: the trainer's request for it lies in the ring. `shard`: see Run; -1 for none."""
 
-    group: int
+    batch: int
     epoch: int
     rows: int
     shard: int = -1
@@ -41,10 +41,11 @@ class Stop(Message, frozen=True, tag="stop"):
 
 # assembler → trainer
 class Run(Message, frozen=True):
-    """The `rows` rows of a slot from `row` on: the samples of `epoch` from its `position` on.
+    """The `rows` rows from `row` on: the samples of `epoch` from its `position` on.
 
-    `offset`: where the shared file has them, if a sampler drew them; else -1. `shard`: that of a stream, in which
-    positions count. `others`: int64, some of a drawn epoch's samples, of which one takes the place of a bad one.
+    Rows count from the beginning of the message's batch, and go on into the batches behind it. `offset`: where the
+    shared file has the samples, if a sampler drew them; else -1. `shard`: that of a stream, in which positions count.
+    `others`: int64, some of a drawn epoch's samples, of which one takes the place of a bad one.
     """
 
     row: int
@@ -57,23 +58,23 @@ class Run(Message, frozen=True):
 
 
 class End(Message, frozen=True, tag="end"):
-    """There are no more batches, unless the trainer wants another loop over a stream. `number`: counts these ends."""
+    """No batch follows those below `behind`, unless the trainer wants another loop over a stream."""
 
-    number: int = 0
+    behind: int
 
 
 Replaced = tuple[tuple[int, int], ...]
-"""(row, sample index) of each sample of a group that was put in for a bad one."""
+"""(row, sample index) of each sample that was put in for a bad one; rows count as in Run."""
 
 
 class Announce(Message, frozen=True, tag="announce"):
-    """`group` lies complete in `slot`, which holds `runs`; `replaced`: the samples put in for bad ones.
+    """All batches up to those of `runs` are complete; `batch` lies in `slot`, the batches behind it in those behind.
 
-    `ends`: the epoch and item at which the round behind each batch begins, unless that is computed. `indices`: int64,
-    the sample of each row, if a sampler drew them.
+    `replaced`: the samples put in for bad ones. `ends`: the epoch and item at which the round behind each batch begins,
+    unless that is computed. `indices`: int64, the sample of each row, if a sampler drew them.
     """
 
-    group: int
+    batch: int
     slot: int
     replaced: Replaced = ()
     runs: tuple[Run, ...] = ()
@@ -102,32 +103,22 @@ class Failure(Message, frozen=True, tag="failure"):
 
 # assembler → loader
 class Fill(Message, frozen=True, tag="fill"):
-    """Make `rows` rows of `group` in `slot`, from `first_row`; `skip` candidates for the row are known to be bad.
+    """Make `rows` rows from `first_row` of `batch` on, which lies in `slot`; they may go on into the batches behind it.
 
-    `runs`: the samples of these rows. A stream's shard is counted over all ranks.
+    `skip`: so many candidates for the row are known to be bad. `runs`: the samples of these rows. A stream's shard is
+    counted over all ranks. `finishes`: all other rows of the batches are there, so that they are postprocessed behind
+    these; then `runs` has all of their rows, and `replaced` says which of the others were replaced.
     """
 
     task: int
-    group: int
+    batch: int
     slot: int
     first_row: int
     rows: int
     skip: int = 0
     runs: tuple[Run, ...] = ()
-
-
-class Postprocess(Message, frozen=True, tag="postprocess"):
-    """Run the user's whole-batch hook on batches of `group` in `slot`; `batches`: the rows of each, in their order.
-
-    `replaced`: as for Announce. `runs`: as for Fill.
-    """
-
-    task: int
-    group: int
-    slot: int
-    batches: tuple[int, ...]
+    finishes: bool = False
     replaced: Replaced = ()
-    runs: tuple[Run, ...] = ()
 
 
 class Draw(Message, frozen=True, tag="draw"):
@@ -146,7 +137,7 @@ class Ready(Message, frozen=True, tag="ready"):
 
 
 class BadRow(Message, frozen=True):
-    """Sample `index` of `epoch`, wanted in `row`, could not be made; `replacement` took its place, or is -1.
+    """Sample `index` of `epoch`, wanted in `row` (see Run), could not be made; `replacement` took its place, or is -1.
 
     `index` is -1 if the whole batch that begins with `row` could not be postprocessed. `text`: the exception in a
     line; `traceback`: the whole; `cause` names it on the inherited error channel, 0 if it could not be pickled.
@@ -180,8 +171,8 @@ class Drawn(Message, frozen=True):
 class Done(Message, frozen=True, tag="done"):
     """The task's rows are in their slot, but for the bad ones without a replacement.
 
-    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended. `drawn`: the
-    answer to Draw.
+    `elapsed_ns`: for all of it; `hook_ns`: the part for postprocessing. `stream_rows`: how many a stream's shard had
+    for the batch, fewer than were asked for if it ended. `drawn`: the answer to Draw.
     """
 
     loader: int
@@ -190,6 +181,7 @@ class Done(Message, frozen=True, tag="done"):
     bad: tuple[BadRow, ...] = ()
     stream_rows: int = -1
     drawn: Drawn | None = None
+    hook_ns: int = 0
 
 
 class StartFailed(Message, frozen=True, tag="start_failed"):
@@ -246,9 +238,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
 
 ToAssembler = Release | GoOn | Give | Stop
 ToTrainer = Announce | Failure | End
-OfSlot = Fill | Postprocess
-"""A task on the rows of a slot, as remote loaders get them."""
-ToLoader = OfSlot | Draw
+ToLoader = Fill | Draw
 FromLoader = Ready | Done | StartFailed
 ToBridge = StartLoader | KillLoader
 FromBridge = LoaderStarted | LoaderEnded | ClusterCapacity | JoinFailed

@@ -1,4 +1,7 @@
-"""The ring: one anonymous memory file that holds every slot, each of which holds whole batches.
+"""The ring: one anonymous memory file that holds every slot, each of which holds a batch.
+
+Each top has its rows of all slots in a row. So batches in slots that lie side by side adjoin there, and a source reads
+several small ones at once.
 
 Who creates, attaches and closes: the trainer creates it at start (`Ring.create`) and hands its descriptor down; each
 loader attaches to the same descriptor (`Ring(…)`); each process closes its own map and descriptor. The file has no
@@ -37,8 +40,8 @@ def _round_up(value: int, multiple: int) -> int:
     return -(-value // multiple) * multiple
 
 
-class SlotLayout:
-    """The place of each top's rows in a slot; for tops of varying shape the rows' shapes follow them."""
+class RowsLayout:
+    """The place of `rows` rows of every top in a memory; for tops of varying shape the rows' shapes follow them."""
 
     def __init__(self, specs: Mapping[str, ArraySpec], rows: int) -> None:
         self.specs = dict(specs)
@@ -52,20 +55,23 @@ class SlotLayout:
                 self._parts[name].append((end, size))
                 end = _round_up(end + rows * size, _ALIGNMENT)
         self.used_bytes = end  # the same on every machine; pages are not
-        self.slot_bytes = max(_PAGE, _round_up(end, _PAGE))
+        self.nbytes = max(_PAGE, _round_up(end, _PAGE))
+
+    def times(self, slots: int) -> RowsLayout:
+        """Return the layout of as many rows as `slots` times these."""
+        return RowsLayout(self.specs, slots * self.rows)
 
     def ranges(self, first: int, rows: int) -> list[slice]:
-        """Return where rows first … first+rows-1 of every top lie in a slot, as slices of its bytes."""
+        """Return where rows first … first+rows-1 of every top lie, as slices of the memory's bytes."""
         every = itertools.chain.from_iterable(self._parts.values())
         return [slice(start + first * size, start + (first + rows) * size) for start, size in every]
 
-    def view(self, memory: NDArray[np.uint8], slot: int) -> dict[str, Rows]:
-        """All the rows of `slot`, by name, as views on `memory`, shape (slots * slot_bytes,)."""
-        own = memory[slot * self.slot_bytes :]
-        return {name: self._rows(own, name, spec) for name, spec in self.specs.items()}
+    def view(self, memory: NDArray[np.uint8]) -> dict[str, Rows]:
+        """Return all the rows, by name, as views on `memory`, shape (nbytes,)."""
+        return {name: self._rows(memory, name, spec) for name, spec in self.specs.items()}
 
-    def _rows(self, slot: NDArray[np.uint8], name: str, spec: ArraySpec) -> Rows:
-        parts = [slot[start : start + self.rows * size] for start, size in self._parts[name]]
+    def _rows(self, memory: NDArray[np.uint8], name: str, spec: ArraySpec) -> Rows:
+        parts = [memory[start : start + self.rows * size] for start, size in self._parts[name]]
         flat: AnyArray = parts[0].view(spec.dtype)
         if not spec.varies:
             return flat.reshape((self.rows, *spec.shape))
@@ -74,27 +80,30 @@ class SlotLayout:
 
 
 class Ring:
-    """`slots` slots of one layout, mapped into this process."""
+    """`slots` slots, each with the rows of a batch, mapped into this process.
 
-    def __init__(self, descriptor: int, layout: SlotLayout, slots: int) -> None:
+    `layout`: that of all slots. `rows`: all their rows by name; slot s has rows s * batch_size … of every top.
+    """
+
+    def __init__(self, descriptor: int, batch: RowsLayout, slots: int) -> None:
         self.descriptor = descriptor
-        self.layout = layout
         self.slots = slots
-        self._map: SharedMap | None = SharedMap(descriptor, slots * layout.slot_bytes)
+        self.layout = batch.times(slots)
+        self._map: SharedMap | None = SharedMap(descriptor, self.layout.nbytes)
         self.memory: NDArray[np.uint8] = self._map.array()
-        self.views = [layout.view(self.memory, slot) for slot in range(slots)]
+        self.rows = self.layout.view(self.memory)
 
     @classmethod
-    def create(cls, layout: SlotLayout, slots: int) -> Ring:
+    def create(cls, batch: RowsLayout, slots: int) -> Ring:
         """Make the file, without its pages; raises RingAllocationError that says what is needed and what is there."""
-        need = slots * layout.slot_bytes
+        need = batch.times(slots).nbytes
         have = available_memory()
         if need > have:
             raise _shortage(need, have, slots)
         descriptor = linux.memfd_create("blobfeed-ring", linux.MFD_CLOEXEC | linux.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, need)
-            return cls(descriptor, layout, slots)
+            return cls(descriptor, batch, slots)
         except OSError as error:
             os.close(descriptor)
             if error.errno == errno.EFBIG and need > (limit := resource.getrlimit(resource.RLIMIT_FSIZE)[0]) >= 0:
@@ -109,7 +118,7 @@ class Ring:
 
     def allocate(self) -> None:
         """Allocate every page, and let nobody change the file's size; raises RingAllocationError as `create` does."""
-        need, have = self.slots * self.layout.slot_bytes, available_memory()
+        need, have = self.layout.nbytes, available_memory()
         try:
             allocate(self.descriptor, need)
             fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
@@ -130,7 +139,7 @@ class Ring:
 
     def close(self) -> None:
         """Give the memory back once the last view on it is gone: a view that a user still holds stays readable."""
-        self.views = []
+        self.rows = {}
         self.memory = np.empty(0, np.uint8)
         self._map = None
         os.close(self.descriptor)

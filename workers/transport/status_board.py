@@ -29,7 +29,7 @@ from .linux import memfd_create
 NAME: Final = "blobfeed-board"
 """The name of the memory file, as /proc shows it."""
 
-MAGIC: Final = 0x626C_6F62_0006
+MAGIC: Final = 0x626C_6F62_0007
 
 _TIME_BUCKETS = 64
 SHORTEST_BITS = 10
@@ -109,7 +109,7 @@ class About(NamedTuple):
 
     trainer: int
     slots: int
-    batches_per_slot: int
+    batches_per_task: int
     source: str
     program: str = ""
     """The name of the trainer's script: several may train on one machine."""
@@ -140,7 +140,7 @@ class Header(ctypes.Structure):
         ("assembler", _word),
         ("trainer", _word),
         ("slots", _word),
-        ("batches_per_slot", _word),
+        ("batches_per_task", _word),
         ("counts", _word * len(Count)),
         ("source", ctypes.c_char * _SOURCE_BYTES),
         ("program", ctypes.c_char * _SOURCE_BYTES),
@@ -152,7 +152,7 @@ class Header(ctypes.Structure):
     assembler: int
     trainer: int
     slots: int
-    batches_per_slot: int
+    batches_per_task: int
     counts: _Words
     """By Count."""
     source: bytes
@@ -162,7 +162,7 @@ class Header(ctypes.Structure):
     @property
     def about(self) -> About:
         source, program = _decoded(self.source), _decoded(self.program)
-        return About(self.trainer, self.slots, self.batches_per_slot, source, program)
+        return About(self.trainer, self.slots, self.batches_per_task, source, program)
 
     @property
     def last_death(self) -> str:
@@ -294,7 +294,7 @@ class StatusBoard:
 
     def describe(self, about: About) -> None:
         header = self.header
-        header.trainer, header.slots, header.batches_per_slot, source, program = about
+        header.trainer, header.slots, header.batches_per_task, source, program = about
         header.source, header.program = _fitted(source, _SOURCE_BYTES), _fitted(program, _SOURCE_BYTES)
 
     def note_death(self, text: str) -> None:

@@ -277,5 +277,5 @@ def test_any_loader_makes_pictures_of_a_row_group_and_one_loader_its_numbers(
     given = {"source": {"parquet": {"path": "a.parquet", "equal_sizes": True}}, "tops": [top], "shuffle": "chunk"}
     parameters = check_parameters({**given, "shuffle_window": 2, "batch_size": 20})
     schedule = make_plan(parameters, Hooks(), tmp_path, True, None).schedule()
-    assert schedule.has(0)
+    assert schedule.open(1)
     assert schedule.affinity(0, 0) == (None if any_loader else 0)

@@ -20,7 +20,6 @@ from blobfeed.workers.transport import (
     Failure,
     Fill,
     LoaderState,
-    Postprocess,
     Replaced,
     Run,
 )
@@ -49,8 +48,8 @@ def orders(made: Assembly) -> list[Order]:
     return [Order(*each) for each in made.assignments(0.0)]
 
 
-def report(made: Assembly, order: Order, *bad: BadRow) -> bool:
-    return made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
+def report(made: Assembly, order: Order, *bad: BadRow) -> None:
+    made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
 
 
 def bad_row(row: int, index: int, replacement: int = -1, path: str = "a.h5") -> BadRow:
@@ -64,8 +63,14 @@ def told(made: Assembly) -> list[Any]:
     return messages
 
 
-def announce(group: int, slot: int, replaced: Replaced = (), rows: int = 1) -> Announce:
-    return Announce(group, slot, replaced, (Run(0, rows, 0, group * rows),))
+def announce(batch: int, slot: int, replaced: Replaced = (), rows: int = 1) -> Announce:
+    return Announce(batch, slot, replaced, (Run(0, rows, 0, batch * rows),))
+
+
+def release_all(made: Assembly, messages: list[Any]) -> None:
+    for message in messages:
+        if isinstance(message, Announce):
+            made.release(message.batch + 1)
 
 
 def death(loader: int, task: int = 0, sample: int = -1, evidence: Evidence = Evidence.CRASHED) -> Death:
@@ -81,13 +86,13 @@ def test_an_order_says_which_rows_of_which_slot() -> None:
     )
 
 
-def test_a_repeated_or_foreign_report_is_none_and_counts_nothing() -> None:
+def test_a_repeated_or_foreign_report_changes_nothing() -> None:
     made = assembly(rows=1)
     (order, _) = orders(made)
-    assert report(made, order, bad_row(0, 0, replacement=1))
-    assert not report(made, order, bad_row(0, 0, replacement=2))
-    assert not made.done(Done(3, order.task.task, 0), 0.0)
-    assert (made.tasks_done, made.replaced) == (1, 1)
+    report(made, order, bad_row(0, 0, replacement=1))
+    report(made, order, bad_row(0, 0, replacement=2))
+    made.done(Done(3, order.task.task, 0), 0.0)
+    assert (made.tasks_done, made.bad_samples.replaced) == (1, 1)
 
 
 def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
@@ -96,9 +101,7 @@ def test_rows_that_come_to_take_no_time_come_to_be_one_task() -> None:
         sizes += [order.task.rows for order in given if isinstance(order.task, Fill)]
         for order in given:
             made.done(Done(order.loader, order.task.task, 1_000), 0.0)
-        for message in told(made):
-            if isinstance(message, Announce):
-                made.release(message.group)
+        release_all(made, told(made))
     assert (sizes[0], sizes[-1]) == (1, 8)
 
 
@@ -110,23 +113,25 @@ def test_replaced_rows_are_announced_and_each_bad_sample_is_told_and_counts_once
     first, second = orders(made)
     report(made, first, bad_row(0, 5, replacement=3), bad_row(1, 6, replacement=2))
     report(made, second, bad_row(0, 5, replacement=1))
-    assert [" ".join(text.split()[:3]) for text in made.taken_bad_samples()] == ["bad sample 5", "bad sample 6"]
-    assert not made.taken_bad_samples()
-    assert (made.replaced, made.last) == (3, None)
+    assert [" ".join(text.split()[:3]) for text in made.bad_samples.new_texts()] == ["bad sample 5", "bad sample 6"]
+    assert not made.bad_samples.new_texts()
+    assert (made.bad_samples.replaced, made.last) == (3, None)
     assert told(made) == [announce(0, 0, ((0, 3), (1, 2)), rows=2), announce(1, 1, ((0, 1),), rows=2)]
 
 
 def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> None:
     made = assembly(rows=1, batches=1, postprocess=True)
-    (fill,) = orders(made)
-    report(made, fill, bad_row(0, 5, replacement=3))
-    (hook,) = orders(made)
-    made.loader_died(death(1, hook.task.task))
-    made.ledger.add_loader(2)
-    (again,) = orders(made)
-    assert isinstance(again.task, Fill)
-    report(made, again, bad_row(0, 5, replacement=3))
-    assert (made.replaced, len(made.taken_bad_samples())) == (1, 1)
+    (whole,) = orders(made)
+    assert whole.task.finishes
+    made.loader_died(death(1, whole.task.task))
+    for loader in (2, 3):
+        made.ledger.add_loader(loader)
+        (fill,) = orders(made)
+        report(made, fill, bad_row(0, 5, replacement=3))
+        (hook,) = orders(made)
+        assert (hook.task.rows, hook.task.finishes, hook.task.replaced) == (0, True, ((0, 3),))
+        made.loader_died(death(loader, hook.task.task))
+    assert (made.bad_samples.replaced, len(made.bad_samples.new_texts())) == (1, 1)
 
 
 def test_as_many_bad_samples_as_are_allowed_are_and_one_more_is_not() -> None:
@@ -164,19 +169,6 @@ def test_a_bad_row_ends_the_run_in_its_batchs_turn_and_names_the_sample() -> Non
     assert (made.last, made.outbox) == (failure, [])
 
 
-def test_a_bad_row_that_is_met_after_its_batch_was_announced_ends_the_run() -> None:
-    made = assembly(rows=2, batches=4)
-    for order in orders(made):
-        assert report(made, order)
-    assert [type(message) for message in told(made)] == [Announce]
-    made.note_bad_later(0, [bad_row(0, 0, replacement=3)])
-    assert (made.replaced, told(made)) == (1, [])
-    made.note_bad_later(0, [bad_row(1, 1)])
-    (failure,) = told(made)
-    assert isinstance(failure, Failure)
-    assert (failure.error, failure.index, made.last) == ("SampleError", 1, failure)
-
-
 def test_of_several_bad_rows_the_first_in_the_batch_is_the_error() -> None:
     made = assembly(rows=2, loaders=2, batches=1)
     given = {order.task.first_row: order for order in orders(made) if isinstance(order.task, Fill)}
@@ -187,29 +179,33 @@ def test_of_several_bad_rows_the_first_in_the_batch_is_the_error() -> None:
 
 def test_a_hook_that_raises_is_an_error_of_its_batchs_first_sample() -> None:
     made = assembly(rows=2, rows_per_task=2, batches=2, postprocess=True)
-    fills = orders(made)
-    assert report(made, fills[1])
-    (hook,) = orders(made)
-    assert hook.task == Postprocess(3, 1, 1, (2,), runs=(Run(0, 2, 0, 2),))
-    report(made, hook, bad_row(0, -1))
-    report(made, fills[0])
-    (other,) = orders(made)
-    report(made, other)
+    first, second = orders(made)
+    assert second.task == Fill(2, 1, 1, 0, 2, 0, (Run(0, 2, 0, 2),), finishes=True)
+    report(made, second, bad_row(0, -1))
+    report(made, first)
     announced, failure = told(made)
     assert (announced, failure.index, failure.path) == (announce(0, 0, rows=2), 2, "a.h5")
 
 
-def test_of_a_slots_batches_only_those_before_its_first_bad_row_are_postprocessed() -> None:
-    plan = Variant("test", rows=2, batches=2, postprocess=True).plan()
-    for bad, batches in ((1, 3), ()), ((2, 3), (2,)):
-        made = Assembly(replace(plan, batches_per_slot=2))
-        for loader in 1, 2:
-            made.ledger.add_loader(loader)
-        for order in orders(made):
-            rows = range(order.task.first_row, order.task.first_row + order.task.rows)
-            report(made, order, *(bad_row(row, row) for row in bad if row in rows))
-        (hook,) = orders(made)
-        assert hook.task == Postprocess(hook.task.task, 0, 0, batches, runs=(Run(0, 4, 0, 0),))
+def test_a_batch_with_a_bad_row_is_not_finished() -> None:
+    made = assembly(loaders=2, rows=3, batches=1, postprocess=True)
+    first, second = orders(made)
+    report(made, second)
+    report(made, first, bad_row(0, 0))
+    assert orders(made) == []
+    assert [type(message) for message in told(made)] == [Failure]
+
+
+def test_of_a_tasks_batches_those_before_its_first_bad_row_are_delivered() -> None:
+    plan = Variant("test", rows=2, batches=4, slots=4).plan()
+    for bad, good in ((1, 0), (3, 1), (6, 3)):
+        made = Assembly(replace(plan, batches_per_task=4, seconds_per_row=0.0))
+        made.ledger.add_loader(1)
+        (order,) = orders(made)
+        report(made, order, bad_row(bad, bad))
+        *announced, failure = told(made)
+        assert [message.runs for message in announced] == ([(Run(0, 2 * good, 0, 0),)] if good else [])
+        assert failure.index == bad
 
 
 def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_shard() -> None:
@@ -217,9 +213,7 @@ def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_s
     made = Assembly(replace(plan, position=2))
     made.ledger.add_loader(1)
     (fill, _) = orders(made)
-    assert made.done(Done(1, fill.task.task, 1, stream_rows=1), 0.0)
-    (hook,) = orders(made)
-    report(made, hook, bad_row(0, -1))
+    made.done(Done(1, fill.task.task, 1, (bad_row(0, -1),), stream_rows=1), 0.0)
     failure = told(made)[-1]
     assert (failure.index, failure.path, failure.advice) == (2, "the stream's shard 0", "fix the hook")
 
@@ -250,10 +244,10 @@ def test_what_is_told_of_a_task_on_which_loaders_die(stream: bool, postprocess: 
     """No other sample can be tried for one of a stream, or for one that postprocessing has seen."""
     on_error = "replace" if stream or postprocess else "raise"
     made = assembly(loaders=0, rows=1, batches=1, stream=stream, postprocess=postprocess, on_error=on_error)
-    for loader in range(1, 4):
+    for loader in range(0 if postprocess else 1, 4):
         made.ledger.add_loader(loader)
         order = orders(made)[0]
-        if postprocess:
+        if postprocess and loader:  # the first death was of the row and the hook
             report(made, order)
             (order,) = orders(made)
         made.loader_died(msgspec.structs.replace(death(loader, order.task.task, sample=4), how=how))
@@ -319,15 +313,15 @@ def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got(
         for task in made.ledger.assigned(1):
             made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
         *announced, end = told(made)
-        for message in announced:
-            made.release(message.group)
-        assert (len(announced), end, made.last) == (2, End(loop), End(loop))
+        release_all(made, announced)
+        behind = 2 * loop + 2
+        assert (len(announced), end, made.last) == (2, End(behind), End(behind))
         assert (made.counts[Count.BATCHES], made.counts[Count.SAMPLES]) == (2 * loop + 2, 2 * loop + 2)
         assert orders(made) == []
-        for number in (loop - 1, loop + 1, loop):
+        for number in (behind - 2, behind + 2, behind):
             made.go_on(number)
-            assert (made.last is None) == (number == loop)
-    made.go_on(2)
+            assert (made.last is None) == (number == behind)
+    made.go_on(behind)
     assert made.last is None
 
 

@@ -1,20 +1,20 @@
-"""Every order of events in small runs; and mistakes put into ledger, assembly and reception, each of which is found."""
+"""Every order of events in small runs; and mistakes put into ledger, assembly and feed, each of which is found."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from blobfeed.workers.assembly import Assembly, Evidence, Ledger, Reception, Task
+from blobfeed.workers.assembly import Assembly, Evidence, Ledger, Slots, Task
 from blobfeed.workers.order import DrawnOrder
-from blobfeed.workers.pipeline import ProcessFeed
-from blobfeed.workers.transport import Announce, Draw, Drawn, End, Failure, Release, ToTrainer
-from blobfeed.workers.transport.links import frame_of
+from blobfeed.workers.pipeline import Held, ProcessFeed
+from blobfeed.workers.transport import Announce, Draw, Drawn
 
 from tests.interleavings.explore import explore
+from tests.interleavings.small_feed import NothingYet
 from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant
 
 _QUICK = 200
@@ -42,10 +42,14 @@ def _done_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
     def wrong(ledger: Ledger, task: Task) -> None:
         right(ledger, task)
-        if task.group in ledger._working:
+        if task.batch in ledger._left:
             right(ledger, task)
 
     patch.setattr(Ledger, "_tick_off", wrong)
+
+
+def _of_a_task_only_the_first_batch_is_counted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_last_of", lambda _ledger, task: task.batch)
 
 
 def _a_repeated_report_is_believed(patch: pytest.MonkeyPatch) -> None:
@@ -61,7 +65,14 @@ def _a_repeated_report_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_dead_loaders_queued_tasks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_put_back", lambda _ledger, _task: None)
+    right = Ledger.remove_loader
+
+    def wrong(ledger: Ledger, loader: int, working_on: int = 0, *evidence: Evidence) -> Task | None:
+        line = ledger._loaders[loader]
+        line.tasks = deque(task for task in line.tasks if task.id == working_on)
+        return right(ledger, loader, working_on, *evidence)
+
+    patch.setattr(Ledger, "remove_loader", wrong)
 
 
 def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None:
@@ -69,7 +80,7 @@ def _a_suspect_is_put_back_whole_and_in_parts(patch: pytest.MonkeyPatch) -> None
 
     def wrong(ledger: Ledger, task: Task, evidence: Evidence) -> Task | None:
         if task.rows > 1:
-            ledger._put_back(task)
+            ledger._enqueue(task)
         return right(ledger, task, evidence)
 
     patch.setattr(Ledger, "_put_back_suspect", wrong)
@@ -91,33 +102,72 @@ def _a_death_weighs_double(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_repeated_release_frees_again(patch: pytest.MonkeyPatch) -> None:
-    def wrong(ledger: Ledger, group: int) -> bool:
-        ledger._free.append(ledger._announced.get(group, 0))
-        return True
+    right = Slots.release
 
-    patch.setattr(Ledger, "release", wrong)
+    def wrong(slots: Slots, upto: int, loans: Collection[int]) -> list[int]:
+        if upto and upto == slots.released:
+            slots._free.insert(0, slots._free[0] if slots._free else 0)
+        return right(slots, upto, loans)
+
+    patch.setattr(Slots, "release", wrong)
 
 
 def _a_release_frees_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "release", lambda _ledger, _group: True)
+    patch.setattr(Slots, "release", lambda *_: [])
+
+
+def _loans_are_not_kept(patch: pytest.MonkeyPatch) -> None:
+    right = Slots.release
+    patch.setattr(Slots, "release", lambda slots, upto, _loans: right(slots, upto, ()))
+
+
+def _a_loan_is_never_given_back(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(
+        Slots, "_newly_done", lambda slots, upto, loans: (k for k in range(slots.released, upto) if k not in loans)
+    )
+
+
+def _loans_are_not_told(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Held, "loans", ())
+
+
+def _slots_that_do_not_adjoin_are_taken_together(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Slots, "free", lambda slots, most: min(most, len(slots._free)))
 
 
 def _order_does_not_matter(patch: pytest.MonkeyPatch) -> None:
-    def wrong(ledger: Ledger) -> Any:
-        while ledger._complete:
-            number, group = heapq.heappop(ledger._complete)
-            ledger._announced[number] = group.slot
-            yield number, group.slot
+    def wrong(ledger: Ledger) -> range:
+        for batch, left in list(ledger._left.items()):
+            if left == 0:
+                del ledger._left[batch]
+                ledger.complete = max(ledger.complete, batch + 1)
+                return range(batch, batch + 1)
+        return range(0)
 
-    patch.setattr(Ledger, "announcements", wrong)
+    patch.setattr(Ledger, "completed", wrong)
 
 
-def _a_half_changed_batch_is_postprocessed_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_refill", Ledger._enqueue)
+def _a_batch_is_finished_before_its_other_rows_are_there(patch: pytest.MonkeyPatch) -> None:
+    def wrong(ledger: Ledger, task: Task) -> None:
+        task.finishes = True
+        ledger._enqueue(task)
+
+    patch.setattr(Ledger, "_wait_to_finish", wrong)
+
+
+def _a_half_changed_batch_is_finished_again(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_make_again", lambda ledger, task, per_task: ledger._enqueue(task))
 
 
 def _rows_that_are_there_are_made_again_without_being_counted(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "_refill", lambda ledger, task: ledger._cut(task.group, task.slot, 2))
+    right = Ledger._make_again
+
+    def wrong(ledger: Ledger, task: Task, per_task: int) -> None:
+        before = dict(ledger._left)
+        right(ledger, task, per_task)
+        ledger._left |= before
+
+    patch.setattr(Ledger, "_make_again", wrong)
 
 
 def _hangs_are_not_seen(patch: pytest.MonkeyPatch) -> None:
@@ -147,9 +197,19 @@ def _a_loader_gets_all_that_there_is(patch: pytest.MonkeyPatch) -> None:
 def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
     right = Assembly._note_bad
 
-    def wrong(assembly: Assembly, group: int, bad: Any) -> None:
-        right(assembly, group, bad)
-        assembly.end(assembly._failures[group][bad.row])
+    def wrong(assembly: Assembly, batch: int, bad: Any) -> None:
+        right(assembly, batch, bad)
+        assembly.end(assembly._failures[batch][bad.row])
+
+    patch.setattr(Assembly, "_note_bad", wrong)
+
+
+def _a_batch_with_a_bad_row_is_told(patch: pytest.MonkeyPatch) -> None:
+    right = Assembly._note_bad
+
+    def wrong(assembly: Assembly, batch: int, bad: Any) -> None:
+        right(assembly, batch, bad)
+        assembly._failures[batch + 1] = assembly._failures.pop(batch)
 
     patch.setattr(Assembly, "_note_bad", wrong)
 
@@ -157,8 +217,9 @@ def _a_failure_is_told_out_of_turn(patch: pytest.MonkeyPatch) -> None:
 def _a_frame_is_let_go_before_it_is_received(patch: pytest.MonkeyPatch) -> None:
     right = ProcessFeed._received
 
-    def wrong(feed: ProcessFeed) -> Announce | None:
-        announce = right(feed)
+    def wrong(feed: ProcessFeed, wanted: int) -> Announce | None:
+        announce = right(feed, wanted)
+        feed._message = None
         feed._receiver.discard()
         return announce
 
@@ -166,19 +227,19 @@ def _a_frame_is_let_go_before_it_is_received(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_repeated_message_counts(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Reception, "wants", lambda _reception, message: message)
+    right = ProcessFeed._look
+    patch.setattr(ProcessFeed, "_look", lambda feed, wanted: right(feed, 0 if feed._receiver.frames else wanted))
 
 
 def _what_is_left_of_an_interrupted_release_is_not_sent(patch: pytest.MonkeyPatch) -> None:
-    def wrong(feed: ProcessFeed, group: int) -> None:
-        feed._releasing.append(group)
-        feed._reception.release(group)
-        link: Any = feed._release_link
-        link.send(frame_of(Release(group, 0)))
-        feed._releasing.remove(group)
+    def wrong(*_: object) -> Announce:
+        raise NothingYet
 
-    patch.setattr(ProcessFeed, "release", wrong)
-    patch.setattr(ProcessFeed, "_send_releases", lambda _feed: None)
+    patch.setattr(ProcessFeed, "_wait", wrong)
+
+
+def _a_task_whose_report_is_lost_is_put_back_alone(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ledger, "_put_back", Ledger._enqueue)
 
 
 def _an_epoch_is_requested_again_and_again(patch: pytest.MonkeyPatch) -> None:
@@ -207,39 +268,36 @@ def _an_epoch_is_drawn_over_the_one_before(patch: pytest.MonkeyPatch) -> None:
 
 
 def _a_repeated_end_ends_the_next_loop(patch: pytest.MonkeyPatch) -> None:
-    right = Reception.wants
+    right = ProcessFeed.go_on
 
-    def wrong(reception: Reception, message: ToTrainer) -> Announce | Failure | End | None:
-        return message if isinstance(message, End) else right(reception, message)
+    def wrong(feed: ProcessFeed, wanted: int) -> bool:
+        before = feed._gone_on
+        gone_on = right(feed, wanted)
+        feed._gone_on, feed._message = before, None
+        feed._receiver.discard()
+        return gone_on
 
-    patch.setattr(Reception, "wants", wrong)
-
-
-def _releases_behind_the_end_of_a_loop_are_lost(patch: pytest.MonkeyPatch) -> None:
-    right = ProcessFeed._send_releases
-
-    def wrong(feed: ProcessFeed) -> None:
-        receiver: Any = feed._receiver
-        if isinstance(receiver.kept, End):
-            feed._releasing.clear()
-        right(feed)
-
-    patch.setattr(ProcessFeed, "_send_releases", wrong)
+    patch.setattr(ProcessFeed, "go_on", wrong)
 
 
 Mistake = Callable[[pytest.MonkeyPatch], None]
 
 _DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
 _REPEAT = Variant("mistakes: a repeated message", Faults(repeats=1), batches=1)
+_REPEATS = Variant("mistakes: a repeated message of two batches", Faults(repeats=1), rows=1, batches=3)
 _INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
 _DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
 _LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, shards=1, loops=2)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
+_LOANS = Variant("mistakes: loans", rows=1, batches=3, keeps=1, slots=2)
+_TOGETHER = Variant("mistakes: two batches a task", rows=1, rows_per_task=2, batches=6, keeps=2, slots=4)
+_NOTHING = Variant("mistakes: nothing happens")
 
 # At least one for each check of the world and for each kind of fault.
 MISTAKES: list[tuple[Mistake, Variant]] = [
-    (_done_is_counted_twice, Variant("mistakes: nothing happens")),
+    (_done_is_counted_twice, _NOTHING),
+    (_of_a_task_only_the_first_batch_is_counted, _TOGETHER),
     (_a_repeated_report_is_believed, _REPEAT),
     (_a_dead_loaders_queued_tasks_are_forgotten, _DEATH),
     (
@@ -248,11 +306,17 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     ),
     (_each_death_counts_double, _HANGS),
     (_a_death_weighs_double, replace(_HANGS, name="mistakes: a hang", faults=Faults(hangs=1), may_fail=False)),
-    (_a_repeated_release_frees_again, _REPEAT),
-    (_a_release_frees_nothing, Variant("mistakes: nothing happens")),
-    (_order_does_not_matter, Variant("mistakes: nothing happens")),
-    (_a_half_changed_batch_is_postprocessed_again, _POSTPROCESS),
+    (_a_repeated_release_frees_again, _REPEATS),
+    (_a_release_frees_nothing, _NOTHING),
+    (_loans_are_not_kept, _LOANS),
+    (_a_loan_is_never_given_back, _LOANS),
+    (_loans_are_not_told, _LOANS),
+    (_slots_that_do_not_adjoin_are_taken_together, _TOGETHER),
+    (_order_does_not_matter, _NOTHING),
+    (_a_batch_is_finished_before_its_other_rows_are_there, _POSTPROCESS),
+    (_a_half_changed_batch_is_finished_again, _POSTPROCESS),
     (_rows_that_are_there_are_made_again_without_being_counted, _POSTPROCESS),
+    (_a_task_whose_report_is_lost_is_put_back_alone, _POSTPROCESS),
     (_hangs_are_not_seen, _HANGS),
     (_a_written_off_row_is_not_counted, _HANGS),
     (
@@ -260,7 +324,11 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
         Variant("mistakes: dismissed", Faults(dismissals=1), rows=3, affinity=True),
     ),
     (_a_loader_gets_all_that_there_is, Variant("mistakes: three rows", rows=3)),
-    (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_group=1, may_fail=True)),
+    (_a_failure_is_told_out_of_turn, Variant("mistakes: bad", batches=2, bad_batch=1, may_fail=True)),
+    (
+        _a_batch_with_a_bad_row_is_told,
+        Variant("mistakes: bad, together", rows_per_task=4, batches=2, bad_batch=0, may_fail=True),
+    ),
     (_a_frame_is_let_go_before_it_is_received, _INTERRUPT),
     (_a_repeated_message_counts, _REPEAT),
     (_what_is_left_of_an_interrupted_release_is_not_sent, _INTERRUPT),
@@ -268,7 +336,6 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_draws_are_given_back_while_rows_are_made_by_them, _DRAWN),
     (_an_epoch_is_drawn_over_the_one_before, _DRAWN),
     (_a_repeated_end_ends_the_next_loop, _LOOPS),
-    (_releases_behind_the_end_of_a_loop_are_lost, replace(_LOOPS, name="mistakes: loops", faults=Faults())),
 ]
 
 

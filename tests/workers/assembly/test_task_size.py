@@ -1,4 +1,4 @@
-"""How large tasks are: they follow the time that rows take, within what a slot holds."""
+"""How large tasks are: they follow the time that rows take, up to a limit."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SECONDS = st.floats(0, 100, allow_nan=False)
 @settings(max_examples=200)
 @given(
     first=SECONDS,
-    slot_rows=st.integers(1, 5000),
+    most=st.integers(1, 5000),
     observed=st.lists(st.tuples(st.integers(0, 5000), SECONDS), max_size=20),
 )
-def test_a_task_is_at_least_a_row_and_at_most_a_slot(
-    first: float, slot_rows: int, observed: list[tuple[int, float]]
+def test_a_task_is_at_least_a_row_and_at_most_as_many_as_may_be(
+    first: float, most: int, observed: list[tuple[int, float]]
 ) -> None:
-    size = TaskSize(first, slot_rows)
-    assert 1 <= size.rows <= slot_rows
+    size = TaskSize(first, most)
+    assert 1 <= size.rows <= most
     for rows, seconds in observed:
         size.observe(rows, seconds)
-        assert 1 <= size.rows <= slot_rows
+        assert 1 <= size.rows <= most
 
 
 @settings(max_examples=100)
@@ -52,7 +52,7 @@ def test_a_single_slow_task_does_not_cut_all_that_follow_into_rows() -> None:
 
 def test_a_task_without_rows_says_nothing_about_rows() -> None:
     size = TaskSize(1e-4, 1000)
-    size.observe(0, 5.0)  # a postprocess hook ran over a whole slot
+    size.observe(0, 5.0)  # a postprocess hook ran over a whole batch
     assert size.rows == 100
 
 
@@ -73,4 +73,4 @@ class _OnSlowDisk(Numbered):
 def test_what_the_first_read_waited_for_the_disk_does_not_count() -> None:
     plan = make_plan(parameters(), Hooks(), Path(), True, _OnSlowDisk(items=8))
     assert plan.seconds_per_row < _OnSlowDisk.first_read_s / 2
-    assert plan.batches_per_slot > 1
+    assert plan.batches_per_task > 1

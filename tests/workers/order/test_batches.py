@@ -6,7 +6,7 @@ from itertools import chain, pairwise
 
 import pytest
 from blobfeed.workers.api import LastBatch
-from blobfeed.workers.order import batches_per_slot, rand_skip_of
+from blobfeed.workers.order import batches_per_task, rand_skip_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -136,7 +136,7 @@ SECONDS = st.floats(0, 100, allow_nan=False)
 def test_batches_share_a_slot_only_where_they_are_small_and_quick(
     batch_bytes: int, batch_size: int, seconds: float
 ) -> None:
-    batches = batches_per_slot(batch_bytes, batch_size, seconds)
+    batches = batches_per_task(batch_bytes, batch_size, seconds)
     assert 1 <= batches <= 64
     if batches > 1:
         assert batches * batch_bytes <= 4 << 20
@@ -150,4 +150,4 @@ def test_batches_share_a_slot_only_where_they_are_small_and_quick(
 def test_of_batches_of_64_rows_as_many_share_a_slot_as_are_worth_a_message(
     batch_bytes: int, seconds_per_row: float, batches: int
 ) -> None:
-    assert batches_per_slot(batch_bytes, 64, seconds_per_row) == batches
+    assert batches_per_task(batch_bytes, 64, seconds_per_row) == batches

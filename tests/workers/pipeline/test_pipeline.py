@@ -359,7 +359,7 @@ def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
 ) -> None:
     given = parameters(epochs=2)
     with open_pipeline(given, source=Numbered()) as pipeline:
-        available = int(room * pipeline.plan.layout.slot_bytes)
+        available = int(room * pipeline.plan.layout.nbytes)
         monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))
         (board,) = boards_of(os.getpid())

@@ -1,4 +1,4 @@
-"""Orders are cut into batches as plain arithmetic cuts them, wherever the run begins and however slots share them."""
+"""Orders are cut into batches as plain arithmetic cuts them, wherever the run begins and however many are opened."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ HOLE = -7
 
 
 class Cut(NamedTuple):
-    """A schedule, the arithmetic that counts its batches, and how many share a slot."""
+    """A schedule, the arithmetic that counts its batches, and how many are opened together."""
 
     schedule: Schedule
     oracle: RankedBatches
-    per_slot: int
-    in_first: int
+    together: int
 
 
 @st.composite
@@ -47,10 +46,8 @@ def cuts(draw: st.DrawFn) -> Cut:
     except ParameterError:
         assume(False)  # a rank would get none; test_batches tests that error
         raise
-    order, per_slot = make_order(samples, shuffle=False, seed=0), draw(st.integers(1, 5))
-    in_first = draw(st.sampled_from((1, per_slot)))
-    rounds = Rounds(order, oracle.parameters, *divmod(start, samples))
-    return Cut(Schedule(rounds, per_slot, in_first), oracle, per_slot, in_first)
+    rounds = Rounds(make_order(samples, shuffle=False, seed=0), oracle.parameters, *divmod(start, samples))
+    return Cut(Schedule(rounds), oracle, draw(st.integers(1, 5)))
 
 
 @pytest.mark.parametrize(
@@ -77,58 +74,58 @@ def positions(runs: Sequence[Run], samples: int) -> dict[int, int]:
 
 
 @settings(max_examples=400)
-@given(cut=cuts(), size=st.integers(1, 50), good=st.integers(0, 50))
-def test_slots_hold_the_batches_that_arithmetic_says_and_tasks_of_any_size_have_their_rows(
-    cut: Cut, size: int, good: int
+@given(cut=cuts(), size=st.integers(1, 50), told=st.integers(1, 5))
+def test_batches_are_those_that_arithmetic_says_and_tasks_of_any_size_have_their_rows(
+    cut: Cut, size: int, told: int
 ) -> None:
-    schedule, oracle, number = cut.schedule, cut.oracle, 0
-    for group in range(12):
-        most = cut.per_slot if group else cut.in_first
-        here = range(number, number + most if oracle.total is None else min(number + most, oracle.total))
-        assert schedule.has(group) == bool(here)
-        if not here:
+    schedule, oracle = cut.schedule, cut.oracle
+    for _ in range(12):
+        first, count = schedule.opened, schedule.open(cut.together)
+        assert 0 <= count <= cut.together
+        assert bool(count) == (oracle.total is None or first < oracle.total)
+        if not count:
             break
-        rows, each = schedule.rows_of(group), oracle.parameters.batch_size
-        found = [oracle.batch(k) for k in here]
-        expected = {place * each + row: one.start + row for place, one in enumerate(found) for row in range(one.rows)}
-        assert rows == 1 + max(expected), "a task holds rows that no batch has"
-        tasks = [schedule.runs(group, first, min(size, rows - first)) for first in range(0, rows, size)]
-        assert positions([run for task in tasks for run in task], oracle.samples) == expected
-        assert all(run.position + run.rows <= oracle.samples for task in tasks for run in task)
-        whole = tuple(one.rows for place, one in enumerate(found) if place * each + one.rows <= good)
-        assert schedule.batch_rows(group, good) == whole
-        assert all(run.rows > 0 and run.offset == -1 for task in tasks for run in task)
-        for row in (0, min(each, rows) - 1, rows - 1):  # one behind a short batch is named as the last one in it
-            last = max(each for each in expected if each <= row)
-            assert schedule.sample_in(group, row, -1)[:2] == divmod(expected[last], oracle.samples)
-        announce = schedule.announcement(group, 2, ((0, 17),), good if group == 3 else -1)
-        if group == 3 and not whole:
-            assert announce is None
-        else:
+        each, found = oracle.parameters.batch_size, [oracle.batch(k) for k in range(first, first + count)]
+        assert all(one.rows == each for one in found[:-1]), "only the last of what is opened together may be short"
+        assert [schedule.rows_of(first + place) for place in range(count)] == [one.rows for one in found]
+        for place, one in enumerate(found):  # tasks may begin in any of the batches, and go on to the end
+            rest = {
+                (k - place) * each + row: found[k].start + row
+                for k in range(place, count)
+                for row in range(found[k].rows)
+            }
+            tasks = [schedule.runs(first + place, row, min(size, len(rest) - row)) for row in range(0, len(rest), size)]
+            assert positions([run for task in tasks for run in task], oracle.samples) == rest
+            assert all(run.position + run.rows <= oracle.samples for task in tasks for run in task)
+            assert all(run.rows > 0 and run.offset == -1 for task in tasks for run in task)
+            for row in (0, one.rows - 1):
+                assert schedule.sample_in(first + place, row, -1)[:2] == divmod(one.start + row, oracle.samples)
+        for batch in range(first, first + count, told):
+            here = min(told, schedule.told(batch, first + count))
+            announce = schedule.announcement(batch, here, 2, ((0, 17),))
             assert announce is not None
-            assert (announce.group, announce.slot, announce.replaced, announce.ends) == (group, 2, ((0, 17),), ())
+            assert (announce.batch, announce.slot, announce.replaced, announce.ends) == (batch, 2, ((0, 17),), ())
             sizes = [sum(run.rows for run in runs) for runs in by_batch(announce.runs, each).values()]
-            assert sizes == (list(whole) if group == 3 else [one.rows for one in found])
-        number = here.stop
+            assert sizes == [one.rows for one in found[batch - first :][:here]]
 
 
-def test_a_slot_of_many_batches_is_one_run() -> None:
+def test_many_batches_that_are_opened_together_are_one_run() -> None:
     order = make_order(1000, shuffle=False, seed=0)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4), 0, 0), 32, 32)
-    assert schedule.has(0)
-    assert schedule.has(1)
-    assert schedule.runs(1, 0, 128) == (Run(0, 128, 0, 128),)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4), 0, 0))
+    assert [schedule.open(32), schedule.open(32)] == [32, 32]
+    assert schedule.runs(32, 0, 128) == (Run(0, 128, 0, 128),)
+    assert [schedule.told(batch, 1000) for batch in (0, 31, 32, 40)] == [32, 1, 32, 24]
 
 
 def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
     order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1), 0, 0), 2, 2)
+    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1), 0, 0))
     chunks: dict[int | None, set[int]] = {}
-    for group in range(100):
-        assert schedule.has(group)
+    for batch in range(0, 200, 2):
+        assert schedule.open(2) == 2
         for row in range(10):
-            read = chunks.setdefault(schedule.affinity(group, row), set())
-            read.add(int(order.indices(group * 10 + row, 1)[0]) // 10)
+            read = chunks.setdefault(schedule.affinity(batch, row), set())
+            read.add(int(order.indices(batch * 5 + row, 1)[0]) // 10)
     assert None not in chunks
     assert len(chunks) == 25
     assert sum(map(len, chunks.values())) == 100  # no chunk belongs to two of them
@@ -173,11 +170,11 @@ class Memory:
         return True
 
 
-def schedule_of(parameters: Parameters, *, gives_batches: bool = False, per_slot: int = 2, **start: Any) -> Any:
+def schedule_of(parameters: Parameters, *, gives_batches: bool = False, **start: Any) -> Any:
     about = AboutSampler("sampler()", gives_batches=gives_batches)
     given: dict[str, Any] = {"epoch": 0, "position": 0} | start
     order = DrawnOrder(parameters, about)
-    return Schedule(Rounds(order, parameters, given["epoch"], given["position"]), per_slot, per_slot, order)
+    return Schedule(Rounds(order, parameters, given["epoch"], given["position"]), order)
 
 
 class Made(NamedTuple):
@@ -195,21 +192,22 @@ def made_of(announce: Announce, batch_size: int) -> list[Made]:
     return [Made([next(indices) for _ in each], each, end) for each, end in zip(epochs, announce.ends, strict=True)]
 
 
-def run(schedule: Schedule, memory: Memory, *, slots: int = 3, most: int = 1000) -> list[Made]:
-    """All batches, with every group announced when its slot is wanted for another."""
+def run(schedule: Schedule, memory: Memory, *, slots: int = 3, together: int = 2) -> list[Made]:
+    """All batches, with every one announced when its slot is wanted for another."""
     found: list[Made] = []
     read: dict[int, list[int]] = {}
-    group = announced = 0
-    while not schedule.finished and not schedule.complaint and len(found) < most:
-        opened = group - announced < slots and schedule.has(group)
-        if opened:
-            for row in range(0, schedule.rows_of(group), 3):  # what tasks of three rows would read
-                for part in schedule.runs(group, row, 3):
-                    read.setdefault(group, []).extend(memory.read(part.offset, part.rows).tolist())
-        group += opened
+    announced = 0
+    while not schedule.finished and not schedule.complaint and len(found) < 1000:
+        first = schedule.opened
+        opened = first - announced < slots and schedule.open(min(together, slots - (first - announced)))
+        for batch in range(first, first + opened):
+            rows = schedule.rows_of(batch)
+            for row in range(0, rows, 3):  # what tasks of three rows would read
+                for part in schedule.runs(batch, row, min(3, rows - row)):
+                    read.setdefault(batch, []).extend(memory.read(part.offset, part.rows).tolist())
         moved = memory.draw()
-        if announced < group and not (opened or moved):
-            announce = schedule.announcement(announced, 0, ())
+        if announced < schedule.opened and not (opened or moved):
+            announce = schedule.announcement(announced, 1, 0, ())
             assert announce is not None
             assert np.frombuffer(announce.indices, np.int64).tolist() == read.pop(announced)
             found += made_of(announce, schedule.rounds.parameters.batch_size)
@@ -239,15 +237,15 @@ def _cases(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any], bool]:
 
 
 @settings(max_examples=300)
-@given(case=_cases(), per_slot=st.integers(1, 3), slots=st.integers(1, 4), data=st.data())
+@given(case=_cases(), together=st.integers(1, 3), slots=st.integers(1, 4), data=st.data())
 def test_batches_are_those_of_the_reference_from_any_position(
-    case: tuple[list[Any], dict[str, Any], bool], per_slot: int, slots: int, data: st.DataObject
+    case: tuple[list[Any], dict[str, Any], bool], together: int, slots: int, data: st.DataObject
 ) -> None:
     lists, values, gives_batches = case
     parameters = Parameters(source={}, **values)
     expected = expected_batches(lists, gives_batches=gives_batches, **values)
-    schedule = schedule_of(parameters, gives_batches=gives_batches, per_slot=per_slot)
-    found = run(schedule, Memory(schedule, lists, gives_batches=gives_batches), slots=slots)
+    schedule = schedule_of(parameters, gives_batches=gives_batches)
+    found = run(schedule, Memory(schedule, lists, gives_batches=gives_batches), slots=slots, together=together)
     if isinstance(expected, str):
         assert expected in schedule.complaint
         return
@@ -259,11 +257,10 @@ def test_batches_are_those_of_the_reference_from_any_position(
         again = schedule_of(
             parameters,
             gives_batches=gives_batches,
-            per_slot=per_slot,
             epoch=last.end[0],
             position=last.end[1],
         )
-        rest = run(again, Memory(again, lists, gives_batches=gives_batches), slots=slots)
+        rest = run(again, Memory(again, lists, gives_batches=gives_batches), slots=slots, together=together)
         assert [batch.indices for batch in rest] == expected[taken:]
 
 
@@ -332,7 +329,7 @@ def test_a_state_at_the_very_end_of_an_epoch_goes_on_with_the_next(last_batch: L
 def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:
     parameters = Parameters(source={}, batch_size=4, last_batch="partial")
     schedule = schedule_of(parameters)
-    lists = [[1, 2, 3, 4, 5], [6, 7, 8], Drawn(failure="it is broken")]
+    lists = [[1, 2, 3, 4, 5], [6, 7, 8], Drawn(failure="it is broken"), [9]]
     found = run(schedule, Memory(schedule, lists, gives_batches=False))
     assert [batch.indices for batch in found] == [[1, 2, 3, 4], [5], [6, 7, 8]]
     assert schedule.complaint == "it is broken"

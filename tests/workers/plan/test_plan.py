@@ -1,4 +1,4 @@
-"""What the trainer asks the plan: the batches in a slot, how far it has come, and going on from there."""
+"""What the trainer asks the plan: the batches in slots, how far it has come, and going on from there."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ ORDER = make_order(SAMPLES, shuffle=True, seed=5)
 DECODED: Packed[Any] = Packed(SimpleNamespace(identity='{"source": "hdf5"}'))
 
 
-def indexed(batches_per_slot: int = 2, **values: Any) -> Plan:
+def indexed(batches_per_task: int = 2, **values: Any) -> Plan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     return Plan(
-        parameters=parameters, order=ORDER, batches_per_slot=batches_per_slot,
+        parameters=parameters, order=ORDER, batches_per_task=batches_per_task,
         decoded=DECODED, specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -42,59 +42,48 @@ def stream(shards: int = 2, **values: Any) -> Plan:
     )  # fmt: skip
 
 
-def announced(plan: Plan, group: int, replaced: Any = (), good_rows: int = -1) -> Announce | None:
-    """The announcement of `group`, behind those before it."""
-    schedule = plan.schedule()
-    assert all(schedule.has(each) for each in range(group + 1))
-    return schedule.announcement(group, 0, replaced, good_rows)
+def unpacked(plan: Plan, first: int, replaced: Any = (), slot: int = 0) -> list[Batch]:
+    """The batches that are opened together from `first` on, behind those before them."""
+    schedule, count = plan.schedule(), 0
+    while schedule.opened <= first:
+        count = schedule.open(plan.batches_per_task)
+    announce = schedule.announcement(first, count, slot, replaced)
+    assert announce is not None
+    return plan.unpack(announce, rows())
 
 
-def unpacked(plan: Plan, group: int, replaced: Any = (), good_rows: int = -1) -> list[Batch]:
-    announce = announced(plan, group, replaced, good_rows)
-    return [] if announce is None else plan.unpack(announce, rows())
-
-
-def rows(count: int = 8) -> dict[str, Any]:
+def rows(count: int = 24) -> dict[str, Any]:
     return {"data": np.arange(2 * count, dtype=np.float32).reshape(count, 2)}
 
 
-# ---- batches in a slot
+# ---- batches in slots
 
 
-def test_a_groups_batches_are_views_on_their_rows_and_know_where_they_stand() -> None:
-    plan, slot = indexed(), rows()
-    announce = announced(plan, 1)
+def test_batches_are_views_on_their_rows_and_know_where_they_stand() -> None:
+    plan, slots = replace(indexed(), first_number=7), rows()
+    schedule = plan.schedule()
+    while schedule.opened < 3:  # the last one of the first epoch is short
+        schedule.open(2)
+    assert schedule.open(2) == 2
+    announce = schedule.announcement(3, 2, 4, ())
     assert announce is not None
-    first, second = plan.unpack(announce, slot)
+    first, second = plan.unpack(announce, slots)
     assert [(batch.number, batch.epoch, batch.position, batch.rows) for batch in (first, second)] == [
-        (2, 0, 8, 2),
-        (3, 1, 0, 4),
+        (10, 1, 0, 4),
+        (11, 1, 4, 4),
     ]
-    assert np.shares_memory(first.tops["data"], slot["data"])
-    np.testing.assert_array_equal(first.tops["data"], slot["data"][:2])
-    np.testing.assert_array_equal(second.tops["data"], slot["data"][4:8])
-    np.testing.assert_array_equal(first.indices, ORDER.indices(8, 2))
-    np.testing.assert_array_equal(second.indices, ORDER.indices(10, 4))
-    assert first.group == second.group == 1
+    assert np.shares_memory(first.tops["data"], slots["data"])
+    np.testing.assert_array_equal(first.tops["data"], slots["data"][16:20])
+    np.testing.assert_array_equal(second.tops["data"], slots["data"][20:24])
+    np.testing.assert_array_equal(first.indices, ORDER.indices(10, 4))
+    np.testing.assert_array_equal(second.indices, ORDER.indices(14, 4))
+    assert (first.sequence, second.sequence) == (3, 4)
 
 
 def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
     first, second = unpacked(indexed(), 0, ((0, 90), (3, 93), (4, 94), (7, 97)))
     assert (first.replaced, second.replaced) == ({0: 90, 3: 93}, {0: 94, 3: 97})
     assert (first.indices[[0, 3]].tolist(), second.indices[[0, 3]].tolist()) == ([90, 93], [94, 97])
-
-
-@pytest.mark.parametrize("per_slot", [1, 2, 5])
-@pytest.mark.parametrize("starts_small", [True, False])
-def test_a_groups_first_batch_is_counted_behind_those_of_the_groups_before(per_slot: int, starts_small: bool) -> None:
-    plan = replace(indexed(per_slot, epochs=9), starts_small=starts_small, first_number=7)
-    schedule, number = plan.schedule(), 7
-    for group in range(4):
-        assert plan.first_batch(group) == number
-        assert schedule.has(group)
-        batches = 1 if starts_small and not group else per_slot
-        assert len(schedule.batch_rows(group, 1 << 40)) == batches
-        number += batches
 
 
 def test_a_loader_that_fetches_rows_at_once_has_one_task_more() -> None:
@@ -105,21 +94,28 @@ def test_a_loader_that_fetches_rows_at_once_has_one_task_more() -> None:
 
 def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named() -> None:
     order = MixedOrder([3, 97], [1, 1], shuffle=False, seed=0)
-    plan = indexed(batches_per_slot=1)
+    plan = indexed(batches_per_task=1)
     plan = replace(plan, order=order)
     (batch,) = unpacked(plan, 3)
     assert batch.epoch == 0
     assert batch.indices.tolist() == [0, 9, 1, 10]
     assert batch.epochs.tolist() == [2, 0, 2, 0]
     schedule = plan.schedule()
-    assert all(schedule.has(group) for group in range(4))
+    assert [schedule.open(1) for _ in range(4)] == [1] * 4
     assert [schedule.sample_in(3, row, -1)[:2] for row in range(4)] == [(2, 0), (0, 9), (2, 1), (0, 10)]
 
 
 def test_a_streams_batch_has_as_many_rows_as_were_there() -> None:
     plan = replace(stream(), first_number=30)
-    (batch,) = plan.unpack(Announce(3, 0, (), (Run(0, 3, 1, 8, shard=1),), ((1, 6),)), rows(4))
-    assert (batch.number, batch.epoch, batch.position, batch.rows, batch.end, batch.group) == (33, 1, 8, 3, (1, 6), 3)
+    (batch,) = plan.unpack(Announce(3, 0, (), (Run(0, 3, 1, 8, shard=1),), ((1, 6),)), rows())
+    assert (batch.number, batch.epoch, batch.position, batch.rows, batch.end, batch.sequence) == (
+        33,
+        1,
+        8,
+        3,
+        (1, 6),
+        3,
+    )
     assert batch.indices.tolist() == [8, 9, 10]
     assert batch.epochs.tolist() == [1, 1, 1]
     assert np.asarray(batch.tops["data"]).shape == (3, 2)
@@ -164,11 +160,11 @@ def test_a_loop_over_a_stream_that_was_left_is_followed_by_whole_epochs() -> Non
 
 
 def test_a_state_says_where_the_next_batch_stands() -> None:
-    state = after(indexed(), [*unpacked(indexed(), 0), *unpacked(indexed(), 1)])
+    state = after(indexed(), [*unpacked(indexed(), 0), *unpacked(indexed(), 2), *unpacked(indexed(), 3)])
     assert state == {
         "version": 3,
-        "batches": 4,
-        "position": 14,
+        "batches": 5,
+        "position": 18,
         "samples": SAMPLES,
         "seed": 5,
         "shuffle": "False",
@@ -182,7 +178,7 @@ def test_going_on_far_away_costs_what_beginning_does() -> None:
     # Anything that walked there would never come back.
     far = indexed(epochs=None).resumed({**indexed().begin().state(), "position": 10**15 + 4})
     schedule = far.schedule()
-    assert schedule.has(0)
+    assert schedule.open(1)
     assert schedule.runs(0, 0, 4) == (Run(0, 4, 10**14, 4),)
 
 
@@ -229,22 +225,22 @@ def test_epochs_that_a_stream_joins_without_a_border_stay_as_many(last_batch: st
 
 
 @pytest.mark.parametrize(
-    ("prefetch", "batches_per_slot", "delivery", "slots"),
+    ("prefetch", "batches_per_task", "loans", "slots"),
     [
-        (1, 1, "copy", 1),
-        (4, 1, "copy", 4),
-        (5, 2, "copy", 2),
-        (4, 1, "view", 5),
-        ("auto", 1, "copy", 5),
-        ("auto", 16, "copy", 5),
+        (1, 1, 0, 1),
+        (4, 1, 0, 4),
+        (5, 2, 0, 5),
+        (4, 1, 1, 5),
+        ("auto", 1, 0, 5),
+        ("auto", 16, 0, 80),
     ],
 )
 def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
-    prefetch: int | str, batches_per_slot: int, delivery: str, slots: int
+    prefetch: int | str, batches_per_task: int, loans: int, slots: int
 ) -> None:
-    plan = indexed(batches_per_slot, prefetch_batches=prefetch, delivery=delivery)
+    plan = replace(indexed(batches_per_task, prefetch_batches=prefetch), loans=loans)
     assert plan.slots == slots
-    assert plan.layout.rows == 4 * batches_per_slot
+    assert plan.layout.rows == 4
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def test_a_samplers_batches_are_counted_as_they_are() -> None:
     assert plan_of(12, gives_batches=True, epochs=2, world_size=2, rank=1).total_batches == 12
 
 
-def test_each_batch_of_a_group_has_its_own_samples_and_ends_where_the_next_begins() -> None:
+def test_each_batch_of_a_message_has_its_own_samples_and_ends_where_the_next_begins() -> None:
     plan, drawn = plan_of(12), np.array([7, 7, 1, 5, 9, 2], np.int64)
     announce = Announce(2, 0, (), (Run(0, 6, 3, 4),), ((3, 8), (4, 0)), drawn.tobytes())
     first, second = plan.unpack(announce, {"data": np.zeros((8, 2), np.float32)})

@@ -14,8 +14,6 @@ from hypothesis import strategies as st
 
 pytestmark = pytest.mark.pure
 
-ALL_ROWS = 1 << 40
-
 
 def stream_schedule(
     shards: int, size: int = 4, last_batch: LastBatch = "partial", epochs: int | None = None, rank: int = 0,
@@ -62,7 +60,7 @@ class Stream:
         self.rng = rng
         self.announced: list[Announced] = []
         self._open: dict[int, bool] = {}
-        self._next_group = self._next_announced = 0
+        self._next_announced = 0
 
     def loops(self, count: int) -> list[Announced]:
         """Return the announcements of `count` loops; each begins at the end of the one before."""
@@ -74,43 +72,40 @@ class Stream:
 
     def run(self) -> list[Announced]:
         while not self.schedule.finished and not self.schedule.complaint:
-            assert self._open_groups() or self._open, "nothing is under way, and still it is not finished"
+            assert self._open_batches() or self._open, "nothing is under way, and still it is not finished"
             if candidates := self._may_be_answered_next():
                 self._fill(int(self.rng.choice(candidates)))
             self._announce()
         return self.announced
 
-    def _open_groups(self) -> bool:
+    def _open_batches(self) -> bool:
         opened = False
-        while len(self._open) < self.slots and self.schedule.has(self._next_group):
-            self._open[self._next_group] = False
-            self._next_group += 1
+        while len(self._open) < self.slots and self.schedule.open(self.slots):
+            self._open[self.schedule.opened - 1] = False
             opened = True
         return opened
 
     def _may_be_answered_next(self) -> list[int]:
         """The oldest of each shard, as long as it belongs to one loader, which works in the order of its tasks."""
-        waiting = [group for group, done in self._open.items() if not done]
+        waiting = [batch for batch, done in self._open.items() if not done]
         if self.moving:
             return waiting
-        return list({self.schedule.affinity(group, 0): group for group in sorted(waiting, reverse=True)}.values())
+        return list({self.schedule.affinity(batch, 0): batch for batch in sorted(waiting, reverse=True)}.values())
 
-    def _fill(self, group: int) -> None:
-        rows = self.schedule.rows_of(group)
-        (wanted,) = self.schedule.runs(group, 0, rows)
+    def _fill(self, batch: int) -> None:
+        rows = self.schedule.rows_of(batch)
+        (wanted,) = self.schedule.runs(batch, 0, rows)
         assert wanted.rows == rows
-        assert self.schedule.affinity(group, 0) == wanted.shard
-        assert self.schedule.sample_in(group, 1, -1)[:2] == (wanted.epoch, wanted.position + 1)
+        assert self.schedule.affinity(batch, 0) == wanted.shard
+        assert self.schedule.sample_in(batch, 1, -1)[:2] == (wanted.epoch, wanted.position + 1)
         had = max(0, min(rows, self.lengths[wanted.shard] - wanted.position))
-        self.schedule.note_done(group, had)
-        is_batch = had == rows or (had > 0 and self.schedule.rounds.parameters.last_batch != "drop")
-        assert self.schedule.batch_rows(group, ALL_ROWS) == ((had,) if is_batch else ())
-        self._open[group] = True
+        self.schedule.note_done(batch, had)
+        self._open[batch] = True
 
     def _announce(self) -> None:
         while self._open.get(self._next_announced):
             del self._open[self._next_announced]
-            announce = self.schedule.announcement(self._next_announced, 0, ())
+            announce = self.schedule.announcement(self._next_announced, 1, 0, ())
             self._next_announced += 1
             if announce is not None:
                 self.announced += map(Announced, announce.runs, announce.ends)
@@ -158,27 +153,27 @@ def test_an_epoch_without_a_sample_is_complained_of(slots: int, moving: bool) ->
     Stream(schedule, [0, 0], slots, np.random.default_rng(0), moving).run()
     # If a batch before the known end is still being made, it is said of a later epoch: nobody can be sure of this one.
     assert f"the stream gave no sample in epoch {'' if moving else 0}" in schedule.complaint
-    assert not schedule.has(1000)
+    assert not schedule.open(1)
 
 
 def test_a_later_epoch_without_a_sample_is_complained_of_once_what_was_before_it_is_announced() -> None:
     schedule = stream_schedule(1)
-    assert schedule.has(0)
+    assert schedule.open(1)
     schedule.note_done(0, 3)
-    assert schedule.has(1)
+    assert schedule.open(1)
     schedule.note_done(1, 0)
     assert schedule.complaint == ""
-    assert schedule.announcement(0, 0, ()) is not None
-    assert schedule.announcement(1, 0, ()) is None
+    assert schedule.announcement(0, 1, 0, ()) is not None
+    assert schedule.announcement(1, 1, 0, ()) is None
     assert "the stream gave no sample in epoch 1" in schedule.complaint
     assert schedule.cause == (0, ""), "no exception is behind it"
 
 
 def test_a_shard_ends_with_its_first_batch_that_is_not_full_whichever_is_told_first() -> None:
     schedule = stream_schedule(2)
-    assert all(schedule.has(group) for group in range(8))  # of the shards 0, 1, 0, 1, …
-    for group in (6, 2, 0):  # of shard 0; its batch in group 4 is still being made, and can hold nothing
-        schedule.note_done(group, 0)
+    assert all(schedule.open(1) for _ in range(8))  # of the shards 0, 1, 0, 1, …
+    for batch in (6, 2, 0):  # of shard 0; its batch 4 is still being made, and can hold nothing
+        schedule.note_done(batch, 0)
     assert schedule.rounds.failure == ""
     schedule.note_done(1, 0)
     assert "the stream gave no sample in epoch 0" in schedule.rounds.failure
@@ -186,27 +181,16 @@ def test_a_shard_ends_with_its_first_batch_that_is_not_full_whichever_is_told_fi
 
 def test_of_an_epoch_nothing_is_said_while_a_batch_of_it_may_hold_samples() -> None:
     schedule = stream_schedule(2)
-    assert all(schedule.has(group) for group in range(4))
-    for group in (2, 1):  # group 0, the first of shard 0, is still being made
-        schedule.note_done(group, 0)
+    assert all(schedule.open(1) for _ in range(4))
+    for batch in (2, 1):  # batch 0, the first of shard 0, is still being made
+        schedule.note_done(batch, 0)
     assert schedule.rounds.failure == ""
-
-
-@pytest.mark.parametrize("had", [None, 0, 3, 4])
-def test_of_a_streams_batch_with_a_bad_row_nothing_is_postprocessed_or_announced(had: int | None) -> None:
-    schedule = stream_schedule(1)
-    assert schedule.has(0)
-    if had is not None:
-        schedule.note_done(0, had)
-    assert schedule.batch_rows(0, good_rows=had or 0) == () or had == 4
-    assert schedule.announcement(0, 0, (), good_rows=min(3, had or 0)) is None
 
 
 def test_the_sample_of_a_streams_row_is_what_the_loader_was_at_or_its_place_in_the_shard_of_all_ranks() -> None:
     schedule = stream_schedule(2, rank=3, at=(3, 4))
     assert not schedule.can_be_cut
-    assert schedule.has(0)
-    assert schedule.has(1)
+    assert [schedule.open(1), schedule.open(1)] == [1, 1]
     assert schedule.runs(1, 0, 4) == (Run(0, 4, 3, 8, shard=7),)
     assert schedule.sample_in(0, 1, seen=77) == (3, 77, "the stream's shard 6")
     assert schedule.sample_in(0, 1, seen=0) == (3, 0, "the stream's shard 6")

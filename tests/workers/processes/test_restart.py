@@ -48,7 +48,7 @@ from tests.support.schedules import schedule_of
 from tests.support.waiting import DEADLINE_S, wait_until
 
 SMALL = 12
-"""Items of a sample so small that batches share slots."""
+"""Items of a sample so small that batches share tasks."""
 
 
 @dataclass(frozen=True)
@@ -337,7 +337,7 @@ def test_the_assembler_does_not_spin_while_a_loader_that_it_has_killed_does_not_
     assert not pool.note_ready(1), "a repeated message"
     ledger = Ledger(schedule_of(4), slots=1)
     ledger.add_loader(1)
-    ledger.open_groups()
+    ledger.open()
     assert list(ledger.assign(0.0))
     assembly = SimpleNamespace(ledger=ledger, schedule=SimpleNamespace(can_be_cut=True), last=None)
     plan = SimpleNamespace(parameters=SimpleNamespace(task_timeout_s=5.0))

@@ -103,7 +103,7 @@ def test_the_messages_of_an_undisturbed_batch_are_tens_of_bytes() -> None:
         messages.Fill(far, far, 7, 1000, 64),
         messages.Done(12, far, far),
         messages.Announce(far, 7),
-        messages.Release(far, far),
+        messages.Release(far, (far,)),
     ):
         assert len(frame_of(message)) < 64
 

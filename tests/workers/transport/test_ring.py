@@ -12,7 +12,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 from blobfeed.workers.api import AnyArray
-from blobfeed.workers.transport import Ring, SlotLayout
+from blobfeed.workers.transport import Ring, RowsLayout
 from blobfeed.workers.transport import ring as ring_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ SPECS = st.dictionaries(
     min_size=1,
 )
 
-SMALL = SlotLayout(
+SMALL = RowsLayout(
     {"data": ArraySpec((3, 5), np.dtype(np.float32)), "label": ArraySpec((), np.dtype(np.int64))}, rows=4
 )
 
@@ -44,12 +44,11 @@ def raw(array: AnyArray) -> NDArray[np.uint8]:
     return array.reshape(-1).view(np.uint8)
 
 
-def arrays_of(layout: SlotLayout, memory: NDArray[np.uint8], slots: int) -> list[AnyArray]:
+def arrays_of(layout: RowsLayout, memory: NDArray[np.uint8]) -> list[AnyArray]:
     """Everything that lies in the slots: rows, and the shapes of rows that vary."""
     found: list[AnyArray] = []
-    for slot in range(slots):
-        for rows in layout.view(memory, slot).values():
-            found += [rows.memory, rows.shapes] if isinstance(rows, RaggedRows) else [rows]
+    for rows in layout.view(memory).values():
+        found += [rows.memory, rows.shapes] if isinstance(rows, RaggedRows) else [rows]
     return found
 
 
@@ -60,9 +59,10 @@ def offset_of(array: AnyArray, memory: NDArray[np.uint8]) -> int:
 @settings(max_examples=100)
 @given(specs=SPECS, rows=st.integers(1, 9), slots=st.integers(1, 3))
 def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, slots: int) -> None:
-    layout = SlotLayout(specs, rows)
-    memory = np.zeros(slots * layout.slot_bytes, np.uint8)
-    arrays = arrays_of(layout, memory, slots)
+    layout = RowsLayout(specs, rows).times(slots)
+    assert layout.rows == slots * rows
+    memory = np.zeros(layout.nbytes, np.uint8)
+    arrays = arrays_of(layout, memory)
     for number, array in enumerate(arrays):
         raw(array)[:] = number % 255 + 1
     for number, array in enumerate(arrays):
@@ -72,9 +72,9 @@ def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, s
 @settings(max_examples=100)
 @given(specs=SPECS, rows=st.integers(1, 9))
 def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, ArraySpec], rows: int) -> None:
-    layout = SlotLayout(specs, rows)
-    memory = np.zeros(2 * layout.slot_bytes, np.uint8)
-    views = layout.view(memory, 1)
+    layout = RowsLayout(specs, rows)
+    memory = np.zeros(layout.nbytes, np.uint8)
+    views = layout.view(memory)
     assert list(views) == list(specs)
     for name, spec in specs.items():
         view = views[name]
@@ -91,22 +91,22 @@ def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, Arr
 
 @settings(max_examples=50)
 @given(specs=SPECS, rows=st.integers(1, 9))
-def test_a_slot_is_whole_pages_and_not_much_larger_than_its_rows(specs: dict[str, ArraySpec], rows: int) -> None:
-    layout = SlotLayout(specs, rows)
-    assert layout.slot_bytes % os.sysconf("SC_PAGESIZE") == 0
+def test_the_memory_is_whole_pages_and_not_much_larger_than_its_rows(specs: dict[str, ArraySpec], rows: int) -> None:
+    layout = RowsLayout(specs, rows)
+    assert layout.nbytes % os.sysconf("SC_PAGESIZE") == 0
     content = sum(rows * (spec.nbytes + 4 * len(spec.shape) * spec.varies) + 2 * 64 for spec in specs.values())
-    assert layout.slot_bytes < content + os.sysconf("SC_PAGESIZE")
+    assert layout.nbytes < content + os.sysconf("SC_PAGESIZE")
 
 
 def test_ragged_rows_in_a_slot_take_samples_of_every_shape() -> None:
-    layout = SlotLayout({"image": ArraySpec((2, 6), np.dtype(np.int16), varies=True)}, rows=3)
-    memory = np.zeros(layout.slot_bytes, np.uint8)
-    rows = layout.view(memory, 0)["image"]
+    layout = RowsLayout({"image": ArraySpec((2, 6), np.dtype(np.int16), varies=True)}, rows=3)
+    memory = np.zeros(layout.nbytes, np.uint8)
+    rows = layout.view(memory)["image"]
     assert isinstance(rows, RaggedRows)
     samples = [np.arange(12, dtype=np.int16).reshape(2, 6), np.ones((1, 1), np.int16), np.zeros((2, 0), np.int16)]
     for row, sample in enumerate(samples):
         rows.put(row, sample)
-    again = layout.view(memory, 0)["image"]
+    again = layout.view(memory)["image"]
     assert isinstance(again, RaggedRows)
     assert all(np.array_equal(again.get(row), sample) for row, sample in enumerate(samples))
 
@@ -117,19 +117,18 @@ def test_ragged_rows_in_a_slot_take_samples_of_every_shape() -> None:
 def test_two_maps_of_a_ring_are_one_memory() -> None:
     ring = Ring.create(SMALL, slots=3)
     other = Ring(os.dup(ring.descriptor), SMALL, 3)
-    ring.views[2]["label"][...] = [7, 8, 9, 10]  # type: ignore[index]
-    assert np.asarray(other.views[2]["label"]).tolist() == [7, 8, 9, 10]
-    assert not np.asarray(other.views[1]["label"]).any()
+    ring.rows["label"][8:12] = [7, 8, 9, 10]  # type: ignore[index]
+    assert np.asarray(other.rows["label"]).tolist() == [0] * 8 + [7, 8, 9, 10]
     other.close()
     ring.close()
 
 
 def test_all_pages_are_there_before_the_first_use() -> None:
-    layout = SlotLayout({"data": ArraySpec((1000, 1000), np.dtype(np.uint8))}, rows=4)
+    layout = RowsLayout({"data": ArraySpec((1000, 1000), np.dtype(np.uint8))}, rows=4)
     ring = Ring.create(layout, slots=2)
     ring.allocate()
     status = os.fstat(ring.descriptor)
-    assert status.st_size == 2 * layout.slot_bytes
+    assert status.st_size == layout.times(2).nbytes
     assert status.st_blocks * 512 >= status.st_size
     ring.close()
 
@@ -156,7 +155,7 @@ def test_closing_leaves_no_descriptor() -> None:
 def test_a_view_in_use_outlives_the_ring_and_then_gives_the_memory_back() -> None:
     before = leftovers.descriptors()
     ring = Ring.create(SMALL, slots=2)
-    view = ring.views[1]["label"]
+    view = ring.rows["label"][4:]
     assert isinstance(view, np.ndarray)
     view[...] = 5
     ring.close()
@@ -172,10 +171,10 @@ def test_what_just_fits_is_granted_and_a_shortage_is_told_before_memory_is_taken
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = leftovers.descriptors()
-    monkeypatch.setattr(ring_module, "available_memory", lambda: 3 * SMALL.slot_bytes)
-    Ring.create(SMALL, slots=3).close()
+    monkeypatch.setattr(ring_module, "available_memory", lambda: SMALL.times(300).nbytes)
+    Ring.create(SMALL, slots=300).close()
     with pytest.raises(RingAllocationError) as caught:
-        Ring.create(SMALL, slots=4)
+        Ring.create(SMALL, slots=400)
     assert isinstance(caught.value, MemoryError)
     assert not leftovers.opened_since(before)
 
@@ -195,8 +194,8 @@ def test_a_program_with_a_timer_gets_a_ring_on_linux_before_6_10(monkeypatch: py
         raise AssertionError(f"{size:,} bytes at once are never allocated")
 
     monkeypatch.setattr(os, "posix_fallocate", interrupted)
-    layout = SlotLayout({"data": ArraySpec((1 << 20,), np.dtype(np.uint8))}, rows=128)
-    whole = layout.slot_bytes
+    layout = RowsLayout({"data": ArraySpec((1 << 20,), np.dtype(np.uint8))}, rows=128)
+    whole = layout.nbytes
     handler = signal.signal(signal.SIGALRM, lambda *_: signals.append(1))
     signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
     try:
@@ -214,7 +213,7 @@ import numpy as np
 from blobfeed.workers.transport import ring
 from blobfeed.workers.base import RingAllocationError
 from blobfeed.workers.api import ArraySpec
-layout = ring.SlotLayout({"data": ArraySpec((1 << 20,), np.dtype("u1"))}, rows=64)
+layout = ring.RowsLayout({"data": ArraySpec((1 << 20,), np.dtype("u1"))}, rows=64)
 def open_files():
     return sorted(os.listdir("/proc/self/fd"))
 before = open_files()
@@ -231,7 +230,7 @@ except RingAllocationError as error:
     assert open_files() == before, open_files()
     print(error)
 if sys.argv[1] == "address space":
-    small = ring.Ring.create(ring.SlotLayout(layout.specs, rows=4), slots=4)
+    small = ring.Ring.create(ring.RowsLayout(layout.specs, rows=4), slots=4)
     small.allocate()
     small.close()
 """
