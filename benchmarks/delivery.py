@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
@@ -45,6 +45,10 @@ class Shape:
         return self.rows * int(np.prod(self.sample))
 
 
+class _Loans(NamedTuple):
+    loans: int = 2
+
+
 class StillPipeline:
     """The part of a Pipeline that a delivery asks for: the slots of a real ring, in turn, and always ready."""
 
@@ -61,7 +65,7 @@ class StillPipeline:
         rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
         for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
             pass
-        self.progress = _Count(0)
+        self.progress, self.plan = _Count(0), _Loans()
         self._batch: Batch | None = None
 
     def peek(self) -> Batch:
