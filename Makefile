@@ -89,7 +89,7 @@ test-cuda: $(VENV)/package $(VENV)/test-dependencies
 
 # tests/support/purity.py says which these are: those of whole rooms, and of files that say so themselves.
 quick: $(VENV)/package $(VENV)/test-dependencies
-	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/sources tests/watching tests/workers
+	$(BIN)/pytest -n 2 -m 'pure and not slow' tests/trainer/prototxt tests/sources tests/supplies tests/watching tests/workers
 
 faults: $(VENV)/package $(VENV)/test-dependencies
 	$(BIN)/python -P -m tests.faults

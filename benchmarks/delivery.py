@@ -23,6 +23,7 @@ import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.layers.torch_blob import Blob as TorchBlob
 from blobfeed.readers.delivery import Delivery, as_numpy, conversion, make_delivery, make_tops
+from blobfeed.supplies import make_order
 from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
@@ -43,6 +44,9 @@ class Shape:
     @property
     def items(self) -> int:
         return self.rows * int(np.prod(self.sample))
+
+
+_ORDER = make_order(1, shuffle=False, seed=0)
 
 
 class _Loans(NamedTuple):
@@ -74,7 +78,7 @@ class StillPipeline:
             rows = self.parameters.batch_size
             first = taken % SLOTS * rows
             slot = {name: top[first : first + rows] for name, top in self.ring.rows.items()}
-            self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)])
+            self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)], _ORDER)
         return self._batch
 
     def take(self) -> Batch:

@@ -10,7 +10,7 @@ import msgspec
 
 from ..workers.api import AnyArray, NotNegative, Positive, SharedParameters, Statistics, check_names, check_options
 from ..workers.base import Closing, FetchOrderError, ParameterError, SourceError, shortens_tracebacks
-from ..workers.plan import State
+from ..workers.plan import Position, State
 from ..workers.transport import hook_name
 from .batch_reader import BatchReader
 from .keywords import check_hook
@@ -129,10 +129,9 @@ class AsyncReader(Closing):
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
         pipeline.start()
-        batches = pipeline.plan.batches
-        assert batches is not None
+        begun = Position(pipeline.plan, self._fetches)
         self._fetches += 1
-        return batches.ends_epoch(self._fetches - 1)
+        return begun.epoch < Position(pipeline.plan, self._fetches).epoch
 
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.

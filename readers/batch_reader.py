@@ -36,6 +36,7 @@ from ..workers.base import (
     shorten,
     shortens_tracebacks,
 )
+from ..workers.order import At
 from ..workers.plan import Place, State
 from ..workers.processes import interrupts_deferred
 from .closing import close_when_forgotten
@@ -162,8 +163,7 @@ class BatchReader(Closing):
     @property
     def batches_per_loop(self) -> int | None:
         """The number of batches of a loop, as in `len`; None if it is endless or unknown."""
-        batches, epochs = self._pipeline.plan.batches, self.parameters.epochs
-        return None if batches is None or epochs is None else batches.begun_at(0, epochs).total
+        return self._pipeline.plan.batches_of(self.parameters.epochs, At(0, 0))
 
     @property
     def was_moved(self) -> bool:

@@ -1,221 +1,172 @@
-"""Makes rows from a stream: reads a shard's samples through its shuffle buffer and replaces bad ones."""
+"""The supply of a stream: its shards take turns. Pure.
+
+An epoch's items are the batches of this rank's shards in turn: item k is batch `k // shards` of shard `k % shards`. A
+shard's length becomes known by a batch that is not full. From then on the shard is skipped; what was requested of it
+before comes back empty and is dropped. When all shards have ended, the epoch ends. So the moment at which an end
+becomes known has no effect: the batches and their order depend on the number of shards alone.
+"""
 
 from __future__ import annotations
 
-import itertools
-import logging
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
-from ..sources.stream import StreamSource, shuffled
-from ..workers.api import IndexArray, NamedRows, Parameters, Sample, loop_end
-from ..workers.base import SourceError, derive_key
-from ..workers.loading import BatchSamples, Postprocessor, RowDecoder, RowMaker, WorkDone, Worker, Workplace, copy_row
-from ..workers.order import EMPTY_EPOCH, FIX_STREAM, Order
-from ..workers.transport import Activity, BadRow, Draw, Drawn, Fill, Run, summary_of
+from ..workers.api import IndexArray, Parameters, loop_end
+from ..workers.base import ParameterError, SourceError
+from ..workers.order import At, Placed, Rounds, Supply
+from ..workers.transport import Run
 
-_NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
+EMPTY_EPOCH = "the stream gave no sample in epoch {}: what makes it must return a fresh iterable each time it is called"
 
-Note = Callable[[int], None]
-_Noted = TypeVar("_Noted")
+FIX_STREAM = "fix what makes it: a stream cannot be asked for another sample"
+"""The advice where no sample can be replaced."""
 
-_log = logging.getLogger("blobfeed")
+_NO_FULL_BATCH = (
+    "last_batch is 'drop', and epoch {} of the stream has no full batch: no shard gave batch_size={} samples; "
+    "use a smaller batch_size, fewer shards, or last_batch 'wrap' or 'partial'"
+)
 
 
-class Item(msgspec.Struct, frozen=True):
-    """An unchecked value of the stream's iterator. `index` counts a shard's samples within one epoch.
+@dataclass
+class StreamSupply(Supply):
+    """The `parts` of one rank are shards; each belongs to one loader at a time. `capacity`: of their shuffle buffers.
 
-    `number`: unique among the samples of the epoch, over all shards of all ranks.
+    `any_number`: the user declared no number of shards; it is that of the loaders, and may change at a restart.
     """
 
-    index: int
+    parts: int
+    capacity: int = 0
+    any_number: bool = False
+
+    name = "a stream"
+    not_located = "a stream's samples have no indices, so its batches cannot be located"
+
+    def __post_init__(self) -> None:
+        always = ("seed", "batch_size", "last_batch", "epochs", "world_size", "capacity")
+        self.fixed = always if self.any_number else (*always, "shards")
+
+    def land(self, given: Parameters, state: Mapping[str, int | str] | None = None) -> tuple[Supply, At]:
+        if state is None:
+            return self, At(0, 0)
+        if not (count := int(state["shards"])):
+            raise ParameterError("the state's shards are 0: expected at least one")
+        return replace(self, parts=count), At(int(state["epoch"]), int(state["position"]))
+
+    def rounds(self, given: Parameters, at: At) -> Rounds:
+        return ShardRounds(given, self.parts, *at)
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """Return the numbers of the samples in their shard, since there are no indices."""
+        counted = np.arange(run.position, run.position + run.rows, dtype=np.int64)
+        return counted, self.epochs_of(run), counted
+
+    def identify(self, given: Parameters, at: At) -> dict[str, int | str]:
+        return {
+            "epoch": at.epoch,
+            "position": at.item,
+            "batch_size": given.batch_size,
+            "shards": self.parts,
+            "world_size": given.ranks,
+            "capacity": self.capacity,
+            "last_batch": given.last_batch,
+            # With wrap the epochs of a loop join without a border, and so many do.
+            "epochs": given.epochs or 0 if given.last_batch == "wrap" else 0,
+        }
+
+    def batch_key(self, run: Run, batch_size: int) -> tuple[int, ...]:
+        return run.epoch, run.shard, run.position // batch_size
+
+    @property
+    def samples(self) -> int:
+        raise SourceError("a stream does not know how many samples it has: read it until its end")
+
+
+@dataclass
+class ShardRounds(Rounds):
+    """The batches of `shards` shards from `item` of `epoch` on.
+
+    `ended` is set behind each loop of `epochs` epochs; if it is cleared there, the next loop follows. With `last_batch:
+    wrap` the epochs of a loop join without a border, so a shard ends once.
+    """
+
+    parameters: Parameters
+    shards: int
     epoch: int
-    value: object
-    number: int
+    item: int
+    ended: bool = False
+    failure: str = ""
+    _under_way: set[tuple[int, int]] = field(default_factory=set)
+    """The epoch and item of each batch that was placed and whose rows are not known."""
+    _ends: dict[int, int] = field(default_factory=dict)
+    """The first item of each shard in this epoch that is known not to be full."""
+    _longest: int = field(init=False)
+    """The number of rows of the longest batch in this epoch."""
 
+    can_be_cut = False
+    advice = FIX_STREAM
 
-@dataclass(eq=False)
-class StreamDecoder(RowDecoder):
-    """A stream and the `rows` that are made from its samples. `num_shards`: over all ranks together."""
+    def __post_init__(self) -> None:
+        self._longest = self.parameters.batch_size if self.item else 0
 
-    source: StreamSource
-    rows: RowMaker
-    num_shards: int
-    postprocessor: Postprocessor | None = None
+    def place(self, row: int, most: int) -> Placed | None:
+        """Return the next batch to request; None behind the last batch."""
+        if self.ended:
+            return None
+        while self.item % self.shards in self._ends:
+            self.item += 1
+        size, (sequence, shard) = self.parameters.batch_size, divmod(self.item, self.shards)
+        run = Run(row, size, self.epoch, sequence * size, shard=self._first_shard + shard)
+        self._under_way.add((self.epoch, self.item))
+        self.item += 1
+        return Placed([run], 1, At(self.epoch, self.item))
 
-    def sample(self, item: Item) -> Sample:
-        """Convert the item's components to arrays; raises ValueError if they differ from those of the first sample."""
-        return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
+    def note_rows(self, run: Run, rows: int) -> list[Run]:
+        """Record that the stream had `rows` rows for `run`; returns the batch that they make, [] for none."""
+        size, drops = self.parameters.batch_size, self.parameters.last_batch == "drop"
+        item = run.position // size * self.shards + run.shard - self._first_shard
+        self._under_way.discard((run.epoch, item))
+        if run.epoch == self.epoch and not self.ended:
+            self._longest = max(self._longest, rows)
+            if rows < size:
+                self._note_end(item)
+        return [msgspec.structs.replace(run, rows=rows)] if rows >= (size if drops else 1) else []
 
-    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
-        """Make rows from samples of the first shard."""
-        for row, index in enumerate(indices):
-            if index < 0:
-                raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
-            items = shard_items(self.source, self.num_shards, 0, epoch, seed)
-            item = next(itertools.islice(items, int(index), None), None)
-            if item is None:
-                raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
-            self.rows.put(self.sample(item), out, row)
+    def affinity(self, run: Run, skipped: int) -> int:
+        """Return the shard: the loader that runs it makes all of its batches."""
+        return run.shard
 
-    def worker(
-        self,
-        parameters: Parameters,
-        place: Workplace,
-        order: Order | None,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> Worker:
-        return StreamWorker(self, parameters, place)
+    def sample_in(self, run: Run, skipped: int, seen: int) -> tuple[int, int, str]:
+        """Return (epoch, index, location) of the sample, as far as known; `seen`: the loader's last sample."""
+        return run.epoch, seen if seen >= 0 else run.position + skipped, f"the stream's shard {run.shard}"
 
+    @property
+    def _first_shard(self) -> int:
+        """The number of the first shard among the shards of all ranks."""
+        return self.parameters.own_rank * self.shards
 
-def shard_items(
-    source: StreamSource, num_shards: int, shard: int, epoch: int, seed: int, note: Note | None = None
-) -> Iterator[Item]:
-    """Yield all samples of one shard in one epoch, shuffled by its buffer. Calls `note` while the buffer fills."""
-    items: Iterator[object] = source.open(shard, num_shards, epoch)
-    if source.capacity:
-        first = itertools.islice(items, source.capacity)
-        items = itertools.chain(_noted(first, note) if note else first, items)
-        items = shuffled(map(source.copied, items), source.capacity, derive_key(seed, "stream", epoch, shard))
-    for index, value in enumerate(items):
-        yield Item(index, epoch, value, index * num_shards + shard)
-
-
-def _noted(items: Iterable[_Noted], note: Note) -> Iterator[_Noted]:
-    for number, item in enumerate(items):
-        note(number)
-        yield item
-
-
-class ShardReader:
-    """Reads one shard's batches. For any batch but the next one it runs the shard from its start and skips forward.
-
-    It calls `note` for each skipped sample, so that the loader does not seem to hang.
-    """
-
-    def __init__(self, stream: StreamDecoder, shard: int, parameters: Parameters, note: Note) -> None:
-        self._stream = stream
-        self._shard = shard
-        self._parameters = parameters
-        self._note = note
-        self._next: tuple[int, int] | None = None
-        self._items: Iterator[Item] = iter(())
-
-    def batch(self, epoch: int, sequence: int) -> Iterator[Item]:
-        """Return the samples of one batch; fewer than a full batch if the shard ends."""
-        if self._next != (epoch, sequence):
-            self._items = self._run(epoch)
-            skipped = sequence * self._parameters.batch_size
-            deque(_noted(itertools.islice(self._items, skipped), self._note), maxlen=0)
-        self._next = (epoch, sequence + 1)
-        return itertools.islice(self._items, self._parameters.batch_size)
-
-    def is_behind(self, turn: tuple[int, int]) -> bool:
-        """Return true if a batch before this one, (epoch, sequence), was not asked for."""
-        return self._next is not None and self._next < turn
-
-    def _run(self, epoch: int) -> Iterator[Item]:
-        if self._parameters.last_batch != "wrap":
-            yield from self._items_of(epoch)
+    def _note_end(self, item: int) -> None:
+        """Record that batch `item` of this epoch is not full."""
+        shard = item % self.shards
+        self._ends[shard] = min(item, self._ends.get(shard, item))
+        if len(self._ends) < self.shards:
             return
-        end = loop_end(self._parameters.epochs, epoch)
-        for number in itertools.count(epoch) if end is None else range(epoch, end):
-            none = True
-            for item in self._items_of(number):
-                none = False
-                yield item
-            if none and number == epoch:
-                return  # an empty shard, perhaps of fewer files than shards: the others continue
-            if none:
-                raise SourceError(EMPTY_EPOCH.format(number))
+        given = self.parameters
+        least = given.batch_size if given.last_batch == "drop" else 1
+        if self._longest < least and not self._may_get_more():
+            complaint = _NO_FULL_BATCH if self._longest else EMPTY_EPOCH
+            self.failure = complaint.format(self.epoch, given.batch_size)
+        joins, end = given.last_batch == "wrap", loop_end(given.epochs, self.epoch)
+        self.epoch = end if joins and end is not None else self.epoch + 1
+        self.ended = joins or self.epoch == end or bool(self.failure)
+        self.item = self._longest = 0
+        self._ends.clear()
 
-    def _items_of(self, epoch: int) -> Iterator[Item]:
-        stream, seed = self._stream, self._parameters.seed
-        return shard_items(stream.source, stream.num_shards, self._shard, epoch, seed, self._note)
+    def _may_get_more(self) -> bool:
+        """Return true if a batch of this epoch before its shard's end is still being made.
 
-
-class StreamWorker(Worker):
-    """Makes batches of a stream's shards."""
-
-    def __init__(self, decoded: StreamDecoder, parameters: Parameters, place: Workplace) -> None:
-        super().__init__(decoded.source, parameters, decoded.postprocessor, place)
-        self._decoded = decoded
-        self._readers: dict[int, ShardReader] = {}
-        self._note_read = partial(self.status.write, Activity.READING)
-
-    def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
-        """Make a whole batch, with fewer rows if its shard ends."""
-        (wanted,), first = task.runs, task.slot * self.parameters.batch_size
-        rows = {name: top[first : first + wanted.rows] for name, top in self.rows.items()} if rows is None else rows
-        bad: list[tuple[int, Item, Exception]] = []
-        count = 0
-        self.status.write(Activity.READING, wanted.position)
-        # A loader that dies while it skips to this batch has not died of this batch.
-        self.status.blame(0)
-        try:
-            with self.guard():
-                turn = wanted.epoch, wanted.position // self.parameters.batch_size
-                batch = self._reader(wanted.shard, turn).batch(*turn)
-                self.status.blame(task.task)
-                for item in batch:
-                    self.status.write(Activity.DECODING, item.index)
-                    try:
-                        with self.guard():
-                            self._decoded.rows.put(self._decoded.sample(item), rows, count)
-                    except Exception as error:
-                        bad.append((count, item, error))
-                    count += 1
-                    if count < wanted.rows:
-                        self.status.write(Activity.READING, item.index + 1)
-        except Exception as error:
-            # The iterator itself has failed, so no further sample is available as a replacement.
-            return WorkDone([self._fatal(count, wanted, error)], count)
-        return WorkDone(list(self._reports(wanted, rows, count, bad)) if bad else [], count)
-
-    def _reports(
-        self, wanted: Run, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
-    ) -> Iterator[BadRow]:
-        """Replace each bad row by a copy of a good row of its batch, since a stream has no random access."""
-        replaces = self.parameters.on_error == "replace"
-        good = sorted(set(range(count)) - {row for row, _, _ in bad})
-        for row, item, error in bad:
-            report = BadRow(row, item.epoch, item.index, -1, self._where(item.index, wanted.shard), summary_of(error))
-            if replaces and good:
-                chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
-                copy_row(rows, chosen, rows, row)
-                # Counted as in batch.indices: with `wrap` across epochs.
-                yield msgspec.structs.replace(report, replacement=wanted.position + chosen)
-            else:
-                advice = _NONE_IS_GOOD if replaces else ""
-                yield self.with_cause(msgspec.structs.replace(report, advice=advice), error)
-
-    def rows_made(self, task: Fill, done: WorkDone) -> int:
-        least = task.rows if self.parameters.last_batch == "drop" else 1
-        return done.stream_rows if done.stream_rows >= least else 0
-
-    def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
-        (run,) = task.runs
-        indices = np.arange(run.position, run.position + rows, dtype=np.int64)
-        return BatchSamples(indices, run.epoch, (run.epoch, run.shard, run.position // self.parameters.batch_size))
-
-    def _reader(self, shard: int, turn: tuple[int, int]) -> ShardReader:
-        # Shards take turns. One that was not asked for in an earlier turn is another loader's by now, or has ended.
-        for other in [each for each, reader in self._readers.items() if each != shard and reader.is_behind(turn)]:
-            del self._readers[other]
-        if shard not in self._readers:
-            self._readers[shard] = ShardReader(self._decoded, shard, self.parameters, self._note_read)
-        return self._readers[shard]
-
-    def _fatal(self, row: int, wanted: Run, error: Exception) -> BadRow:
-        index = wanted.position + row
-        where = self._where(index, wanted.shard)
-        return self.with_cause(BadRow(row, wanted.epoch, index, -1, where, summary_of(error), advice=FIX_STREAM), error)
-
-    def _where(self, index: int, shard: int) -> str:
-        return f"{self.locate(index)}, shard {shard}"
+        A loader that had the shard before may have it, while the next one has already met the end.
+        """
+        return any(epoch == self.epoch and item < self._ends[item % self.shards] for epoch, item in self._under_way)

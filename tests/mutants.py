@@ -56,32 +56,35 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/assembly/test_interleavings.py",
     ),
     "workers/assembly/autoscale.py": ("workers/assembly/test_autoscale.py",),
-    "workers/order/batches.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
+    "workers/order/batches.py": ("workers/order/test_batches.py",),
+    "workers/order/cut.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
+    "workers/order/permutation.py": ("workers/order/test_permutation.py", "supplies/test_published_orders.py"),
+    "supplies/walk.py": ("workers/plan/test_ordered_schedule.py", "workers/plan/test_errors.py"),
     "workers/order/rounds.py": (
         "workers/plan/test_ordered_schedule.py",
         "workers/plan/test_stream_schedule.py",
         "workers/assembly/test_interleavings.py",
     ),
-    "workers/order/drawn_order.py": ("workers/plan/test_ordered_schedule.py", "workers/order/test_samplers.py"),
-    "workers/order/chunk_order.py": (
-        "workers/order/test_chunk_order.py",
-        "workers/order/test_epoch_order.py",
-        "workers/order/test_published_orders.py",
+    "supplies/drawn.py": ("workers/plan/test_ordered_schedule.py", "supplies/test_samplers.py"),
+    "supplies/chunk_order.py": (
+        "supplies/test_chunk_order.py",
+        "supplies/test_epoch_order.py",
+        "supplies/test_published_orders.py",
         "workers/plan/test_errors.py",
     ),
-    "workers/order/epoch_order.py": (
-        "workers/order/test_epoch_order.py",
+    "supplies/computed.py": (
+        "supplies/test_epoch_order.py",
         "workers/order/test_permutation.py",
-        "workers/order/test_published_orders.py",
+        "supplies/test_published_orders.py",
         "workers/plan/test_errors.py",
     ),
-    "workers/order/mixed_order.py": (
-        "workers/order/test_mixed_order.py",
-        "workers/order/test_published_orders.py",
+    "supplies/mixed_order.py": (
+        "supplies/test_mixed_order.py",
+        "supplies/test_published_orders.py",
         "workers/plan/test_errors.py",
     ),
     "workers/order/sample_rng.py": ("workers/order/test_sample_rng.py",),
-    "workers/order/shard_rounds.py": (
+    "supplies/stream.py": (
         "workers/plan/test_stream_schedule.py",
         "workers/assembly/test_interleavings.py",
     ),
@@ -97,19 +100,19 @@ MODULES: dict[str, tuple[str, ...]] = {
 }
 
 EQUIVALENT: dict[str, str] = {
-    "workers/order/epoch_order.py: if not 0 <= position - block.start < len(block.samples):  →  "
+    "supplies/computed.py: if not 0 <= position - block.start < len(block.samples):  →  "
     "if not 0 < position - block.start < len(block.samples):": (
         "the first position of a block computes the same block again"
     ),
-    "workers/order/mixed_order.py: due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])  →  "
+    "supplies/mixed_order.py: due = np.concatenate([(np.arange(count) + 0.5) / count for count in draws])  →  "
     "due = np.concatenate([count / (np.arange(count) + 0.5) for count in draws])": (
         "the same spread from its end to its beginning, and it is the same from both"
     ),
-    "workers/order/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else "
+    "supplies/mixed_order.py: length = common * -(-_LEAST_PATTERN // common) if common <= SORTED_LIMIT else "
     "SORTED_LIMIT  →  length = common * -(-_LEAST_PATTERN // common) if common < SORTED_LIMIT else SORTED_LIMIT": (
         "a pattern is as long either way"
     ),
-    "workers/order/chunk_order.py: in_longer = rank < self._longer * (self._window_chunks + 1)  →  "
+    "supplies/chunk_order.py: in_longer = rank < self._longer * (self._window_chunks + 1)  →  "
     "in_longer = rank <= self._longer * (self._window_chunks + 1)": "both ways of counting agree on that chunk",
 }
 """By what `Mutant.told` says, why the mutant is as good as the original."""

@@ -14,9 +14,9 @@ import numpy as np
 from ..sources.arrays import open_arrays
 from ..sources.files import list_hdf5_files, stamp_of
 from ..sources.stored.hdf5_library import open_file
+from ..supplies import make_order
 from ..workers.api import AnyArray, ArraySpec, IndexArray, NamedRows, Source, allocate_rows
 from ..workers.base import BlobfeedError
-from ..workers.order import make_order
 from .found import Found, samples_of
 
 _BATCH = 64

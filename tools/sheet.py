@@ -25,7 +25,6 @@ from ..sources import color_of
 from ..workers.api import AnyArray, Hooks, check_parameters
 from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError, is_installed, writing
-from ..workers.loading import SampleDecoder
 from ..workers.plan import Plan, made_batch
 from .found import color_in
 from .locating import plan_of_net
@@ -106,7 +105,7 @@ def class_names(declared: object, base_dir: Path) -> Sequence[str]:
 def look(plan: Plan, base_dir: Path, is_bgr: bool, classes: Sequence[str] = ()) -> Seen:
     """Some samples of `plan` as they arrive in the net: after decode, crop, mirror, postprocess, mean and scale."""
     decoded = plan.decoded.value
-    count = len(decoded.source) if isinstance(decoded, SampleDecoder) else _SAMPLES
+    count = decoded.source.known_samples or _SAMPLES
     indices = np.unique(np.linspace(0, count - 1, min(_SAMPLES, count)).astype(np.int64))
     made = make_tops(plan.specs, plan.parameters, base_dir)
     pictured = next((top for top in made if _is_picture(top.largest_shape(1)[1:])), None)

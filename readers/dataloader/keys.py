@@ -17,8 +17,9 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from ...supplies import EpochOrder, SequentialOrder, ShuffledOrder
 from ...workers.base import derive_key
-from ...workers.order import EpochOrder, OwnGlobals, SequentialOrder, ShuffledOrder, seed_generators
+from ...workers.order import OwnGlobals, seed_generators
 from .fetching import load_state, state_of
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from ...sources import color_of, lists_tops, open_source, with_any_size
-from ...sources.mixed import MixedSource, SeveralSources, open_mix
+from ...sources.mixed import SeveralSources, open_mix
 from ...sources.stream import StreamSource
-from ...supplies.stream import StreamDecoder, shard_items
+from ...supplies.choose import make_supply
+from ...supplies.stream_rows import StreamDecoder, shard_items
 from ...workers.api import (
     AnySource,
     ArraySpec,
@@ -49,14 +50,12 @@ from ...workers.loading import (
     RowDecoder,
     RowMaker,
     SampleDecoder,
-    Sampling,
     copy_row,
     read_one,
 )
-from ...workers.order import Batches, EpochOrder, MixedOrder, Sampler, Shards, globals_kept, make_order, rand_skip_of
+from ...workers.order import At, Cut, Supply, globals_kept
 from ...workers.plan import Plan, max_loaders, on_trial, raise_unordered
 from ...workers.transport import Packed, available_memory, hook_name, trial_copy, unsendable
-from .make_sampler import make_sampler
 
 _log = logging.getLogger("blobfeed")
 
@@ -100,8 +99,7 @@ def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool,
         plan = _made_plan(parameters, hooks, base_dir, train, source)
         if parameters.has_loaders:
             plan.decoded.require_sendable(to_all=True)
-            if plan.sampling is not None:
-                plan.sampling.sampler.require_sendable(to_all=False)
+            plan.supply.require_sendable()
         return plan
 
 
@@ -114,20 +112,28 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 
-    sampler = make_sampler(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
-    if isinstance(source, Source) and parameters.on_error == "raise" and sampler is None:
+    supply, first = make_supply(
+        parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir)
+    )
+    if supply.items is not None:
+        Cut(parameters, gives_batches=supply.gives_batches).require(supply.items)
+    if parameters.on_error == "raise" and supply.is_computed:
         source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
-        if not isinstance(source, Source):
-            assert isinstance(source, StreamSource)
-            return _stream_plan(parameters, hooks, source, transform)
-        if sampler is not None and parameters.num_loaders == 0 and parameters.remote_loaders is not None:
-            raise ParameterError(
-                f"num_loaders is 0 beside remote_loaders, and {sampler.about.name} draws epochs in a loader of this "
-                "host, whose memory holds them: give num_loaders: 1"
-            )
-        return _ordered_plan(parameters, hooks, source, transform, base_dir, sampler)
+        if isinstance(source, StreamSource):
+            plan = _stream_plan(parameters, hooks, source, transform, supply)
+        else:
+            assert isinstance(source, Source)
+            plan = _ordered_plan(parameters, hooks, source, transform, base_dir, supply, first)
+    plan = replace(plan, start=_begin(plan, supply))
+    if supply.items is not None and (rest := plan.cut.unequal_rest(supply.items)):
+        _log.warning(
+            "last_batch is 'partial', and an epoch's last round has a sample for %d of %d ranks: the others end the "
+            "epoch a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",
+            *(rest, parameters.ranks),
+        )
+    return plan
 
 
 def _check_specs(source: AnySource) -> None:
@@ -273,9 +279,10 @@ def _ordered_plan(
     plain: Source,
     transform: CropMirror | None,
     base_dir: Path,
-    sampler: Sampler | None,
+    supply: Supply,
+    first: int | None,
 ) -> Plan:
-    order = _order(parameters, plain) if sampler is None else None
+    """Return the plan of a run over samples by index; `first`: one that occurs, None if none is known yet."""
     source, cached_samples = plain, 0
     if parameters.cache is not None:
         need("lmdb", "parameter 'cache'")
@@ -283,7 +290,6 @@ def _ordered_plan(
 
         source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
         cached_samples = source.cached_samples
-    epoch, position = (0, 0) if order is None else _begin(order, parameters)
     trial_hooks = trial_copy(hooks)
 
     def tried(index: int) -> tuple[int, SampleDecoder, float]:
@@ -291,13 +297,9 @@ def _ordered_plan(
         _check_memory(rows.slot_specs.items())
         # The trial sample has just been cached, so its time would not be typical of the other samples.
         timed = SampleDecoder(plain if cached_samples < len(plain) else source, rows)
-        return index, timed, _seconds_per_row(timed, index, epoch)
+        return index, timed, _seconds_per_row(timed, index)
 
     with closing(source):
-        if sampler is not None:
-            first = sampler.first
-        elif order is not None:
-            first = int(order.indices(epoch * order.samples + position, 1)[0])
         may_be_bad = first is None or parameters.on_error == "replace"
         index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
         rows = timed.rows
@@ -307,18 +309,9 @@ def _ordered_plan(
         seconds_per_row=seconds + per_row,
         rows_at_once=source.rows_at_once,
         tried=index,
-        order=order,
-        sampling=None if sampler is None else Sampling.by(sampler, len(plain)),
-        epoch=epoch,
-        position=position,
+        supply=supply,
     ).sized()
     _warn_of_outliers(plan, plain)
-    if plan.batches is not None and (rest := plan.batches.unequal_rest):
-        _log.warning(
-            "last_batch is 'partial', and an epoch's last round has a sample for %d of %d ranks: the others end the "
-            "epoch a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",
-            *(rest, parameters.ranks),
-        )
     return plan
 
 
@@ -337,56 +330,40 @@ def _warn_of_outliers(plan: Plan, source: Source) -> None:
             )
 
 
-def _begin(order: EpochOrder, parameters: Parameters) -> tuple[int, int]:
-    """Return the epoch and the position of the first round; raises ParameterError if there is none."""
-    batches = Batches(order.samples, parameters, rand_skip_of(parameters.seed, parameters.rand_skip))
-    if batches.total == 0:
+def _begin(plan: Plan, supply: Supply) -> At:
+    """Return where the first round begins; raises ParameterError if there is none."""
+    begun = plan.from_start()
+    if begun.total_batches == 0:
+        given, (epoch, item), items = plan.parameters, supply.land(plan.parameters)[1], supply.items or 0
         raise ParameterError(
-            f"parameter 'rand_skip' is {parameters.rand_skip}, of which the seed takes {batches.start}: they leave no "
-            f"batch of epochs={parameters.epochs} with {order.samples} samples each; use a smaller rand_skip, or more "
-            "epochs"
+            f"parameter 'rand_skip' is {given.rand_skip}, of which the seed takes {epoch * items + item}: they leave "
+            f"no batch of epochs={given.epochs} with {items} samples each; use a smaller rand_skip, or more epochs"
         )
-    return divmod(batches.round_start(0), order.samples)
+    return begun.start
 
 
-def _order(parameters: Parameters, source: Source) -> EpochOrder:
-    shuffle, seed, window = parameters.shuffle, parameters.seed, parameters.shuffle_window
-    if isinstance(source, MixedSource):
-        chunks = [part.chunk_samples for part in source.sources]
-        sizes, weights = source.sizes, source.weights
-        return MixedOrder(sizes, weights, shuffle=shuffle, seed=seed, chunk_samples=chunks, window_chunks=window)
-    return make_order(
-        len(source),
-        shuffle=shuffle,
-        seed=seed,
-        chunk_samples=source.chunk_samples,
-        window_chunks=window,
-        chunks_are_cheap=source.chunks_are_cheap,
-    )
-
-
-def _seconds_per_row(decoded: SampleDecoder, index: int, epoch: int) -> float:
+def _seconds_per_row(decoded: SampleDecoder, index: int) -> float:
     """Measure the seconds per row when everything is warm.
 
     The first run opens files and waits for the disk, so it is repeated unless it took 0.2 s. Rows in a run share the
     cost of a call. The minimum of several runs counts, since other processes can only make them longer.
     """
-    seconds = _seconds_for(decoded, index, epoch, 1)
+    seconds = _seconds_for(decoded, index, 1)
     row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
     # The first runs of a 10 µs decode take 130 µs, which would prevent quick batches from sharing a slot.
     most, short_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
     run = max(1, min(most, _TRIAL_BYTES // max(1, row_bytes)))
     for rows, limit_s in ((1, _AGAIN_S), *[(run, short_s)] * 3):
         if seconds * rows < limit_s:
-            seconds = min(seconds, _seconds_for(decoded, index, epoch, rows) / rows)
+            seconds = min(seconds, _seconds_for(decoded, index, rows) / rows)
     return seconds
 
 
-def _seconds_for(decoded: SampleDecoder, index: int, epoch: int, rows: int) -> float:
+def _seconds_for(decoded: SampleDecoder, index: int, rows: int) -> float:
     begun = time.perf_counter()
     # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    decoded.make(np.full(rows, index, np.int64), np.full(rows, epoch, np.int64), out, lambda *_: None)
+    decoded.make(np.full(rows, index, np.int64), np.zeros(rows, np.int64), out, lambda *_: None)
     return time.perf_counter() - begun
 
 
@@ -420,25 +397,14 @@ def _postprocessor(
 # ---- as a stream
 
 
-def _stream_plan(parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None) -> Plan:
-    for name, value, why in (
-        ("shuffle", parameters.shuffle, "use the stream's capacity"),
-        ("rand_skip", parameters.rand_skip, "skip in the function that makes the stream"),
-        ("cache", parameters.cache, "only indexed sources have one"),
-    ):
-        if value:
-            raise ParameterError(f"parameter {name!r} is {value!r}, which a stream cannot have: {why}")
-    remote = parameters.remote_loaders
-    shards = source.shards or max(1, max_loaders(parameters) + (remote.most if remote else 0))
-    num_shards = shards * parameters.ranks
+def _stream_plan(
+    parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None, supply: Supply
+) -> Plan:
     trial_source, trial_hooks = trial_copy((source, hooks))
-    first = partial(_first_sample, trial_source, num_shards, parameters.seed)
+    first = partial(_first_sample, trial_source, supply.parts * parameters.ranks, parameters.seed)
     rows = RowMaker(trial_hooks, source.specs, first, parameters, transform)
     postprocessor, _ = _postprocessor(trial_hooks, parameters, rows, first)
-    return Plan(
-        **_common(parameters, hooks, source, StreamDecoder(source, rows, num_shards, postprocessor)),
-        shards=Shards(shards, source.capacity, any_number=source.shards is None),
-    )
+    return Plan(**_common(parameters, hooks, source, StreamDecoder(source, rows, postprocessor)), supply=supply)
 
 
 def _first_sample(source: StreamSource, num_shards: int, seed: int) -> Sample:

@@ -15,14 +15,15 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+from blobfeed.supplies import AboutSampler
 from blobfeed.workers.api import Parameters
 from blobfeed.workers.assembly import Evidence, Task
-from blobfeed.workers.order import AboutSampler, EpochOrder
+from blobfeed.workers.order import At, Cut, Supply
 from blobfeed.workers.pipeline import Failed
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.transport import Failure
 
-_FIXED = (Plan, Parameters, AboutSampler, EpochOrder)
+_FIXED = (Plan, Parameters, AboutSampler, Supply, Cut)
 _PLAIN = {bool, int, str, bytes, NoneType, Evidence}
 _BY_NAME = (Failure, Failed)
 """Their texts say how long a loader had been at work."""
@@ -51,7 +52,7 @@ class Canonical:
             return thing
         if kind is LoaderNumber:
             return self._loaders.get(thing)
-        if kind in (list, tuple, deque):
+        if kind in (list, tuple, deque, At):
             return tuple(map(self.of, _without_keys(thing)))
         if kind is dict:
             return tuple((self.of(key), self.of(value)) for key, value in thing.items() if not self._is_dead(value))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from blobfeed.supplies import AboutSampler, DrawnSupply, SequentialOrder, StreamSupply
 from blobfeed.workers.api import Parameters
-from blobfeed.workers.loading import Sampling
-from blobfeed.workers.order import AboutSampler, SequentialOrder, Shards
 from blobfeed.workers.plan import Plan
 from blobfeed.workers.transport import Packed
 
@@ -76,14 +75,14 @@ class Variant:
             "variant": self,
         }
         if self.stream:
-            return SmallPlan(shards=Shards(self.shards), **common)
+            return SmallPlan(supply=StreamSupply(self.shards), **common)
         if self.drawn:
             sampler: Packed[Any] = Packed(None, ())
-            sampling = Sampling(sampler=sampler, about=AboutSampler("sampler()"), samples=10)
-            return SmallPlan(sampling=sampling, **common)
+            drawn = DrawnSupply(sampler=sampler, about=AboutSampler("sampler()"), source_samples=10)
+            return SmallPlan(supply=drawn, **common)
         samples = self.batches * self.rows
         order = SmallOrder(samples, has_windows=self.affinity)
-        return SmallPlan(order=order, **common)
+        return SmallPlan(supply=order, **common)
 
 
 _KNOWN: dict[int, Plan] = {}

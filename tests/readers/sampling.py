@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.order import BalancedSampler, draw_epoch, sampler_rng
+from blobfeed.supplies import BalancedSampler, draw_epoch, sampler_rng
 
 from blobfeed import BatchReader
 from tests.support.pipelines import Numbered

@@ -20,8 +20,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import NamedBatches
+from blobfeed.supplies import ChunkOrder
 from blobfeed.workers.api import AnyArray
-from blobfeed.workers.order import ChunkOrder
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

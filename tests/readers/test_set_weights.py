@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.order import sampler_rng
+from blobfeed.supplies import sampler_rng
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError
 from tests.support.reader_data import write_hdf5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from blobfeed.workers.api import LastBatch, Parameters
-from blobfeed.workers.order import Batches
+from blobfeed.workers.order import At, Cut
 
 
 class BatchRange(NamedTuple):
@@ -15,8 +15,25 @@ class BatchRange(NamedTuple):
     rows: int
 
 
-class RankedBatches(Batches):
-    """The batches of one rank, with the range of each."""
+class RankedBatches:
+    """The batches of one rank from the global position `start` on, with the range of each; every epoch is as long."""
+
+    def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
+        self.samples, self.parameters = samples, parameters
+        self.world_size, self.round_rows = parameters.ranks, parameters.batch_size * parameters.ranks
+        self._cut, self._start = Cut(parameters), At(*divmod(start, samples))
+        self._cut.require(samples)
+        self.batches_per_epoch = self._cut.rounds_in(samples)
+        self.total = self._cut.count(self._start, samples, parameters.epochs)
+
+    def round_start(self, k: int) -> int:
+        """Return the global position where round k begins."""
+        epoch, item = self._cut.start(self._start, k, self.samples)
+        return epoch * self.samples + item
+
+    def ends_epoch(self, k: int) -> bool:
+        """Return true if an epoch ends with round k or within it."""
+        return self.round_start(k) // self.samples < self.round_start(k + 1) // self.samples
 
     def batch(self, k: int) -> BatchRange:
         """Return the k-th batch of this rank; raises IndexError if there is no such batch."""

@@ -19,8 +19,9 @@ from typing import Any, NoReturn
 import numpy as np
 import psutil  # type: ignore[import-untyped]
 from blobfeed.readers.opening import open_pipeline
+from blobfeed.supplies import EpochOrder, make_order
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray, NamedRows, Parameters
-from blobfeed.workers.order import EpochOrder, SampleRng, make_order, replacement_index
+from blobfeed.workers.order import SampleRng, replacement_index
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.processes import Event, Home

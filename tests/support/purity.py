@@ -22,6 +22,7 @@ ROOMS = (
     "workers/order",
     "workers/assembly",
     "sources/stored",
+    "supplies",
 )
 _STARTS = ("os.fork", "os.forkpty", "os.posix_spawn", "subprocess.Popen")
 _FRAMEWORKS = ("keras", "tensorflow", "torch")

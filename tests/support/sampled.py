@@ -26,13 +26,13 @@ def expected_batches(
     for run in runs:
         end = sum(map(len, lists[:epochs])) if last_batch == "wrap" else len(run)
         if last_batch == "drop" and end < each * world_size:
-            return "a full round of all ranks needs"
+            return "has no full batch for every rank"
         for first in range(0, end, each * world_size):
             dealt = list(run[first : first + each * world_size])
             if last_batch == "drop" and len(dealt) < each * world_size:
                 continue
             if not first and len(dealt) < world_size:
-                return "fewer than there are ranks"
+                return "than there are ranks"
             # Equal parts, the first ones longer by one.
             cuts = [part * (len(dealt) // world_size) + min(part, len(dealt) % world_size) for part in (rank, rank + 1)]
             if not (mine := dealt[slice(*cuts)]):

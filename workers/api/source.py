@@ -97,6 +97,11 @@ class AnySource(ABC):
         """The shape and type of each array of a sample, by name, in the order of the tops."""
 
     @property
+    def known_samples(self) -> int:
+        """The number of samples; 0 if it is known only when all have been read."""
+        return 0
+
+    @property
     def runs_user_code(self) -> bool:
         """True if a class of this source is not blobfeed's own: what it does in the trainer may take any time."""
         return not is_ours(self)
@@ -123,6 +128,13 @@ class AnySource(ABC):
         should read nothing.
         """
         return f"{type(self).__name__} sample {index}"
+
+    def check_samples(self) -> None:  # noqa: B027 - most sources know nothing of samples that they have not read
+        """Raises SourceError or SampleError for what is known to be wrong with single samples.
+
+        Setup calls it, unless `on_error: replace` covers them, or a sampler may leave them out. Each of these samples
+        is an error when it is read, in any case.
+        """
 
     def close(self) -> None:  # noqa: B027 - a source without files has nothing to close
         """Release handles and maps; the next read opens them again."""
@@ -204,6 +216,10 @@ class Source(AnySource):
         raise ParameterError(f"source {self.kind}: its samples are no patches, which have corners: give it 'patch'")
 
     @property
+    def known_samples(self) -> int:
+        return len(self)
+
+    @property
     def chunk_samples(self) -> int | None:
         """The samples in one storage chunk if reading one of them costs as much as reading all; else None."""
         return None
@@ -215,13 +231,6 @@ class Source(AnySource):
         Then any loader may make any of its samples; otherwise one loader makes all samples of the same chunks.
         """
         return False
-
-    def check_samples(self) -> None:
-        """Raises SourceError or SampleError for what is known to be wrong with single samples.
-
-        Setup calls it, unless `on_error: replace` covers them, or a sampler may leave them out. Each of these samples
-        is an error when it is read, in any case.
-        """
 
     @property
     def outliers(self) -> Mapping[str, Outlier]:

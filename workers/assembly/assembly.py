@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ..order import FIX_STREAM
 from ..plan import Plan
 from ..transport import (
     BadRow,
@@ -191,10 +190,7 @@ class Assembly:
         row = 0 if poisoned.is_hook else poisoned.first_row
         epoch, index, where = self.schedule.sample_in(poisoned.batch, row, death.last.sample)
         path = where or (death.place if index == death.last.sample else "")
-        if death.how == _KILLED:
-            advice = OUT_OF_MEMORY
-        else:
-            advice = FIX_HOOK if poisoned.is_hook else "" if self.schedule.can_be_cut else FIX_STREAM
+        advice = OUT_OF_MEMORY if death.how == _KILLED else FIX_HOOK if poisoned.is_hook else self.schedule.advice
         failure = Failure("SampleError", text, epoch, index, path, advice=advice)
         self._failures.setdefault(poisoned.batch, {})[row] = failure
         self.ledger.write_off(poisoned)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from .drawing import SamplerRunner, Sampling
 from .given_worker import GivenWorker, Maker
 from .postprocessing import BatchSamples, Postprocessor
 from .resized_crop import central_part, random_part

@@ -1,6 +1,6 @@
 """The workers of a loader: find the samples of a task, make its rows, replace bad samples.
 
-The loader itself moves messages; a worker makes rows. The worker for streams is in supplies/stream.py; here:
+The loader itself moves messages; a worker makes rows. The worker for streams is in supplies/stream_rows.py; here:
 
     source.read → raw arrays → decode hook (if any) → crop and mirror (if any) → the slot's rows
 
@@ -38,8 +38,8 @@ from ..api import (
     Source,
     allocate_rows,
 )
-from ..base import text_digest
-from ..order import Order, Seed, between, replacement_among, replacement_index
+from ..base import SourceError, text_digest
+from ..order import Seed, Supply, between, globals_kept, replacement_among, replacement_index
 from ..transport import (
     Activity,
     BadRow,
@@ -49,6 +49,7 @@ from ..transport import (
     LoaderStatus,
     Run,
     SendError,
+    SharedFile,
     ToLoader,
     describe,
     sendable,
@@ -72,6 +73,7 @@ in the processor's cache when it is decoded."""
 _MOST_SCRATCH_ROWS = 64
 _MOST_REPLACEMENTS = 100
 _MOST_CHARACTERS = 300
+_MOST_OF_FAILURE = 2000
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
 
 
@@ -104,11 +106,13 @@ class Worker(ABC):
     def __init__(
         self,
         source: AnySource,
+        supply: Supply,
         parameters: Parameters,
         postprocessor: Postprocessor | None,
         place: Workplace,
     ) -> None:
         self.locate = partial(location_of, source)
+        self.supply = supply
         self.parameters = parameters
         self.rows = postprocessor.decoded_rows(place.rows) if postprocessor else place.rows
         self.status = place.status
@@ -131,7 +135,16 @@ class Worker(ABC):
                 return WorkDone(drawn=self.draw(message))
 
     def draw(self, task: Draw) -> Drawn:
-        raise TypeError(f"a loader without a sampler got the task {task!r}")
+        """Draw an epoch into the file that all loaders read; an exception of the sampler becomes a failure."""
+        self.status.write(Activity.SAMPLING, task.epoch)
+        try:
+            with self.guard(), globals_kept():
+                return self.supply.draw(task, self.parameters)
+        except SourceError as error:
+            return Drawn(failure=sendable(str(error), _MOST_OF_FAILURE))
+        except Exception as error:
+            text = f"{self.supply.name}, epoch {task.epoch}: it raised {summary_of(error)}"
+            return Drawn(failure=text, cause=self._send_error(error), traceback=describe(error))
 
     @abstractmethod
     def fill(self, task: Fill, rows: NamedRows | None = None) -> WorkDone:
@@ -195,18 +208,14 @@ class RowDecoder(ABC):
         return ""
 
     @abstractmethod
-    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
+    def try_on(
+        self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, supply: Supply, given: Parameters
+    ) -> None:
         """Make row i of every top of `out` from sample indices[i]; raises IndexError if there is no such sample."""
 
     @abstractmethod
-    def worker(
-        self,
-        parameters: Parameters,
-        place: Workplace,
-        order: Order | None,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> Worker:
-        """Return the worker of one loader. `order`: says the samples of a run; `draw` draws an epoch by a sampler."""
+    def worker(self, supply: Supply, given: Parameters, place: Workplace) -> Worker:
+        """Return the worker of one loader."""
 
 
 class SampleDecoder(RowDecoder):
@@ -223,22 +232,17 @@ class SampleDecoder(RowDecoder):
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
 
-    def try_on(self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, seed: int) -> None:
+    def try_on(
+        self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, supply: Supply, given: Parameters
+    ) -> None:
         samples = len(self.source)
         for index in indices:
             if not 0 <= index < samples:
                 raise IndexError(f"sample {index} of a source of {samples} samples")
         self.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), out, lambda *_: None)
 
-    def worker(
-        self,
-        parameters: Parameters,
-        place: Workplace,
-        order: Order | None,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> Worker:
-        assert order is not None
-        return IndexedWorker(self, order, parameters, place, draw)
+    def worker(self, supply: Supply, given: Parameters, place: Workplace) -> Worker:
+        return IndexedWorker(self, supply, given, place)
 
     @cached_property
     def identity(self) -> str:
@@ -420,28 +424,17 @@ class WantedRows(msgspec.Struct, frozen=True):
 
 
 class IndexedWorker(Worker):
-    """Makes rows from samples by index, which `order` finds; `draw` draws an epoch by a sampler."""
+    """Makes rows from samples by index, which `supply` finds."""
 
-    def __init__(
-        self,
-        decoded: SampleDecoder,
-        order: Order,
-        parameters: Parameters,
-        place: Workplace,
-        draw: Callable[[Draw], Drawn] | None = None,
-    ) -> None:
-        super().__init__(decoded.source, parameters, decoded.postprocessor, place)
+    def __init__(self, decoded: SampleDecoder, supply: Supply, parameters: Parameters, place: Workplace) -> None:
+        supply = supply.with_file(SharedFile(place.drawn))
+        super().__init__(decoded.source, supply, parameters, decoded.postprocessor, place)
         self._decoded = decoded
-        self._order = order
-        self._draw = draw
         self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, WantedRows | None] = {}
         """The samples of announced tasks, by task number."""
         self._runs: Sequence[Run] = ()
         """The runs of the present task."""
-
-    def draw(self, task: Draw) -> Drawn:
-        return super().draw(task) if self._draw is None else self._draw(task)
 
     def wanted(self, task: Fill) -> WantedRows | None:
         """Return the samples of the task's rows; None for a task without rows."""
@@ -450,13 +443,14 @@ class IndexedWorker(Worker):
 
     def _samples_of(self, runs: Sequence[Run]) -> tuple[IndexArray, IndexArray, IndexArray]:
         if len(runs) == 1:
-            return self._order.samples_of(runs[0])
-        indices, epochs, numbers = map(np.concatenate, zip(*map(self._order.samples_of, runs), strict=True))
+            return self.supply.samples_of(runs[0])
+        indices, epochs, numbers = map(np.concatenate, zip(*map(self.supply.samples_of, runs), strict=True))
         return indices, epochs, numbers
 
     def samples_of(self, task: Fill, first: int, rows: int) -> BatchSamples:
         runs = list(between(task.runs, first, first + rows))
-        return BatchSamples(self._samples_of(runs)[0], runs[0].epoch, self._order.batch_key(runs[0]))
+        key = self.supply.batch_key(runs[0], self.parameters.batch_size)
+        return BatchSamples(self._samples_of(runs)[0], runs[0].epoch, key)
 
     def announce(self, task: Fill) -> None:
         try:

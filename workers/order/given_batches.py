@@ -5,10 +5,13 @@ A batch is one task of one loader, which finds in the ring what to make of it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NoReturn
 
+from ..api import Parameters
 from ..transport import Announce, Draw, Drawn, Give, Replaced, Run
+from .supply import At, Supply
 
 
 @dataclass(slots=True)
@@ -22,6 +25,7 @@ class GivenBatches:
     """The batch as a whole is the row, since only its loader knows what it consists of."""
 
     can_be_cut: ClassVar[bool] = False
+    advice: ClassVar[str] = ""
     drawn: ClassVar[None] = None
     finished: ClassVar[bool] = False
     complaint: ClassVar[str] = ""
@@ -76,3 +80,24 @@ class GivenBatches:
 
     def go_on(self) -> None:
         """Do nothing: there is no end behind which a run goes on."""
+
+
+class GivenSupply(Supply):
+    """Stands for the supply in a plan whose batches the trainer gives: nothing is asked of it."""
+
+    name = "given batches"
+
+    def land(self, given: Parameters, state: Mapping[str, int | str] | None = None) -> tuple[Supply, At]:
+        return self, At(0, 0)
+
+    def rounds(self, given: Parameters, at: At) -> NoReturn:
+        raise TypeError("given batches have no rounds")
+
+    def samples_of(self, run: Run) -> NoReturn:
+        raise TypeError(f"only their loader knows the samples of given batches, as of {run!r}")
+
+    def identify(self, given: Parameters, at: At) -> dict[str, int | str]:
+        return {}
+
+    def batch_key(self, run: Run, batch_size: int) -> tuple[int, ...]:
+        return ()

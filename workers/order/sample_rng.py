@@ -14,7 +14,7 @@ import numpy as np
 
 from ..api import IndexArray
 from ..base import derive_key
-from .epoch_order import keyed_permutation
+from .permutation import keyed_permutation
 
 _WORD = 2**64 - 1
 

@@ -74,7 +74,7 @@ def _without_traceback(cause: BaseException) -> BaseException:
 def explain(plan: Plan, failure: Failure | End, take: TakeError) -> BlobfeedError:
     """Return the error that ended the run, with the loader's own exception as its cause."""
     if isinstance(failure, End):  # behind the last batch of a run whose length was not known
-        return EndOfData(f"{plan.end_text} (epochs={plan.parameters.epochs})")
+        return EndOfData(f"all batches of epochs={plan.parameters.epochs} have been delivered")
     cause = take(failure.cause, failure.traceback) if failure.traceback else None
     error = _exception_for(plan, failure, cause)
     error.__cause__ = cause

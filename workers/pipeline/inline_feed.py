@@ -67,7 +67,7 @@ class InlineFeed:
 
         Raises RingAllocationError.
         """
-        known = plan.order is not None and not plan.postprocesses
+        known = plan.supply.is_computed and not plan.postprocesses
         self._makes_later = calls_make and known and plan.batch_bytes >= _LARGE_BYTES
         """All batches are handed out before their rows are made."""
         if self._makes_later:
@@ -92,15 +92,15 @@ class InlineFeed:
         self._failure: Failed | None = None
         self._errors: list[BaseException] = []
         """Each under its number, from 1 on."""
-        self._drawn = None if plan.sampling is None else SharedFile.create("blobfeed-drawn")
-        if self._drawn is not None:
-            self._schedule.use_file(self._drawn)
+        drawn = SharedFile.create("blobfeed-drawn")
+        self._drawn: SharedFile | None = drawn
+        self._schedule.use_file(drawn)
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
         self._counts = Statistics()
         """The counts at the end."""
-        drawn = -1 if self._drawn is None else self._drawn.descriptor
-        self._worker = plan.worker(Workplace(self._rows, Unwatched(), partial(_keep, self._errors), drawn))
+        place = Workplace(self._rows, Unwatched(), partial(_keep, self._errors), drawn.descriptor)
+        self._worker = plan.worker(place)
         self._globals = nullcontext if plan.reads_only else OwnGlobals().used
 
     # ---- batches
@@ -155,7 +155,7 @@ class InlineFeed:
         """Return the next batches to make, or the epoch to draw; raises the error of a run that has neither."""
         schedule, plan = self._schedule, self._plan
         # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
-        most = 1 if not schedule.opened and plan.order is not None else plan.batches_per_task
+        most = 1 if not schedule.opened and plan.supply.is_computed else plan.batches_per_task
         if not (free := self._slots.free(most)):
             raise PipelineStalled(too_many_held(plan.slots))
         first = schedule.opened

@@ -16,6 +16,7 @@ import msgspec
 
 from ..api import ArraySpec, Parameters, Statistics
 from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
+from ..order import At
 from ..plan import Batch, Place, Plan, Position, State, locate
 from ..processes import RemoteHome, Watch, interrupts_deferred
 from ..transport import LoaderState, available_memory
@@ -79,7 +80,7 @@ class Pipeline(Closing):
     @property
     def samples(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._plan.samples
+        return self._plan.supply.samples
 
     @property
     def total_batches(self) -> int | None:
@@ -209,7 +210,7 @@ class Pipeline(Closing):
         self._hold(self._feed.next(self._intake.wanted, self._held))
 
     def _hold(self, batches: Sequence[Batch]) -> None:
-        if self._plan.batches is None:  # a stream may have no batch at a place, and how many depends on the time
+        if self._plan.supply.items is None:  # a stream may have no batch at a place, and how many depends on the time
             for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
                 batch.number = number
         self._held.batches |= {batch.sequence: batch for batch in batches}
@@ -291,7 +292,7 @@ class Pipeline(Closing):
             wanted = self._intake.wanted
             if self._feed is None or self._intake.ready or not self._feed.go_on(wanted):
                 return False
-            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=(epoch, 0)), wanted=wanted)
+            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=At(epoch, 0)), wanted=wanted)
         return True
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
@@ -324,7 +325,7 @@ class Pipeline(Closing):
     def _with_coming(self, epoch: int) -> Plan:
         """Return the plan from the first round of `epoch` on, or from the next one, by the weights that count there."""
         progress = self._intake.progress
-        return replace(progress.plan_from(max(epoch, progress.epoch)), sampling=self._coming[epoch].sampling)
+        return replace(progress.plan_from(max(epoch, progress.epoch)), supply=self._coming[epoch].supply)
 
     def locate(self, numbers: Iterable[int]) -> dict[int, list[Place]]:
         """Return the places of these batches' samples, also by weights to come; raises what `locate` does."""

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ..api import DirectRows, IndexArray, Rows
-from ..order import EpochOrder
+from ..order import At, Supply
 from ..transport import Run
 
 
@@ -28,13 +28,12 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     tops: Mapping[str, Rows]
     sequence: int
     runs: Sequence[Run]
+    supply: Supply
     replaced: Mapping[int, int] = {}
-    order: EpochOrder | None = None
-    """The order by which the runs have their samples; None for a stream, and for what a sampler drew."""
     drawn: bytes = b""
-    """The sampler's samples, int64."""
-    end: tuple[int, int] | None = None
-    """The epoch and item at which the round behind it begins, unless that is computed."""
+    """The samples, int64, if a sampler drew them."""
+    end: At | None = None
+    """The place where the round behind it begins, unless that is computed."""
 
     make: Callable[[DirectRows], Mapping[int, int]] | None = None
     """Set until the batch is taken if its rows are still to be made: `make(into)` makes the tops of `into` right there
@@ -49,10 +48,8 @@ class Batch(msgspec.Struct, eq=False, dict=True):
         """
         if self.drawn:
             indices: IndexArray = np.frombuffer(self.drawn, np.int64).copy()
-        elif self.order is not None:
-            indices = np.concatenate([self.order.samples_of(run)[0] for run in self.runs])
         else:
-            indices = np.arange(self.position, self.position + self.rows, dtype=np.int64)
+            indices = np.concatenate([self.supply.samples_of(run)[0] for run in self.runs])
         for row, index in self.replaced.items():
             indices[row] = index
         return indices
@@ -63,6 +60,4 @@ class Batch(msgspec.Struct, eq=False, dict=True):
 
         In a mix each sample has the epoch of its own source, the same that hooks receive.
         """
-        if self.order is not None:
-            return np.concatenate([self.order.samples_of(run)[1] for run in self.runs])
-        return np.repeat(*np.array([(run.epoch, run.rows) for run in self.runs], np.int64).T)
+        return np.concatenate([self.supply.epochs_of(run) for run in self.runs])

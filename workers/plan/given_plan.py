@@ -8,7 +8,7 @@ from typing import Any
 
 from ..api import Parameters
 from ..loading import GivenWorker, Maker, Workplace
-from ..order import GivenBatches
+from ..order import GivenBatches, GivenSupply
 from ..transport import GrowingSlots, Packed, RowsLayout
 from .plan import AnyRing, Plan, max_loaders
 
@@ -34,6 +34,7 @@ class GivenPlan(Plan):
     def of(cls, maker: Packed[Any], parameters: Parameters, *, kind: str, slots: int) -> GivenPlan:
         most = max_loaders(parameters)
         common = {"specs": {}, "slot_specs": {}, "postprocesses": False, "max_loaders": most, "given_slots": slots}
+        common["supply"] = GivenSupply()
         return cls(parameters=parameters, decoded=maker, kind=kind, **common)  # type: ignore[arg-type]
 
     @property

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..api import IndexArray
 from ..base import ParameterError
-from ..order import draws_of, globals_kept
+from ..order import At, DrawnEpoch, globals_kept
 from ..transport import Draw, Drawn
 from .batch import Batch
 from .plan import Plan, Position
@@ -38,8 +38,8 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
     if wanted and wanted[0] < 0:
         raise ParameterError(f"batch {wanted[0]}: batches are counted from 0")
     source = plan.source
-    if plan.shards is not None:
-        raise ParameterError("a stream's samples have no indices, so its batches cannot be located")
+    if why := plan.supply.not_located:
+        raise ParameterError(why)
     with globals_kept():
         batches = dict(_found(plan, wanted))
     return {
@@ -55,35 +55,35 @@ def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     past = [number for number in wanted if number < plan.first_number]
     if past:
         start = plan.from_start()
-        has_other_weights = plan.sampling is not None and plan.sampling.was_changed
-        if has_other_weights or _begin_of(start, plan.first_number) != (plan.epoch, plan.position):
+        if plan.supply.was_changed or _begin_of(start, plan.first_number) != plan.start:
             raise _unknown_past(past[0], plan)
         yield from _some(start, past)
     yield from _some(plan, wanted[len(past) :])
 
 
 def _some(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield batches by number: one by one if the order is computed, else along the way, which draws each epoch once."""
-    if plan.order is not None:
+    """Yield batches by number: one by one if their places are computed, else along the way."""
+    drawn: dict[int, DrawnEpoch] = {}
+    if plan.supply.items is not None:
         for number in wanted:
-            yield from _walk(plan, number, number)
+            yield from _walk(plan, number, number, drawn)
     elif wanted:
-        yield from ((number, batch) for number, batch in _walk(plan, wanted[0], wanted[-1]) if number in wanted)
+        yield from ((number, batch) for number, batch in _walk(plan, wanted[0], wanted[-1], drawn) if number in wanted)
 
 
-def _begin_of(plan: Plan, number: int) -> tuple[int, int]:
-    """Return the epoch and the item at which batch `number` begins."""
-    if plan.batches is not None or number == plan.first_number:
+def _begin_of(plan: Plan, number: int) -> At:
+    """Return where batch `number` begins."""
+    if plan.supply.items is not None or number == plan.first_number:
         return Position(plan, number - plan.first_number).at
-    *_, (_, batch) = _walk(plan, plan.first_number, number - 1)
+    *_, (_, batch) = _walk(plan, plan.first_number, number - 1, {})
     assert batch.end is not None
     return batch.end
 
 
-def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
-    """Yield batches `first` … `last`, drawn here. If all epochs are as long, none before `first` is drawn."""
-    if plan.batches is not None:
-        if plan.batches.total is not None and last - plan.first_number >= plan.batches.total:
+def _walk(plan: Plan, first: int, last: int, drawn: dict[int, DrawnEpoch]) -> Iterator[tuple[int, Batch]]:
+    """Yield batches `first` … `last`; epochs are drawn here, once in all calls with the same `drawn`."""
+    if plan.supply.items is not None:
+        if plan.total_batches is not None and last - plan.first_number >= plan.total_batches:
             raise _no_batch(last, plan)
         plan = plan.from_batch(first - plan.first_number)
     plan = replace(plan, specs={}, slot_specs={})  # only the samples are wanted
@@ -97,7 +97,9 @@ def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
                 raise _no_batch(number, plan)
             if (asked := schedule.wanted()) is None:
                 raise ParameterError("the sampler's epochs cannot be drawn here")
-            schedule.note_drawn(asked, _drawn_into(memory, plan, asked))
+            if asked.epoch not in drawn:
+                drawn[asked.epoch] = plan.supply.epoch_of(plan.parameters, asked.epoch)
+            schedule.note_drawn(asked, memory.keep(asked, drawn[asked.epoch]))
         announce = schedule.announcement(number - plan.first_number, 1, 0, ())
         if announce is not None and number >= first:
             (batch,) = plan.unpack(announce, {})
@@ -107,21 +109,17 @@ def _walk(plan: Plan, first: int, last: int) -> Iterator[tuple[int, Batch]]:
 class _Memory(dict[int, IndexArray]):
     """Drawn epochs by the offset in bytes that each would have in the shared file."""
 
+    def keep(self, asked: Draw, drawn: DrawnEpoch) -> Drawn:
+        sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
+        self[asked.offset] = np.concatenate([drawn.indices, sizes])
+        return Drawn(len(drawn.indices), len(sizes))
+
     def read(self, offset: int, count: int, _kind: type[np.int64]) -> IndexArray:
         begin = max(start for start in self if start <= offset)
         return self[begin][(offset - begin) // 8 :][:count]
 
     def free(self, offset: int, _size: int) -> None:
         del self[offset]
-
-
-def _drawn_into(memory: _Memory, plan: Plan, asked: Draw) -> Drawn:
-    by = plan.sampling
-    assert by is not None
-    drawn = by.draw(asked.epoch, plan.parameters)
-    sizes = np.empty(0, np.int64) if drawn.sizes is None else drawn.sizes
-    memory[asked.offset] = np.concatenate([draws_of(drawn.indices), sizes])
-    return Drawn(len(drawn.indices), len(sizes))
 
 
 def _unknown_past(number: int, plan: Plan) -> ParameterError:

@@ -1,6 +1,6 @@
 """The plan of a run: its whole description, made once in the trainer and sent to the assembler and the loaders.
 
-    trainer     counts and unpacks batches: `unpack`, `begin`, `resumed`, `batches`
+    trainer     counts and unpacks batches: `unpack`, `begin`, `resumed`, `cut`
     assembler   chooses the next rows: `schedule`
     loaders     make them: `worker`
 
@@ -21,30 +21,10 @@ from typing import Any, NoReturn
 import msgspec
 
 from ..api import AnySource, ArraySpec, Parameters, Rows
-from ..base import ParameterError, SourceError
-from ..loading import (
-    CROPS,
-    RowDecoder,
-    SamplerRunner,
-    Sampling,
-    Worker,
-    Workplace,
-)
-from ..order import (
-    Batches,
-    DrawnOrder,
-    EpochOrder,
-    GivenBatches,
-    Rounds,
-    Schedule,
-    ShardRounds,
-    Shards,
-    batches_per_task,
-    by_batch,
-    no_weights,
-    rand_skip_of,
-)
-from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, SharedFile, processors_granted
+from ..base import ParameterError
+from ..loading import CROPS, RowDecoder, Worker, Workplace
+from ..order import At, Cut, GivenBatches, Schedule, Supply, batches_per_task, by_batch
+from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, processors_granted
 from .batch import Batch
 from .state import State, check_state
 
@@ -55,6 +35,7 @@ only two, the trainer waited at every fourth one of tiny batches."""
 _NO_LIMIT = 1 << 40
 
 _STATE_VERSION = 3
+_BEGINNING = At(0, 0)
 
 AnyRing = Ring | GrowingSlots
 
@@ -71,9 +52,8 @@ def raise_unordered(use: str, names: Iterable[str]) -> NoReturn:
 class Plan:
     """The description of a run. It does not change while the pipeline runs.
 
-    One of three gives the samples: `order` computes them, `sampling` draws them epoch by epoch, and a stream gives them
-    as they come, in `shards`. The first round begins at `position` of `epoch`, which counts items: samples, a sampler's
-    batches, or batches of the shards in turn. `first_number`: batches that an earlier run took.
+    `supply` says which samples come; the first round begins at `start`. `first_number`: batches that an earlier run
+    took.
 
     `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
     `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
@@ -90,11 +70,8 @@ class Plan:
     slot_specs: Mapping[str, ArraySpec]
     postprocesses: bool
     max_loaders: int
-    order: EpochOrder | None = None
-    sampling: Sampling | None = None
-    shards: Shards | None = None
-    epoch: int = 0
-    position: int = 0
+    supply: Supply
+    start: At = _BEGINNING
     first_number: int = 0
     is_ordered: bool = True
     seconds_per_row: float = 0.0
@@ -109,45 +86,23 @@ class Plan:
         if not self.is_ordered:
             raise_unordered(use, self.specs)
 
-    @property
-    def end_text(self) -> str:
-        """The message of EndOfData behind the last batch, if the number of batches is not known."""
-        if self.shards is not None:
-            return "the stream has ended in all of its epochs"
-        return "all batches have been delivered"
-
-    @property
-    def samples(self) -> int:
-        """The number of samples in an epoch, over all ranks; raises SourceError where it is unknown."""
-        if self.order is not None:
-            return self.order.samples
-        if self.sampling is None:
-            raise SourceError("a stream does not know how many samples it has: read it until its end")
-        about = self.sampling.about
-        if about.length is None or about.gives_batches:
-            raise SourceError(f"{about.name} says how many samples an epoch has when it has drawn it")
-        return about.length
-
     @cached_property
-    def batches(self) -> Batches | None:
-        """The batches of this rank, counted in items; None if the length of an epoch is unknown."""
-        given = self.parameters
-        about = None if self.sampling is None else self.sampling.about
-        items = self.order.samples if self.order is not None else None if about is None else about.length
-        if items is None:
-            return None
-        if about is not None and about.gives_batches:
-            given = msgspec.structs.replace(given, batch_size=1)
-        return Batches(items, given, self.epoch * items + self.position)
+    def cut(self) -> Cut:
+        return Cut(self.parameters, gives_batches=self.supply.gives_batches)
+
+    def batches_of(self, epochs: int | None, at: At | None = None) -> int | None:
+        """Return this rank's batches from `at`, else the start, to the end of `epochs` epochs; None: unknown."""
+        items = self.supply.items
+        return None if items is None else self.cut.count(at or self.start, items, epochs)
 
     @cached_property
     def total_batches(self) -> int | None:
-        return None if self.batches is None else self.batches.total
+        return self.batches_of(self.parameters.epochs)
 
     def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
         """Return the batches of an announcement, as views on `rows`, those of all slots."""
         size, replaced, done = self.parameters.batch_size, dict(announce.replaced), 0
-        first_row, sequence, order, delivered = announce.slot * size, announce.batch, self.order, self.delivered
+        first_row, sequence, supply, delivered = announce.slot * size, announce.batch, self.supply, self.delivered
         batches = []
         for place, runs in by_batch(announce.runs, size).items():
             begin, (first, *others) = place * size, runs
@@ -158,9 +113,9 @@ class Plan:
                 {row - begin: index for row, index in replaced.items() if begin <= row < end} if replaced else replaced
             )
             number = self.first_number + sequence + place
-            batch = Batch(number, first.epoch, first.position, count, tops, sequence + place, runs, mine, order)
+            batch = Batch(number, first.epoch, first.position, count, tops, sequence + place, runs, supply, mine)
             if announce.ends:
-                batch.drawn, batch.end = announce.indices[8 * done : 8 * (done + count)], announce.ends[place]
+                batch.drawn, batch.end = announce.indices[8 * done : 8 * (done + count)], At(*announce.ends[place])
                 done += count
             batches.append(batch)
         return batches
@@ -170,87 +125,52 @@ class Plan:
     def begin(self) -> Position:
         return Position(self)
 
-    @property
-    def _joined_epochs(self) -> int:
-        """The number of epochs that a stream joins without a border, each loop; 0 if it joins none, or all."""
-        return self.parameters.epochs or 0 if self.parameters.last_batch == "wrap" else 0
-
     def resumed(self, state: Mapping[str, object]) -> Plan:
         """Return this plan continued from `state`; raises ParameterError if that is not possible."""
-        fixed: tuple[str, ...] = ("samples", "seed", "shuffle" if self.sampling is None else "sampler", "order")
-        if self.shards is not None:
-            fixed = ("seed", "batch_size", "last_batch", "epochs", "world_size", "capacity")
-            fixed += () if self.shards.any_number else ("shards",)
-        checked = check_state(state, self.begin().state(), fixed, self.parameters.changed_data)
-        plan = self.moved(int(checked.get("epoch", 0)), int(checked["position"]), int(checked["batches"]))
-        if self.shards is not None:
-            return plan._with_shards(self.shards, int(checked["shards"]))
-        if plan.batches is None:
-            return plan
-        # Of an epoch there may be less left than a round.
-        return plan.moved(*divmod(plan.batches.round_start(0), plan.batches.samples), plan.first_number)
+        checked = check_state(state, self.begin().state(), self.supply.fixed, self.parameters.changed_data)
+        supply, at = self.supply.land(self.parameters, checked)
+        return replace(self, supply=supply).moved(at, int(checked["batches"]))
 
-    def _with_shards(self, shards: Shards, count: int) -> Plan:
-        if not count:
-            raise ParameterError("the state's shards are 0: expected at least one")
-        if count != shards.count:
-            self.decoded.value.num_shards = count * self.parameters.ranks
-        return replace(self, shards=replace(shards, count=count))
-
-    def moved(self, epoch: int, position: int, number: int) -> Plan:
-        """Return this plan from another position on, which is batch `number`."""
-        return replace(self, epoch=epoch, position=position, first_number=number)
+    def moved(self, at: At, number: int) -> Plan:
+        """Return this plan from `at` on, where batch `number` begins, or the epoch's rest is no round."""
+        items = self.supply.items
+        return replace(self, start=at if items is None else self.cut.start(at, 0, items), first_number=number)
 
     def from_start(self) -> Plan:
-        """Return this plan from the beginning of the run, behind what `rand_skip` skips."""
-        if self.order is None:
-            return self.moved(0, 0, 0)
-        skipped = rand_skip_of(self.parameters.seed, self.parameters.rand_skip)
-        return self.moved(*divmod(skipped, self.order.samples), 0)
+        """Return this plan from the beginning of the run."""
+        return self.moved(self.supply.land(self.parameters)[1], 0)
 
     def at_batch(self, number: int) -> Plan:
         """Return this plan from batch `number` of the run on; raises ParameterError if arithmetic cannot say where."""
         start = self.from_start()
-        if start.batches is None:
-            what = "a stream" if self.sampling is None else self.sampling.about.name
+        if start.supply.items is None:
             raise ParameterError(
-                f"where batch {number} begins is not known: {what} says how long an epoch is when it is read; keep "
-                "state_dict() beside each snapshot, and give it to load_state_dict"
+                f"where batch {number} begins is not known: {self.supply.name} says how long an epoch is when it is "
+                "read; keep state_dict() beside each snapshot, and give it to load_state_dict"
             )
         if number < 0:
             raise ParameterError(f"there is no batch {number}: batches are counted from 0")
-        if start.batches.total is not None and number > start.batches.total:
+        if (last := start.total_batches) is not None and number > last:
             raise ParameterError(
-                f"there is no batch {number}: epochs={self.parameters.epochs} have {start.batches.total}; give more "
+                f"there is no batch {number}: epochs={self.parameters.epochs} have {last}; give more "
                 "epochs, or leave 'epochs' out"
             )
         return start.from_batch(number)
 
     def from_batch(self, taken: int) -> Plan:
         """Return this plan without its first `taken` batches; the lengths of its epochs are known."""
-        return self.moved(*Position(self, taken).at, self.first_number + taken)
+        return self.moved(Position(self, taken).at, self.first_number + taken)
 
     def reweighed(self, weights: object) -> Plan:
         """Return this plan with other weights for its sampler; raises ParameterError."""
-        if self.sampling is None:
-            raise ParameterError(no_weights("no sampler with weights"))
-        return replace(self, sampling=self.sampling.reweighed(weights))
+        return replace(self, supply=self.supply.reweighed(weights))
 
     # ---- for the others
 
-    def _drawn_order(self) -> DrawnOrder | None:
-        if self.sampling is None:
-            return None
-        return DrawnOrder(self.parameters, self.sampling.about)
-
     def schedule(self) -> Schedule | GivenBatches:
         """Return the schedule for one assembler, from the plan's start."""
-        given, drawn = self.parameters, self._drawn_order()
-        if self.shards is not None:
-            return Schedule(ShardRounds(given, self.shards.count, self.epoch, self.position))
-        order = drawn or self.order
-        assert order is not None
-        return Schedule(Rounds(order, given, self.epoch, self.position), drawn)
+        rounds = self.supply.rounds(self.parameters, self.start)
+        return Schedule(rounds, rounds.draws)
 
     def new_ring(self) -> AnyRing:
         """Make the ring, in the trainer; raises RingAllocationError."""
@@ -266,11 +186,7 @@ class Plan:
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
         decoded: RowDecoder = self.decoded.value
-        given, drawn = self.parameters, self._drawn_order()
-        if self.sampling is None or drawn is None:
-            return decoded.worker(given, place, self.order)
-        drawn.file = SharedFile(place.drawn)
-        return decoded.worker(given, place, drawn, SamplerRunner(self.sampling, given, place).answer)
+        return decoded.worker(self.supply, self.parameters, place)
 
     @property
     def source(self) -> AnySource:
@@ -280,7 +196,7 @@ class Plan:
     @cached_property
     def reads_only(self) -> bool:
         """True if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
-        if self.order is None or self.postprocesses:
+        if not self.supply.is_computed or self.postprocesses:
             return False
         decoded: RowDecoder = self.decoded.value
         return decoded.rows.changes_nothing and decoded.source.stores_rows
@@ -291,10 +207,10 @@ class Plan:
         return self.reads_only and self.source.in_memory
 
     @property
-    def data(self) -> str:
-        """The identity of the data, as stored in states: see `Source.identity`."""
+    def data(self) -> dict[str, str]:
+        """The identity of the data by its name in states, where they have it: see `Source.identity`."""
         identity: str = self.decoded.value.identity
-        return identity
+        return {"data": identity} if identity else {}
 
     @cached_property
     def delivered(self) -> tuple[str, ...]:
@@ -363,84 +279,52 @@ class Plan:
 class Position(msgspec.Struct, frozen=True):
     """The trainer's position in a run, behind `taken` batches of `plan`. Each batch replaces it in one assignment.
 
-    `next`: the epoch and item at which the next round begins, if only announcements say so.
+    `next`: where the next round begins, if only announcements say so.
     """
 
     plan: Plan
     taken: int = 0
-    next: tuple[int, int] | None = None
+    next: At | None = None
 
     def after(self, batch: Batch) -> Position:
         """Return the position after the trainer has also received `batch`."""
         return Position(self.plan, self.taken + 1, batch.end)
 
     @property
-    def at(self) -> tuple[int, int]:
-        """The epoch and the item at which the next round begins."""
-        if self.next is not None or self.plan.batches is None:
-            return self.next or (self.plan.epoch, self.plan.position)
-        return divmod(self.plan.batches.round_start(self.taken), self.plan.batches.samples)
+    def at(self) -> At:
+        """The place where the next round begins."""
+        plan, items = self.plan, self.plan.supply.items
+        if self.next is not None or items is None:
+            return self.next or plan.start
+        return plan.cut.start(plan.start, self.taken, items)
 
     @property
     def epoch(self) -> int:
         """The epoch in which the next round begins."""
-        return self.at[0]
+        return self.at.epoch
 
     def epoch_behind(self, ahead: int) -> int:
-        """Return the first epoch of which no batch was taken before, nor is one of the next `ahead`.
-
-        All epochs have the same length.
-        """
-        batches, (epoch, item) = self.plan.batches, self.at
-        assert batches is not None
-        rest = batches.begun_at(epoch * batches.samples + item, None)
-        return -(-rest.round_start(ahead) // batches.samples)
+        """Return the first epoch of which no batch was taken before, nor is one of the next `ahead`."""
+        items = self.plan.supply.items
+        epoch, item = self.at if items is None else self.plan.cut.start(self.at, ahead, items)
+        return epoch + (item > 0)
 
     def batches_before(self, epoch: int) -> int | None:
         """Return the number of batches to the first round that begins in `epoch` or later; None if it is unknown."""
-        (begun, position), batches = self.at, self.plan.batches
-        return None if batches is None else batches.begun_at(begun * batches.samples + position, epoch).total
+        return self.plan.batches_of(epoch, self.at)
 
     def plan_from(self, epoch: int) -> Plan:
         """Return the plan from the first round on that begins in `epoch` or later."""
         skipped = self.batches_before(epoch)
         if skipped is not None:
             return self.plan.from_batch(self.taken + skipped)
-        return self.plan.moved(epoch, 0, self.plan.first_number + self.taken)
+        return self.plan.moved(At(epoch, 0), self.plan.first_number + self.taken)
 
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
-        plan, given, (epoch, position) = self.plan, self.plan.parameters, self.at
+        plan, given = self.plan, self.plan.parameters
         common: State = {"version": _STATE_VERSION, "batches": plan.first_number + self.taken, "seed": given.seed}
-        if plan.order is not None:
-            return {
-                **common,
-                "position": epoch * plan.samples + position,
-                "samples": plan.samples,
-                "shuffle": str(given.shuffle),
-                "order": plan.order.declared,
-                "data": plan.data,
-                "world_size": given.ranks,
-            }
-        common |= {"epoch": epoch, "position": position}
-        if plan.sampling is not None:
-            return {
-                **common,
-                "samples": plan.sampling.samples,
-                "sampler": plan.sampling.about.name,
-                "order": plan.sampling.about.declared,
-                "data": plan.data,
-            }
-        assert plan.shards is not None
-        return {
-            **common,
-            "batch_size": given.batch_size,
-            "shards": plan.shards.count,
-            "world_size": given.ranks,
-            "capacity": plan.shards.capacity,
-            "last_batch": given.last_batch,
-            "epochs": plan._joined_epochs,
-        }
+        return {**common, **plan.supply.identify(given, self.at), **plan.data}
 
 
 def usable_cores() -> int:

@@ -72,4 +72,4 @@ def _changes(then: str, now: str) -> str:
 
 
 _WAYS = {"sampler": "a sampler", "shards": "a stream", "shuffle": "no sampler"}
-"""The kind of a pipeline, by a name that occurs only in states of that kind."""
+"""The kind of a supply, by a name that occurs only in states of that kind."""

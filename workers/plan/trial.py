@@ -30,7 +30,7 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     decoded: RowDecoder = plan.decoded.value
     rows = allocate_rows(decoded.rows.slot_specs, 1)
     with globals_kept():
-        decoded.try_on([index], epoch, rows, plan.parameters.seed)
+        decoded.try_on([index], epoch, rows, plan.supply, plan.parameters)
     return {name: next(iter(rows[name])) for name in decoded.rows.specs}
 
 
@@ -49,31 +49,19 @@ def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> B
         raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
     decoded: RowDecoder = plan.decoded.value
     slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
+    run = Run(0, len(indices), epoch, 0)
     with globals_kept():
-        decoded.try_on(indices, epoch, hook.decoded_rows(slot) if hook else slot, plan.parameters.seed)
+        decoded.try_on(indices, epoch, hook.decoded_rows(slot) if hook else slot, plan.supply, plan.parameters)
         if hook is not None:
-            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, _first_batch_key(plan, epoch)))
-    return Batch(0, epoch, 0, len(indices), slot, 0, [Run(0, len(indices), epoch, 0)])
-
-
-def _first_batch_key(plan: Plan, epoch: int) -> tuple[int, ...]:
-    """Return the `batch_key` of the epoch's first batch."""
-    if plan.order is not None:
-        return (epoch * plan.order.samples,)
-    return (epoch, 0) if plan.sampling is not None else (epoch, 0, 0)
+            key = plan.supply.batch_key(run, plan.parameters.batch_size)
+            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, key))
+    return Batch(0, epoch, 0, len(indices), slot, 0, [run], plan.supply)
 
 
 def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
-    """Return the samples of `epoch` in order, for all ranks: drawn by the sampler, else ordered by `shuffle`.
-
-    Raises ParameterError for a stream, and the exceptions of a sampler.
-    """
-    if plan.sampling is not None:
-        with globals_kept():
-            return plan.sampling.draw(epoch, plan.parameters)
-    if plan.order is not None:
-        return DrawnEpoch(plan.order.indices(epoch * plan.order.samples, plan.order.samples))
-    raise ParameterError("the samples of a stream have no indices, so no sampler says which come")
+    """Return the samples of `epoch`, for all ranks; raises ParameterError for a stream, and a sampler's exceptions."""
+    with globals_kept():
+        return plan.supply.epoch_of(plan.parameters, epoch)
 
 
 def make_one_sample(plan: Plan) -> None:

@@ -81,10 +81,10 @@ class Assembler:
         self._auto = None
         if given.num_loaders != "auto":
             wanted = given.num_loaders
-        elif plan.shards is not None:
+        elif plan.supply.parts:
             # Not one by one: a loader that comes later would run its shards again, and meanwhile none has the rest. No
             # more than slots: each is one loader's task.
-            wanted = min(plan.max_loaders, plan.shards.count, plan.slots)
+            wanted = min(plan.max_loaders, plan.supply.parts, plan.slots)
         else:
             wanted = first_loaders(plan.seconds_per_row * given.batch_size, plan.max_loaders)
             self._auto = AutoScale(plan.max_loaders, wanted)

@@ -59,7 +59,7 @@ class Shared:
                 theirs.fileno(),
                 drawn.descriptor,
                 source=plan.source.descriptors,
-                sampler=() if plan.sampling is None else plan.sampling.sampler.value.descriptors,
+                sampler=plan.supply.descriptors,
                 trace=-1 if trace is None else trace.descriptor,
             )
             self._closing = stack.pop_all()

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import LengthsTop, Top, UnevenTop, make_tops
+from blobfeed.supplies import make_order
 from blobfeed.workers.api import AnyArray, Parameters, Rows, check_parameters
-from blobfeed.workers.order import make_order
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.transport import Run
 from hypothesis import given, settings
@@ -34,7 +34,7 @@ def _batch(samples: Sequence[AnyArray], largest: tuple[int, ...] = _UP_TO, posit
 
 
 def _made(tops: dict[str, Rows], rows: int, position: int = 0) -> Batch:
-    return Batch(0, 0, position, rows, tops, 0, [Run(0, rows, 0, position)], order=_ORDER)
+    return Batch(0, 0, position, rows, tops, 0, [Run(0, rows, 0, position)], _ORDER)
 
 
 def _tops(

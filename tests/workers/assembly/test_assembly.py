@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from blobfeed.supplies import FIX_STREAM
 from blobfeed.workers.assembly import OUT_OF_MEMORY, Assembly, Death, Evidence
-from blobfeed.workers.order import FIX_STREAM
+from blobfeed.workers.order import At, Schedule
 from blobfeed.workers.transport import (
     Activity,
     Announce,
@@ -210,7 +211,7 @@ def test_of_a_tasks_batches_those_before_its_first_bad_row_are_delivered() -> No
 
 def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_shard() -> None:
     plan = Variant("test", stream=True, postprocess=True).plan()
-    made = Assembly(replace(plan, position=2))
+    made = Assembly(replace(plan, start=At(0, 2)))
     made.ledger.add_loader(1)
     (fill, _) = orders(made)
     made.done(Done(1, fill.task.task, 1, (bad_row(0, -1),), stream_rows=1), 0.0)
@@ -327,6 +328,7 @@ def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got(
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:
     made = assembly(rows=1, stream=True)
+    assert isinstance(made.schedule, Schedule)
     made.schedule.rounds.ended, made.schedule.rounds.failure = True, "no samples"
     (failure,) = told(made)
     assert failure == Failure("SourceError", "no samples")

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from blobfeed.supplies import DrawnEpochs
 from blobfeed.workers.assembly import Assembly, Evidence, Ledger, Slots, Task
-from blobfeed.workers.order import DrawnOrder
 from blobfeed.workers.pipeline import Held, ProcessFeed
 from blobfeed.workers.transport import Announce, Draw, Drawn
 
@@ -243,28 +243,28 @@ def _a_task_whose_report_is_lost_is_put_back_alone(patch: pytest.MonkeyPatch) ->
 
 
 def _an_epoch_is_requested_again_and_again(patch: pytest.MonkeyPatch) -> None:
-    right = DrawnOrder.wanted
+    right = DrawnEpochs.wanted
 
-    def wrong(order: DrawnOrder, epoch: int) -> Draw | None:
+    def wrong(order: DrawnEpochs, epoch: int) -> Draw | None:
         order._asked = None
         return right(order, epoch)
 
-    patch.setattr(DrawnOrder, "wanted", wrong)
+    patch.setattr(DrawnEpochs, "wanted", wrong)
 
 
 def _draws_are_given_back_while_rows_are_made_by_them(patch: pytest.MonkeyPatch) -> None:
-    right = DrawnOrder.free
-    patch.setattr(DrawnOrder, "free", lambda order, epoch, _in_use: right(order, epoch, None))
+    right = DrawnEpochs.free
+    patch.setattr(DrawnEpochs, "free", lambda order, epoch, _in_use: right(order, epoch, None))
 
 
 def _an_epoch_is_drawn_over_the_one_before(patch: pytest.MonkeyPatch) -> None:
-    right = DrawnOrder.note_drawn
+    right = DrawnEpochs.note_drawn
 
-    def wrong(order: DrawnOrder, draw: Draw, answer: Drawn) -> None:
+    def wrong(order: DrawnEpochs, draw: Draw, answer: Drawn) -> None:
         right(order, draw, answer)
         order._file_end = 0
 
-    patch.setattr(DrawnOrder, "note_drawn", wrong)
+    patch.setattr(DrawnEpochs, "note_drawn", wrong)
 
 
 def _a_repeated_end_ends_the_next_loop(patch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from itertools import chain, pairwise
 
 import pytest
+from blobfeed.supplies import rand_skip_of
 from blobfeed.workers.api import LastBatch
-from blobfeed.workers.order import batches_per_task, rand_skip_of
+from blobfeed.workers.order import batches_per_task
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 

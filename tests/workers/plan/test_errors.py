@@ -9,9 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from blobfeed.workers.api import Transform, by_name
-from blobfeed.workers.loading import CropMirror
-from blobfeed.workers.order import (
+from blobfeed.supplies import (
     HookSampler,
     IterableSampler,
     MixedOrder,
@@ -20,6 +18,8 @@ from blobfeed.workers.order import (
     draws_per_pattern,
     make_order,
 )
+from blobfeed.workers.api import Transform, by_name
+from blobfeed.workers.loading import CropMirror
 from blobfeed.workers.plan import Plan
 
 from blobfeed import ArraySpec
@@ -139,7 +139,7 @@ STATES: dict[str, Scenario] = {
     "a state with weights of before": other(plan_of(12), lambda state: {**state, "weights": "[[1, 2]]"}),
     "weights for a sampler that takes none": lambda _: IterableSampler("s", [1], gives_batches=False).reweighed([1], 1),
     "weights without a sampler": lambda _: indexed().reweighed([1]),
-    "samples that a sampler does not tell": lambda _: plan_of(None, epochs=2).samples,
+    "samples that a sampler does not tell": lambda _: plan_of(None, epochs=2).supply.samples,
 }
 
 

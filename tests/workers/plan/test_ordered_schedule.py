@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from blobfeed.supplies import AboutSampler, DrawnEpochs, Walk, make_order
 from blobfeed.workers.api import IndexArray, LastBatch, Parameters
-from blobfeed.workers.order import AboutSampler, DrawnOrder, Rounds, Schedule, by_batch, make_order
+from blobfeed.workers.order import At, Schedule, by_batch
 from blobfeed.workers.transport import Announce, Draw, Drawn, Run
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -46,7 +47,7 @@ def cuts(draw: st.DrawFn) -> Cut:
     except ParameterError:
         assume(False)  # a rank would get none; test_batches tests that error
         raise
-    rounds = Rounds(make_order(samples, shuffle=False, seed=0), oracle.parameters, *divmod(start, samples))
+    rounds = Walk(make_order(samples, shuffle=False, seed=0), oracle.parameters, At(*divmod(start, samples)))
     return Cut(Schedule(rounds), oracle, draw(st.integers(1, 5)))
 
 
@@ -60,7 +61,7 @@ def cuts(draw: st.DrawFn) -> Cut:
 )
 def test_behind_an_epochs_last_round_the_next_epoch_begins(last_batch: LastBatch, ends: list[tuple[int, int]]) -> None:
     cut = batches(10, 4, last_batch, None, 0, 1, 0)
-    rounds = Rounds(make_order(10, shuffle=False, seed=0), cut.parameters, 0, 0)
+    rounds = Walk(make_order(10, shuffle=False, seed=0), cut.parameters, At(0, 0))
     found = []
     for _ in ends:
         assert rounds.place(0, 1) is not None
@@ -111,7 +112,7 @@ def test_batches_are_those_that_arithmetic_says_and_tasks_of_any_size_have_their
 
 def test_many_batches_that_are_opened_together_are_one_run() -> None:
     order = make_order(1000, shuffle=False, seed=0)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=4), 0, 0))
+    schedule = Schedule(Walk(order, Parameters(source={}, batch_size=4), At(0, 0)))
     assert [schedule.open(32), schedule.open(32)] == [32, 32]
     assert schedule.runs(32, 0, 128) == (Run(0, 128, 0, 128),)
     assert [schedule.told(batch, 1000) for batch in (0, 31, 32, 40)] == [32, 1, 32, 24]
@@ -119,7 +120,7 @@ def test_many_batches_that_are_opened_together_are_one_run() -> None:
 
 def test_rows_that_read_the_same_chunks_have_one_affinity() -> None:
     order = make_order(1000, shuffle="chunk", seed=1, chunk_samples=10, window_chunks=4)
-    schedule = Schedule(Rounds(order, Parameters(source={}, batch_size=5, epochs=1), 0, 0))
+    schedule = Schedule(Walk(order, Parameters(source={}, batch_size=5, epochs=1), At(0, 0)))
     chunks: dict[int | None, set[int]] = {}
     for batch in range(0, 200, 2):
         assert schedule.open(2) == 2
@@ -173,8 +174,8 @@ class Memory:
 def schedule_of(parameters: Parameters, *, gives_batches: bool = False, **start: Any) -> Any:
     about = AboutSampler("sampler()", gives_batches=gives_batches)
     given: dict[str, Any] = {"epoch": 0, "position": 0} | start
-    order = DrawnOrder(parameters, about)
-    return Schedule(Rounds(order, parameters, given["epoch"], given["position"]), order)
+    order = DrawnEpochs(parameters, about)
+    return Schedule(Walk(order, parameters, At(given["epoch"], given["position"])), order)
 
 
 class Made(NamedTuple):
@@ -272,9 +273,9 @@ def test_memory_is_given_back() -> None:
     assert memory.most <= 20 * 4
 
 
-def drawn_order(drawn: int, **values: Any) -> tuple[DrawnOrder, list[int]]:
+def drawn_order(drawn: int, **values: Any) -> tuple[DrawnEpochs, list[int]]:
     """An order with `drawn` epochs of ten samples each, and the offsets that it gives back."""
-    order, freed = DrawnOrder(Parameters(source={}, **values), AboutSampler("sampler()")), list[int]()
+    order, freed = DrawnEpochs(Parameters(source={}, **values), AboutSampler("sampler()")), list[int]()
     order.file = SimpleNamespace(
         read=lambda offset, count, _kind: offset // 8 + np.arange(count),
         free=lambda offset, _size: freed.append(offset),
@@ -338,4 +339,4 @@ def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:
 def test_a_position_behind_the_end_is_told() -> None:
     schedule = schedule_of(Parameters(source={}, batch_size=2), epoch=1, position=9)
     assert run(schedule, Memory(schedule, [[1, 2]] * 3, gives_batches=False)) == []
-    assert "epoch 1: it gave 2 samples, and the state to go on from stands behind 9" in schedule.complaint
+    assert "epoch 1: it has 2, and the state to go on from stands behind 9" in schedule.complaint

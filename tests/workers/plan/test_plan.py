@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.supplies import EpochOrder, MixedOrder, StreamSupply, make_order
 from blobfeed.workers.api import Parameters, RemoteLoaders
-from blobfeed.workers.order import EpochOrder, MixedOrder, Shards, make_order
 from blobfeed.workers.plan import Batch, Plan, max_loaders, usable_cores
 from blobfeed.workers.transport import Announce, Packed, Run
 
@@ -22,13 +22,14 @@ SPECS = {"data": ArraySpec((2,), np.dtype(np.float32))}
 SAMPLES = 10
 ORDER = make_order(SAMPLES, shuffle=True, seed=5)
 DECODED: Packed[Any] = Packed(SimpleNamespace(identity='{"source": "hdf5"}'))
+OF_STREAM: Packed[Any] = Packed(SimpleNamespace(identity=""))
 
 
 def indexed(batches_per_task: int = 2, **values: Any) -> Plan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "epochs": 3, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     return Plan(
-        parameters=parameters, order=ORDER, batches_per_task=batches_per_task,
+        parameters=parameters, supply=ORDER, batches_per_task=batches_per_task,
         decoded=DECODED, specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -37,7 +38,7 @@ def stream(shards: int = 2, **values: Any) -> Plan:
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "last_batch": "partial", "seed": 5} | values
     parameters = Parameters(**given)
     return Plan(
-        parameters=parameters, shards=Shards(shards, capacity=6), decoded=DECODED,
+        parameters=parameters, supply=StreamSupply(shards, capacity=6), decoded=OF_STREAM,
         specs=SPECS, slot_specs=SPECS, postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -95,7 +96,7 @@ def test_a_loader_that_fetches_rows_at_once_has_one_task_more() -> None:
 def test_a_sample_of_a_mix_has_the_epoch_of_its_own_source_wherever_it_is_named() -> None:
     order = MixedOrder([3, 97], [1, 1], shuffle=False, seed=0)
     plan = indexed(batches_per_task=1)
-    plan = replace(plan, order=order)
+    plan = replace(plan, supply=order)
     (batch,) = unpacked(plan, 3)
     assert batch.epoch == 0
     assert batch.indices.tolist() == [0, 9, 1, 10]
@@ -141,13 +142,10 @@ def of_stream(plan: Plan, runs: list[Run]) -> list[Batch]:
 
 
 def test_a_stream_of_any_number_of_shards_goes_on_with_that_of_its_state() -> None:
-    plan = replace(stream(2, world_size=3, rank=1), shards=Shards(2, 6, any_number=True))
-    decoded = SimpleNamespace(num_shards=6)
-    plan = replace(plan, decoded=Packed(decoded))
-    assert plan.resumed(plan.begin().state()).shards == plan.shards
-    assert decoded.num_shards == 6
-    other = plan.resumed({**plan.begin().state(), "shards": 5}).shards
-    assert (other, decoded.num_shards) == (Shards(5, 6, any_number=True), 15)
+    plan = replace(stream(2, world_size=3, rank=1), supply=StreamSupply(2, 6, any_number=True))
+    assert plan.resumed(plan.begin().state()).supply == plan.supply
+    other = plan.resumed({**plan.begin().state(), "shards": 5}).supply
+    assert other == StreamSupply(5, 6, any_number=True)
 
 
 def test_a_loop_over_a_stream_that_was_left_is_followed_by_whole_epochs() -> None:
@@ -199,12 +197,12 @@ def mixed(*weights: float, sizes: tuple[int, int] = (4, 6), chunk_samples: int =
     ids=["chunk", "mix"],
 )
 def test_a_state_of_other_chunks_windows_or_weights_is_refused(order: EpochOrder, others: list[EpochOrder]) -> None:
-    plan = replace(indexed(), order=order)
+    plan = replace(indexed(), supply=order)
     state = plan.begin().state()
     assert plan.resumed(state).begin().state() == state
     for other in others:
         with pytest.raises(ParameterError):
-            replace(indexed(), order=other).resumed(state)
+            replace(indexed(), supply=other).resumed(state)
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "partial"])

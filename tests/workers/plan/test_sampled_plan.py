@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.supplies import AboutSampler, DrawnSupply
 from blobfeed.workers.api import Parameters
-from blobfeed.workers.loading import Sampling
-from blobfeed.workers.order import AboutSampler
+from blobfeed.workers.order import At
 from blobfeed.workers.plan import Batch, Plan, Position
 from blobfeed.workers.transport import Announce, Packed, Run
 
@@ -25,10 +25,10 @@ def plan_of(length: int | None, *, gives_batches: bool = False, **values: Any) -
     given: dict[str, Any] = {"source": {}, "batch_size": 4, "seed": 5} | values
     about = AboutSampler("sampler s", length, "as declared", gives_batches)
     sampler: Packed[Any] = Packed(None)
-    sampling = Sampling(sampler=sampler, about=about, samples=SAMPLES)
+    supply = DrawnSupply(sampler=sampler, about=about, source_samples=SAMPLES)
     decoded: Packed[Any] = Packed(SimpleNamespace(identity="{}"))
     return Plan(
-        parameters=Parameters(**given), sampling=sampling, decoded=decoded, specs=SPECS, slot_specs=SPECS,
+        parameters=Parameters(**given), supply=supply, decoded=decoded, specs=SPECS, slot_specs=SPECS,
         postprocesses=False, max_loaders=1,
     )  # fmt: skip
 
@@ -38,10 +38,10 @@ def plan_of(length: int | None, *, gives_batches: bool = False, **values: Any) -
 
 def test_a_known_number_of_samples_is_counted_and_another_one_waits_for_the_draw() -> None:
     plan = plan_of(12, epochs=2)
-    assert (plan.samples, plan.total_batches) == (12, 6)
+    assert (plan.supply.samples, plan.total_batches) == (12, 6)
     for unknown in (plan_of(None, epochs=2), plan_of(12, gives_batches=True)):
         with pytest.raises(SourceError):
-            _ = unknown.samples
+            _ = unknown.supply.samples
     assert plan_of(None, epochs=2).total_batches is None
 
 
@@ -68,7 +68,7 @@ def test_each_batch_of_a_message_has_its_own_samples_and_ends_where_the_next_beg
 )
 def test_new_weights_count_from_the_first_epoch_of_which_nothing_is_taken(taken: int, ahead: int, epoch: int) -> None:
     plan = plan_of(12)
-    assert Position(plan, taken, divmod(4 * taken, 12)).epoch_behind(ahead) == epoch
+    assert Position(plan, taken, At(*divmod(4 * taken, 12))).epoch_behind(ahead) == epoch
 
 
 # ---- going on
@@ -80,8 +80,8 @@ def received(plan: Plan, batches: int) -> Position:
     for number in range(batches):
         epoch, place = divmod(number, 3)
         run = Run(0, 4, epoch, 4 * place)
-        batch = Batch(number, epoch, 4 * place, 4, {}, number, [run], {}, None)
-        batch.end = divmod(number + 1, 3)[0], (number + 1) % 3 * 4
+        batch = Batch(number, epoch, 4 * place, 4, {}, number, [run], plan.supply)
+        batch.end = At((number + 1) // 3, (number + 1) % 3 * 4)
         position = position.after(batch)
     return position
 

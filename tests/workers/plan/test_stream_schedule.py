@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from blobfeed.supplies import ShardRounds
 from blobfeed.workers.api import LastBatch, Parameters
-from blobfeed.workers.order import Schedule, ShardRounds
+from blobfeed.workers.order import Schedule
 from blobfeed.workers.transport import Run
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,8 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from blobfeed.workers.api import IndexArray
-from blobfeed.workers.order import (
+from blobfeed.supplies import (
     ChunkOrder,
     EpochOrder,
     MixedOrder,
@@ -22,6 +21,7 @@ from blobfeed.workers.order import (
     draws_per_pattern,
     even_pattern,
 )
+from blobfeed.workers.api import IndexArray
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 

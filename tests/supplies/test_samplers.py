@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.workers.order import (
+from blobfeed.supplies import (
     MOST_SAMPLES,
     BalancedSampler,
     HookSampler,

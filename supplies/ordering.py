@@ -1,11 +1,11 @@
-"""Makes the order that the parameter `shuffle` selects."""
+"""Makes the order that the parameters `shuffle` and `mix` select."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 from .chunk_order import ChunkOrder
-from .epoch_order import EpochOrder, SequentialOrder, ShuffledOrder
+from .computed import EpochOrder, SequentialOrder, ShuffledOrder
 
 Shuffle = bool | Literal["chunk"]
 

@@ -6,8 +6,8 @@ from collections import Counter, OrderedDict
 
 import numpy as np
 import pytest
+from blobfeed.supplies import BLOCK, ChunkOrder
 from blobfeed.workers.api import IndexArray
-from blobfeed.workers.order import BLOCK, ChunkOrder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

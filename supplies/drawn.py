@@ -1,6 +1,7 @@
-"""The order of a run with a sampler: epochs are drawn one ahead, into a shared file. Pure, except for that file.
+"""The supply of a run with a sampler: epochs are drawn one ahead, into a shared file. Pure, except for that file.
 
-Only when an epoch is drawn its length is known. The assembler has the order; loaders read the draws that a run names.
+A loader draws; the assembler has the DrawnEpochs; loaders read the draws that a run names. Some samplers say how
+long an epoch is only when they have drawn it.
 
 A draw is one int64: a sample index and the count of its earlier draws. So each draw has its own random numbers:
 otherwise all copies of a rare class would be augmented in the same way. A sample's first draw equals its index.
@@ -8,18 +9,18 @@ otherwise all copies of a rare class would be augmented in the same way. A sampl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
 
-from ..api import IndexArray, Parameters
-from ..base import derive_key
-from ..transport import Draw, Drawn, Run
-from .epoch_order import keyed_permutation
-from .samplers import AboutSampler
+from ..workers.api import IndexArray, Parameters
+from ..workers.base import ParameterError, derive_key
+from ..workers.order import At, DrawnEpoch, DrawsFile, Rounds, Supply, keyed_permutation
+from ..workers.transport import Draw, Drawn, Packed, Run, SharedFile
+from .samplers import AboutSampler, Sampler, draw_epoch
+from .walk import Walk
 
 _INDEX_BYTES = 8
 _INDEX_BITS = 48
@@ -33,12 +34,84 @@ _MOST_OTHERS = 100
 """The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
 
 
-class DrawsFile(Protocol):
-    """The shared file that holds draws and sizes of batches; offsets and sizes in bytes."""
+@dataclass(kw_only=True)
+class DrawnSupply(Supply):
+    """A sampler that draws from a source of `source_samples` samples, packed for the loader that draws.
 
-    def read(self, offset: int, count: int, kind: type[np.int64], /) -> IndexArray: ...
+    `about`: what others know of it. The sampler is unpickled at the first draw: often that imports torch, which loaders
+    that never draw do not need.
+    """
 
-    def free(self, offset: int, size: int, /) -> None: ...
+    sampler: Packed[Sampler]
+    about: AboutSampler
+    source_samples: int
+    descriptors: tuple[int, ...] = ()
+    was_changed: bool = False
+    _file: SharedFile | None = field(default=None, repr=False)
+
+    fixed = ("samples", "seed", "sampler", "order")
+
+    @classmethod
+    def by(cls, sampler: Sampler, samples: int) -> DrawnSupply:
+        """Pack the sampler; raises ParameterError for more samples than it can number."""
+        if samples > MOST_SAMPLES:
+            raise ParameterError(
+                f"{sampler.about.name} chooses among at most 2**48 samples, and the source has {samples}"
+            )
+        packed = Packed(sampler, parts={sampler.about.name: sampler})
+        return cls(sampler=packed, about=sampler.about, source_samples=samples, descriptors=sampler.descriptors)
+
+    def __post_init__(self) -> None:
+        about = self.about
+        self.name, self.items, self.gives_batches = about.name, about.length, about.gives_batches
+
+    # ---- the verbs
+
+    def land(self, given: Parameters, state: Mapping[str, int | str] | None = None) -> tuple[Supply, At]:
+        return self, At(0, 0) if state is None else At(int(state["epoch"]), int(state["position"]))
+
+    def rounds(self, given: Parameters, at: At) -> Rounds:
+        drawn = DrawnEpochs(given, self.about)
+        return Walk(drawn, given, at, drawn)
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        return _samples_of(self._file, run)
+
+    def identify(self, given: Parameters, at: At) -> dict[str, int | str]:
+        return {
+            "epoch": at.epoch,
+            "position": at.item,
+            "samples": self.source_samples,
+            "sampler": self.about.name,
+            "order": self.about.declared,
+        }
+
+    def batch_key(self, run: Run, batch_size: int) -> tuple[int, ...]:
+        return run.epoch, run.position
+
+    def epoch_of(self, given: Parameters, epoch: int) -> DrawnEpoch:
+        size = given.batch_size
+        return draw_epoch(self.sampler.value, epoch, seed=given.seed, samples=self.source_samples, batch_size=size)
+
+    # ---- drawing
+
+    def with_file(self, file: SharedFile) -> DrawnSupply:
+        return replace(self, _file=file)
+
+    def draw(self, task: Draw, given: Parameters) -> Drawn:
+        assert self._file is not None
+        drawn = self.epoch_of(given, task.epoch)
+        end = self._file.write(task.offset, draws_of(drawn.indices))
+        if drawn.sizes is not None:
+            self._file.write(end, drawn.sizes)
+        return Drawn(len(drawn.indices), 0 if drawn.sizes is None else len(drawn.sizes))
+
+    def require_sendable(self) -> None:
+        self.sampler.require_sendable(to_all=False)
+
+    def reweighed(self, weights: object) -> DrawnSupply:
+        sampler = self.sampler.value.reweighed(weights, self.source_samples)
+        return replace(self.by(sampler, self.source_samples), was_changed=True)
 
 
 class _Epoch(msgspec.Struct, frozen=True):
@@ -55,8 +128,8 @@ class _Epoch(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class DrawnOrder:
-    """The samples of drawn epochs.
+class DrawnEpochs:
+    """The epochs that are drawn, one ahead of the rounds, in the assembler.
 
     `failure`: the reason why an epoch could not be drawn.
     """
@@ -72,13 +145,15 @@ class DrawnOrder:
     _asked: Draw | None = None
     _file_end: int = 0
 
-    is_computed: ClassVar[bool] = False
-
     @property
     def gives_batches(self) -> bool:
         return self.about.gives_batches
 
-    # ---- as an Order
+    @property
+    def is_computed(self) -> bool:
+        return False
+
+    # ---- for the rounds
 
     def length(self, epoch: int) -> int | None:
         """Return the items of the epoch; None while it is awaited, and if it could not be drawn."""
@@ -94,8 +169,14 @@ class DrawnOrder:
             items = end - item
         return Run(row, items, epoch, item, drawn.offset + _INDEX_BYTES * item, others=drawn.others)
 
-    def complaint(self, epoch: int) -> str:
-        return f"{self.about.name}, epoch {epoch}: it gave {self.length(epoch)} {self.about.items}"
+    def called(self, epoch: int) -> str:
+        return f"{self.about.name}, epoch {epoch}"
+
+    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+        return _samples_of(self.file, run)
+
+    def affinity(self, run: Run, skipped: int) -> None:
+        return None
 
     # ---- draws
 
@@ -134,18 +215,6 @@ class DrawnOrder:
         """Return the sample of each row of `runs`, as int64."""
         return b"".join(self._samples(run.offset, run.rows).tobytes() for run in runs)
 
-    # ---- for a loader
-
-    def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
-        draws = self.file.read(run.offset, run.rows, np.int64)
-        return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws
-
-    def batch_key(self, run: Run) -> tuple[int, ...]:
-        return run.epoch, run.position
-
-    def affinity(self, _run: Run, _skipped: int) -> None:
-        return None
-
     def _samples(self, offset: int, count: int) -> IndexArray:
         return samples_in(self.file.read(offset, count, np.int64))
 
@@ -174,3 +243,9 @@ def draws_of(indices: IndexArray) -> IndexArray:
 def samples_in(draws: IndexArray) -> IndexArray:
     """Return the sample indices of `draws`, in the same shape."""
     return draws & (MOST_SAMPLES - 1)
+
+
+def _samples_of(file: DrawsFile | None, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
+    assert file is not None
+    draws = file.read(run.offset, run.rows, np.int64)
+    return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws

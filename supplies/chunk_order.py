@@ -17,18 +17,10 @@ from functools import partial
 import msgspec
 import numpy as np
 
-from ..api import IndexArray
-from ..base import ParameterError, derive_key
-from .epoch_order import (
-    BLOCK,
-    SORTED_LIMIT,
-    Block,
-    EpochOrder,
-    Permutation,
-    keyed_permutation,
-    numbered_keys,
-    shuffled_rows,
-)
+from ..workers.api import IndexArray
+from ..workers.base import ParameterError, derive_key
+from ..workers.order import SORTED_LIMIT, Permutation, keyed_permutation, numbered_keys, shuffled_rows
+from .computed import BLOCK, Block, EpochOrder
 
 
 class _Epoch(msgspec.Struct, frozen=True):
@@ -69,11 +61,11 @@ class ChunkOrder(EpochOrder):
     def window_at(self, position: int) -> int | None:
         if not self._has_affinity:
             return None
-        number, within = divmod(position, self.samples)
+        number, within = divmod(position, self._samples)
         return number * self._windows + self._window_at(self._of_epoch(number), within)
 
     def _compute_block(self, position: int) -> Block:
-        number, within = divmod(position, self.samples)
+        number, within = divmod(position, self._samples)
         epoch = self._of_epoch(number)
         whole = (self._window_chunks + 1) * self._chunk <= SORTED_LIMIT
         first, slots = (self._whole_windows if whole else self._part_of_window)(epoch, within)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import (
+from ..workers.api import (
     AnySource,
     Hooks,
     IndexArray,
@@ -23,8 +23,8 @@ from ...workers.api import (
     check_options,
     nearest,
 )
-from ...workers.base import ParameterError, SourceError, in_folder, read_whole
-from ...workers.order import (
+from ..workers.base import ParameterError, SourceError, in_folder, read_whole
+from .samplers import (
     BalancedSampler,
     HookSampler,
     IterableSampler,

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 from xxhash import xxh3_64_hexdigest
 
-from ..api import IndexArray, SamplerHook
-from ..base import BlobfeedError, ParameterError, SourceError, derive_key
-from .global_generators import seed_generators
+from ..workers.api import IndexArray, SamplerHook
+from ..workers.base import BlobfeedError, ParameterError, SourceError, derive_key
+from ..workers.order import DrawnEpoch, raise_no_weights, seed_generators
 
 Weights = NDArray[np.float64]
 
@@ -31,13 +31,6 @@ _MOST_INDICES = 1 << 26
 """The most indices taken from an iterable without a length: they need 2.4 GB, and an endless one would use up all."""
 _MOST_BATCHES = 1 << 24
 _ONE_AXIS = "expected one axis, the samples' indices; whole batches are what a batch_sampler gives"
-
-
-class DrawnEpoch(msgspec.Struct, frozen=True):
-    """An epoch. `indices`: the samples in order, shape (samples,). `sizes`: its batches' sizes, or None."""
-
-    indices: IndexArray
-    sizes: IndexArray | None = None
 
 
 class AboutSampler(msgspec.Struct, frozen=True):
@@ -74,7 +67,7 @@ class Sampler(ABC):
 
     def reweighed(self, weights: object, samples: int) -> Sampler:
         """Return this sampler with other weights, one for each sample; raises ParameterError."""
-        raise ParameterError(no_weights(f"{self.about.name}, which has no weights"))
+        raise_no_weights(f"{self.about.name}, which has no weights")
 
 
 class WeightedSampler(Sampler):
@@ -227,7 +220,7 @@ def repeated(members: IndexArray, count: int, rng: np.random.Generator) -> Index
 
 
 def sampler_rng(seed: int, epoch: int) -> np.random.Generator:
-    from .keyed_seed import keyed_generator  # loads numpy.random
+    from ..workers.order.keyed_seed import keyed_generator  # loads numpy.random
 
     return keyed_generator(derive_key(seed, "sampler", epoch, bits=128))
 
@@ -309,14 +302,6 @@ def check_range(indices: IndexArray, samples: int, what: str, error: type[Blobfe
     raise error(
         f"{what}: the index at position {position} is {indices[position]}: expected 0 to {samples - 1}, for the "
         f"source has {samples} samples"
-    )
-
-
-def no_weights(has: str) -> str:
-    """Return the message of set_weights where the pipeline `has` no weighted sampler."""
-    return (
-        f"set_weights: this pipeline has {has}: declare sampler: {{weights: FILE, draws: n}}, or {{draws: n}} to begin "
-        "with equal ones"
     )
 
 

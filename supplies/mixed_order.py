@@ -18,9 +18,10 @@ from fractions import Fraction
 import numpy as np
 from xxhash import xxh3_64_hexdigest
 
-from ..api import IndexArray
-from ..base import ParameterError, derive_key
-from .epoch_order import BLOCK, SORTED_LIMIT, Block, EpochOrder, numbered_keys, shuffled_rows
+from ..workers.api import IndexArray
+from ..workers.base import ParameterError, derive_key
+from ..workers.order import SORTED_LIMIT, numbered_keys, shuffled_rows
+from .computed import BLOCK, Block, EpochOrder
 from .ordering import Shuffle, make_order
 
 _LEAST_PATTERN = 1000

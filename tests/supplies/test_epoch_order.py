@@ -7,7 +7,8 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from blobfeed.workers.order import BLOCK, EpochOrder, Permutation, Shuffle, epoch_order, keyed_permutation, make_order
+from blobfeed.supplies import BLOCK, EpochOrder, Shuffle, computed, make_order
+from blobfeed.workers.order import Permutation, keyed_permutation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -65,7 +66,7 @@ def test_an_epoch_s_permutation_is_made_once(monkeypatch: pytest.MonkeyPatch) ->
         made.append(key)
         return keyed_permutation(n, key)
 
-    monkeypatch.setattr(epoch_order, "keyed_permutation", counted)
+    monkeypatch.setattr(computed, "keyed_permutation", counted)
     order = _order(4 * BLOCK, True)
     for position in range(0, 12 * BLOCK, BLOCK // 2):
         order.indices(position, 10)

@@ -5,15 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from blobfeed.workers.order import (
-    ChunkOrder,
-    EpochOrder,
-    MixedOrder,
-    ShuffledOrder,
-    chunk_order,
-    epoch_order,
-    mixed_order,
-)
+from blobfeed.supplies import ChunkOrder, EpochOrder, MixedOrder, ShuffledOrder, chunk_order, computed, mixed_order
 
 
 def _digest(order: EpochOrder, start: int, count: int) -> str:
@@ -71,6 +63,6 @@ def test_how_many_positions_are_computed_together_changes_no_order(monkeypatch: 
         return [_digest(order, 0, 40_000) for order in orders]
 
     expected = digests()
-    for module in (epoch_order, chunk_order, mixed_order):
+    for module in (computed, chunk_order, mixed_order):
         monkeypatch.setattr(module, "BLOCK", 500)
     assert digests() == expected
