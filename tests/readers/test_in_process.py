@@ -47,11 +47,9 @@ __all__ = ["sources"]
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "small rows": ("hdf5", {}),
-    "small rows on loan": ("hdf5", {"copy": False}),
     "chunked and compressed": ("packed", {"shuffle": "chunk"}),
     "large rows": ("npy", {"last_batch": "partial"}),
     "large rows one by one": ("npy", {"last_batch": "partial", **ALONE}),
-    "large rows on loan": ("npy", {"copy": False, "last_batch": "drop"}),
     "a scale": ("npy", {"transform": {"scale": 0.5, "mean_value": 3}}),
     "crop and mirror": ("npy", {"transform": {"crop_size": 10, "mirror": True}}),
     "decode": ("hdf5", {"decode": noisy}),

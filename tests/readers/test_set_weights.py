@@ -44,7 +44,7 @@ def test_weights_set_after_a_loop_count_from_the_next_epoch_that_begins(size: in
     assert set(drawn[new + -new % size :].tolist()) == {3}
 
 
-@pytest.mark.parametrize("values", [{}, {"num_loaders": 0}, {"copy": False}, {"prefetch_batches": "auto"}])
+@pytest.mark.parametrize("values", [{}, {"num_loaders": 0}, {"prefetch_batches": "auto"}])
 @pytest.mark.parametrize(("after", "epoch"), [(0, 0), (1, 1), (10, 1), (11, 2)])
 def test_weights_count_from_the_next_epoch_however_far_the_loaders_are_ahead(
     after: int, epoch: int, values: dict[str, Any]
