@@ -48,7 +48,7 @@ _LARGEST_CHUNK = (1 << 32) - 1
 
 _GZIP_LEVEL = 4
 _RECORDS_AT_ONCE = 256
-_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "copy": False, "rank": 0, "world_size": 1}
+_EACH_SAMPLE_ONCE: Any = {"epochs": 1, "rank": 0, "world_size": 1}
 """For a reader, also in a job whose processes have RANK and WORLD_SIZE."""
 
 _LARGEST_LMDB = 1 << 42
