@@ -147,12 +147,19 @@ class Ledger:
         return self._schedule.opened
 
     def open(self) -> None:
-        """Open the next batches in all free slots, and cut their rows into tasks."""
-        while self.opened <= self._failed_at[0] and (free := self.slots.free(self._most_together)):
-            first = self.opened
-            if not (count := self._schedule.open(free)):
+        """Open the next batches in all free slots, and cut their rows into tasks.
+
+        A trainer gives small batches back one by one. A task for each would cost as much as one for many, so the slots
+        of a whole task are waited for while twice as many are on their way: more than a trainer keeps at a time.
+        """
+        while self.opened <= self._failed_at[0] and (free := self.slots.free(most := self._most_together)):
+            under_way = self.slots.used - len(self.slots.loans)
+            if len(free) < most and under_way >= 2 * most:
                 break
-            self.slots.take(first, count)
+            first = self.opened
+            if not (count := self._schedule.open(len(free))):
+                break
+            self.slots.take(first, free[:count])
             self._cut(first, count)
 
     @property

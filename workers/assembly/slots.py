@@ -21,19 +21,25 @@ class Slots:
         self.released = 0
         self.loans: set[int] = set()
 
-    def free(self, most: int) -> int:
-        """Return the number of free slots side by side, from the first one on, at most `most`."""
-        count = min(most, len(self._free))
-        while count > 1 and self._free[count - 1] - self._free[0] >= count:
-            count -= 1
-        return count
+    def free(self, most: int) -> range:
+        """Return the first `most` free slots side by side, or, where there are none, the longest stretch of them."""
+        longest = range(0)
+        start = end = -1
+        for slot in self._free:
+            if slot != end:
+                start = slot
+            end = slot + 1
+            if end - start > len(longest):
+                longest = range(start, end)
+                if len(longest) == most:
+                    break
+        return longest
 
-    def take(self, batch: int, count: int) -> int:
-        """Put `count` batches from `batch` on into as many of the slots that `free` has counted; returns the first."""
-        slot = self._free[0]
-        self._of.update(zip(range(batch, batch + count), self._free[:count], strict=True))
-        del self._free[:count]
-        return slot
+    def take(self, batch: int, slots: range) -> None:
+        """Put the batches from `batch` on into `slots`, all of which are free."""
+        at = bisect.bisect_left(self._free, slots.start)
+        del self._free[at : at + len(slots)]
+        self._of.update(zip(range(batch, batch + len(slots)), slots, strict=True))
 
     @property
     def used(self) -> int:

@@ -159,11 +159,11 @@ class InlineFeed:
         if not (free := self._slots.free(most)):
             raise PipelineStalled(too_many_held(plan.slots))
         first = schedule.opened
-        if count := schedule.open(free):
-            slot = self._slots.take(first, count)
+        if count := schedule.open(len(free)):
+            self._slots.take(first, free[:count])
             rows = (count - 1) * schedule.batch_size + schedule.rows_of(first + count - 1)
             runs = schedule.runs(first, 0, rows)
-            return Fill(0, first, slot, 0, rows, runs=runs, finishes=plan.postprocesses)
+            return Fill(0, first, free.start, 0, rows, runs=runs, finishes=plan.postprocesses)
         if (draw := schedule.wanted()) is not None:
             return draw
         if complaint := schedule.complaint:

@@ -56,7 +56,7 @@ def test_a_batch_on_loan_keeps_its_slot_and_others_go_on_without_it() -> None:
 
 
 def test_several_small_batches_are_one_task_in_slots_side_by_side() -> None:
-    ledger = Ledger(schedule_of(4, batches=7, last_rows=3), slots=8, batches_per_task=3)
+    ledger = Ledger(schedule_of(4, batches=7, last_rows=3), slots=9, batches_per_task=3)
     ledger.rows_per_task = 15
     ledger.add_loader(1)
     assert make_all(ledger) == [(0, 0, 12), (3, 0, 12), (6, 0, 3)]
@@ -74,8 +74,22 @@ def test_slots_side_by_side_are_looked_for_where_some_are_on_loan() -> None:
     make_all(ledger)
     assert ledger.completed() == range(6)
     ledger.release(6, (2,))
-    assert make_all(ledger) == [(6, 0, 8), (8, 0, 12)]
-    assert [ledger.slots.of(batch) for batch in range(6, 11)] == [0, 1, 3, 4, 5]
+    assert make_all(ledger) == [(6, 0, 12), (9, 0, 8)], "the longest stretch first"
+    assert [ledger.slots.of(batch) for batch in range(6, 11)] == [3, 4, 5, 0, 1]
+
+
+def test_small_batches_wait_for_the_slots_of_a_whole_task_while_as_many_are_on_their_way() -> None:
+    ledger = Ledger(schedule_of(4), slots=9, batches_per_task=3)
+    ledger.add_loader(1)
+    assert make_all(ledger) == [(0, 0, 12), (3, 0, 12), (6, 0, 12)]
+    assert ledger.completed() == range(9)
+    ledger.release(2)
+    assert make_all(ledger) == []
+    ledger.release(3)
+    assert make_all(ledger) == [(9, 0, 12)]
+    assert ledger.completed() == range(9, 12)
+    ledger.release(7, (4, 5))
+    assert make_all(ledger) == [(12, 0, 4)], "five were left, beside those on loan"
 
 
 def test_rows_of_several_batches_are_cut_where_chunks_end() -> None:
