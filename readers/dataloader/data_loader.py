@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import pin_memory as pinning
+from typing_extensions import TypeVar  # of torch: before Python 3.13 `typing` knows no default
 
 from ...workers.api import Parameters, Statistics
 from ...workers.base import ParameterError, PipelineClosed, TooManyBadSamples
@@ -28,9 +29,10 @@ _MOST_BAD = 100
 _ALL = 1 << 40
 
 _log = logging.getLogger("blobfeed")
+_Item_co = TypeVar("_Item_co", covariant=True, default=Any)
 
 
-class DataLoader(TorchDataLoader[Any]):
+class DataLoader(TorchDataLoader[_Item_co]):
     """torch's DataLoader with its own names and meanings; docs/from_torch.md says what is different.
 
         from blobfeed import DataLoader
@@ -156,10 +158,6 @@ class DataLoader(TorchDataLoader[Any]):
                 ahead=workers * max(1, self.prefetch_factor or 1),
             )
             self._finalizer = close_when_forgotten(self, self.feed)
-
-    def __class_getitem__(cls, _items: object) -> type[DataLoader]:
-        """Return the class itself: annotations say `DataLoader[Item]`, as of torch's."""
-        return cls
 
     # ---- loops
 

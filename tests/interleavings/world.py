@@ -350,9 +350,12 @@ class World:
     def call(self, call: Event) -> Callable[[], object]:
         what, *rest = call
         feed, held, wanted = self.feed, self.held, self.wanted_batch
-        if what == "release":
-            return lambda: (held.release(rest[0]), feed.release(held))
-        return lambda: feed.next_announce(wanted, held)
+
+        def release() -> None:
+            held.release(rest[0])
+            feed.release(held)
+
+        return release if what == "release" else lambda: feed.next_announce(wanted, held)
 
     def _receive(self) -> None:
         try:

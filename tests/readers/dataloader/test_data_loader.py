@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_origin
 
 import numpy as np
 import pytest
@@ -235,7 +235,7 @@ def test_samplers_go_on_as_they_are(name: str) -> None:
 def test_attributes_are_torch_s() -> None:
     loader = DataLoader(Numbers(), 4, drop_last=True, shuffle=True)
     assert isinstance(loader, TorchDataLoader)
-    assert DataLoader[int] is DataLoader
+    assert get_origin(DataLoader[int]) is DataLoader
     assert (loader.batch_size, loader.num_workers, loader.drop_last, len(loader)) == (4, 0, True, 10)
     orders = []
     for epoch in (0, 1, 0):
