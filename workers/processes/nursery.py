@@ -125,6 +125,8 @@ class Nursery(Home):
             send_signal(self._handle, signal.SIGKILL)
         if not self._how:
             os.waitpid(self.pid, 0)
+        for loader in self.handles.values():
+            wait_for_exit(loader, _END_S)  # if the nursery was killed, they die of that, and a moment later
         for handle in (self._handle, *self.handles.values()):
             os.close(handle)
 
