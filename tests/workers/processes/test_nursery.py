@@ -102,7 +102,8 @@ def test_a_loader_has_the_standard_streams_and_what_was_kept_and_no_other_descri
 
 
 @pytest.mark.parametrize("blocker", [signal.SIGSTOP, signal.SIGCONT])
-def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals) -> None:
+@pytest.mark.parametrize("nursery_stops", [False, True])
+def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals, nursery_stops: bool) -> None:
     nursery = Nursery(wait_for_a_signal, (), ())
     handles = []
     for loader in range(3):
@@ -110,6 +111,8 @@ def test_closing_ends_all_loaders_also_stopped_ones(blocker: signal.Signals) -> 
         assert next_event(nursery) == LoaderStarted(loader)
         signal.pidfd_send_signal(nursery.handles[loader], blocker)
         handles.append(os.dup(nursery.handles[loader]))
+    if nursery_stops:  # so that it has to be killed
+        os.kill(nursery.pid, signal.SIGSTOP)
     nursery.close()
     for handle in handles:
         assert readable(handle, 0.0), "a loader is alive after close"
