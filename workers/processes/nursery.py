@@ -126,7 +126,9 @@ class Nursery(Home):
         if not self._how:
             os.waitpid(self.pid, 0)
         for loader in self.handles.values():
-            wait_for_exit(loader, _END_S)  # if the nursery was killed, they die of that, and a moment later
+            # If the nursery was killed they die of that, a moment later; not one that is stopped as soon as it begins.
+            send_signal(loader, signal.SIGKILL)
+            wait_for_exit(loader, _END_S)
         for handle in (self._handle, *self.handles.values()):
             os.close(handle)
 
