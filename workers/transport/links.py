@@ -168,6 +168,10 @@ def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
             yield socket.recv(zmq.NOBLOCK)
 
 
+_NO_MESSAGE = b"\xc1"
+"""The one byte that MessagePack never uses."""
+
+
 class Receiver:
     """Receives one frame at a time into memory of its own, where no exception of a signal handler can lose it.
 
@@ -191,8 +195,9 @@ class Receiver:
         return self._memory[: _length_of(self._memory)]
 
     def discard(self) -> None:
-        """Make room for the next frame."""
-        self._memory[:_LENGTH_BYTES] = bytes(_LENGTH_BYTES)
+        """Make room for the next frame, and spoil this one: the next may be cut off, and would end as this one did."""
+        length = min(len(self._memory), _length_of(self._memory))
+        self._memory[:length] = bytes(_LENGTH_BYTES) + _NO_MESSAGE * (length - _LENGTH_BYTES)
 
 
 _encode = msgspec.msgpack.Encoder().encode

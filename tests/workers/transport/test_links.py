@@ -261,7 +261,10 @@ def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, ope
     assert inbox.frame() is None
 
 
-@pytest.mark.parametrize("noise", [b"", b"\0", b"\0" * 4, b"\1", b"\xff" * 4, bytes(range(60))])
+CUT_OFF = links.frame_of(Release(2))[:-1]
+
+
+@pytest.mark.parametrize("noise", [b"", b"\0", b"\0" * 4, b"\1", b"\xff" * 4, bytes(range(60)), CUT_OFF])
 @pytest.mark.parametrize("as_parts", [False, True])
 def test_noise_is_dropped_and_the_next_frame_is_read(
     noise: bytes, as_parts: bool, folder: Path, open_link: Open
