@@ -204,6 +204,10 @@ class _Content(msgspec.Struct, frozen=True):
                 with naming(_KIND, path, index, f"{path}:{name}" if name else path, path):
                     array = opened[name]
                     spec = specs[top] = ArraySpec(array.header.shape, array.header.dtype.newbyteorder("="))
+                    if 0 in spec.shape and top not in self.options.max_shapes:
+                        raise ValueError(
+                            f"it is empty: its shape is {spec.shape}, and all files need that of the first"
+                        )
                     array.read_into(np.empty(spec.shape, spec.dtype))  # a damaged header would pass for all files'
         largest = self.options.max_shapes
         chosen(arrays, largest, f"{_WHAT}: parameter 'max_shapes'")
