@@ -251,6 +251,8 @@ def ray_(stop: int, resume: bool) -> None:
         tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder,
         ExitStack() as stack,
     ):  # sockets have short paths
+        # Ray ends its workers with all processes under them at once: nobody is left to remove what they had in there.
+        os.environ["TMPDIR"] = folder
         ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, _temp_dir=folder)
         stack.callback(ray.shutdown)
         given = {"stop": stop, "checkpoint": str(Path("checkpoint").resolve()) if resume else ""}
