@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from blobfeed import BlobfeedError
+from blobfeed.sources.files import object_stores
 from tests.support.catalogue import Scenario
 from tests.support.object_servers import SECRET, Fault, google_bucket, range_server
 from tests.support.pictures import encoded, noise
@@ -34,6 +35,7 @@ def cloud(
         np.save(folder / "a.npy", np.zeros((4, 3)))
         np.save(folder / "across.npy", np.zeros((4, 3), order="F"))
         content, across = ((folder / name).read_bytes() for name in ("a.npy", "across.npy"))
+        object_stores._store.cache_clear()  # an earlier server may have had the port of this one
         with pytest.MonkeyPatch.context() as patch, range_server() as server:
             put = google_bucket(server, "wrong", patch)
             server.objects |= {"a.npy": content, "text.h5": b"text", "empty.npy": b"", "across.npy": across}
