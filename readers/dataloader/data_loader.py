@@ -20,8 +20,8 @@ from ...workers.base import ParameterError, PipelineClosed, TooManyBadSamples
 from ...workers.plan import usable_cores
 from ..closing import close_when_forgotten
 from .feed import LoaderFeed
-from .fetching import DatasetMaker, Fetcher, Recipe
-from .keys import SeededSampler, say_epoch
+from .fetching import DatasetMaker, Fetcher, Recipe, say_epoch
+from .keys import SeededSampler, say_epoch_to_sampler
 from .loop import VERSION, Loop, first_state
 
 _TIMEOUT_S = 600.0
@@ -195,11 +195,10 @@ class DataLoader(TorchDataLoader[_Item_co]):
         if loaded is not None and loaded["finished"]:
             loaded["epoch"], loaded["finished"] = epoch - 1, True
         self.epoch = self.epoch_set = epoch
-        say_epoch(self.batch_sampler, epoch)
-        say_epoch(self.sampler, epoch)
-        if self.feed is None and callable(getattr(self.dataset, "set_epoch", None)):
-            dataset: Any = self.dataset
-            dataset.set_epoch(epoch)
+        say_epoch_to_sampler(self.batch_sampler, epoch)
+        say_epoch_to_sampler(self.sampler, epoch)
+        if self.feed is None:
+            say_epoch(self.dataset, epoch)
 
     # ---- states
 
@@ -228,7 +227,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
                 f"{self.is_iterable}): give what state_dict() of such a loader has returned"
             )
         self._loaded, self.seed = state, state["seed"]
-        say_epoch(
+        say_epoch_to_sampler(
             self.sampler if self.batch_sampler is None else self.batch_sampler,
             state.get("sampler_epoch", state["epoch"] + state["finished"]),
         )

@@ -5,18 +5,16 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from ...workers.api import Parameters, Statistics
 from ...workers.pipeline import Held, ProcessFeed
 from ...workers.plan import GivenPlan
 from ...workers.processes import interrupts_deferred
-from ...workers.transport import GrowingSlot, GrowingSlots, Packed
+from ...workers.transport import Announce, GrowingSlot, GrowingSlots, Packed
+from ..delivery import SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
-from .packing import Loan, read
+from .packing import read
 
 _LOANS = 3
 """The batches that lie in their slots while the user keeps them. While there are so many, the next one is a copy."""
@@ -43,9 +41,7 @@ class LoaderFeed:
         self._given = self._taken = 0
         self._first = 0
         """The first batch of this loop: answers before it are dropped."""
-        self._returned: deque[tuple[int, GrowingSlot]] = deque()
-        """What nothing lies on any more. Arrays may end in any thread, so that only `deque.append` runs there."""
-        self._on_loan = 0
+        self._loans = SlotLoans[Announce](_LOANS)
         self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
 
     @property
@@ -53,6 +49,10 @@ class LoaderFeed:
         ring = self._feed.shared.ring
         assert isinstance(ring, GrowingSlots)
         return ring
+
+    def _slot(self, announce: Announce) -> GrowingSlot:
+        slot: GrowingSlot = self._ring.rows[announce.slot]
+        return slot
 
     @property
     def has_room(self) -> bool:
@@ -96,36 +96,25 @@ class LoaderFeed:
         while self._taken < self._first:
             self._drop()
         announce = self._feed.next_announce(self._taken, self._held)
-        slot: Any = self._ring.rows[announce.slot]
-        memory = slot.open()
+        memory = self._slot(announce).open()
         self._sizes.append(len(memory))
-        if self._on_loan < _LOANS:
-            lent = np.asarray(Loan(memory, partial(self._returned.append, (announce.batch, slot))))
-            answer = _answer(read(memory, lent))
-            del lent
-            lends = 1
-        else:
-            answer = _answer(read(memory, memory.copy()))
-            lends = 0
+        lends = self._loans.are_left
+        whole = self._loans.lend(announce, [memory]) if lends else [memory.copy()]
+        answer = _answer(read(memory, whole.pop()))
         with interrupts_deferred():
             self._note_taken(announce.batch)
-            self._on_loan += lends
             if not lends:
                 self._give_back(announce.batch)
             commit(answer)
 
     def _release(self) -> None:
         """Give slots back on which nothing lies any more."""
-        while self._returned:
-            batch, slot = self._returned[0]
-            if batch >= self._taken:  # an interrupt came before it was taken
-                self._returned.popleft()
-                continue
-            slot.shrink(2 * max(self._sizes))
+        while (returned := self._loans.oldest_back()) is not None:
             with interrupts_deferred():
-                self._give_back(batch)
-                self._on_loan -= 1
-                self._returned.popleft()
+                if returned.batch < self._taken:  # else an interrupt came before it was taken
+                    self._slot(returned).shrink(2 * max(self._sizes))
+                    self._give_back(returned.batch)
+                self._loans.forget_oldest()
 
     def statistics(self) -> Statistics:
         return self._feed.statistics()

@@ -154,7 +154,7 @@ class Fetcher:
         if request.loop != self._loop:
             self._loop = request.loop
             load_state(dataset, request.state)
-            _say_epoch(dataset, request.set_epoch)
+            say_epoch(dataset, request.set_epoch)
         keys = request.keys if recipe.is_batched else [request.keys]
         epoch, first, step = request.epoch, request.first, request.step
         numbers = [
@@ -270,7 +270,7 @@ class _Shard:
         self._is_new = False
         self.loop, self.turn, self._items, self.ended = request.loop, request.start_turn, 0, False
         knows = load_state(self._dataset, start.dataset)
-        _say_epoch(self._dataset, request.set_epoch)
+        say_epoch(self._dataset, request.set_epoch)
         seed_generators(request.seed, request.epoch, request.shard, -1)
         self._iterator = iter(self._dataset)
         knows = load_state(self._iterator, start.iterator) or knows
@@ -318,9 +318,10 @@ class _Shard:
         return ShardState(dataset, iterator, self._items, self.ended)
 
 
-def _say_epoch(dataset: Any, epoch: int | None) -> None:
-    if epoch is not None and callable(getattr(dataset, "set_epoch", None)):
-        dataset.set_epoch(epoch)
+def say_epoch(thing: Any, epoch: int | None) -> None:
+    """Tell a dataset or a sampler the epoch, if there is one to tell and it wants to know."""
+    if epoch is not None and callable(getattr(thing, "set_epoch", None)):
+        thing.set_epoch(epoch)
 
 
 def _number(key: object) -> int:

@@ -20,7 +20,7 @@ from torch.utils.data import (
 from ...supplies import EpochOrder, SequentialOrder, ShuffledOrder
 from ...workers.base import derive_key
 from ...workers.order import OwnGlobals, seed_generators
-from .fetching import load_state, state_of
+from .fetching import load_state, say_epoch, state_of
 
 
 class SeededSampler(Sampler[int]):
@@ -182,9 +182,7 @@ def epoch_of(sampler: Any) -> int | None:
     return epoch if told and not isinstance(inner, SeededSampler) else None
 
 
-def say_epoch(sampler: Any, epoch: int) -> None:
-    """Tell a sampler, or the one in a batch sampler, the epoch, if it wants to know."""
-    each: Any
+def say_epoch_to_sampler(sampler: Any, epoch: int) -> None:
+    """Tell a sampler, and the one in a batch sampler, the epoch, if they want to know."""
     for each in (sampler, getattr(sampler, "sampler", None)):
-        if callable(getattr(each, "set_epoch", None)):
-            each.set_epoch(epoch)
+        say_epoch(each, epoch)

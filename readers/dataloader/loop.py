@@ -20,7 +20,7 @@ _NEVER = 1 << 40
 
 
 class Owner(Protocol):
-    """The Owner, as its loops see it."""
+    """A DataLoader, as its loops see it."""
 
     batch_size: int | None
     batch_sampler: Any

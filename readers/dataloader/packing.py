@@ -16,7 +16,6 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -89,7 +88,6 @@ class SlotWriter:
             pickler = _Cloud(self)
             pickler.dump(batch)
         data, table = pickler.file.getbuffer(), np.array(pickler.table, np.int64).reshape(-1, 2)
-        begin = self._end
         rest = self.take(len(data) + table.nbytes + _TAIL.size + _ALIGNMENT)
         begin, end = self._begins[rest.ctypes.data], len(data)
         rest[:end] = data
@@ -224,15 +222,3 @@ def _of_script(name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
-
-
-class Loan:
-    """The memory of a slot while arrays lie on it: `give_back` is called when the last one has gone."""
-
-    def __init__(self, memory: Memory, give_back: Callable[[], object]) -> None:
-        # NumPy keeps a reference to the object whose memory this describes, and so do all views and tensors on it.
-        self.__array_interface__ = memory.__array_interface__
-        self._memory, self._give_back = memory, give_back
-
-    def __del__(self) -> None:
-        self._give_back()
