@@ -10,7 +10,6 @@ waits. In the process that examined the file, usually the trainer, no thread is 
 from __future__ import annotations
 
 import functools
-import io
 import os
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +23,7 @@ from ...workers.base import SourceError, is_url
 from .file import Bytes, FileStamp
 from .lru import RecentlyUsed
 from .object_stores import locate
+from .streams import SeekableStream
 
 CONNECTIONS = 32
 """Requests of one loader at a time, and samples in a task: each loader has another such task announced."""
@@ -288,7 +288,7 @@ def threads(_process: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="object storage")
 
 
-class RangeStream(io.RawIOBase):
+class RangeStream(SeekableStream):
     """An object as a stream that can seek, for libraries that read its metadata; blocks are kept.
 
     A block that follows the one before is read with those behind it: metadata often lie in a row. `ahead_bytes`: read
@@ -296,30 +296,17 @@ class RangeStream(io.RawIOBase):
     """
 
     def __init__(self, stamp: RemoteStamp, ahead_bytes: int = 0) -> None:
+        super().__init__(stamp.size)
         self._least = max(1, ahead_bytes // _BLOCK_BYTES)
         self._stamp = stamp
         self._store, self._key = locate(stamp.path)
-        self._position = 0
         self._last = -1
         self._ahead = 1
         self._blocks: RecentlyUsed[int, memoryview] = RecentlyUsed(_BLOCKS_KEPT_BYTES, weigh=len)
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._stamp.size}[whence]
-        self._position = base + offset
-        return self._position
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        target = memoryview(buffer).cast("B")
-        target = target[: max(0, self._stamp.size - self._position)]
-        _copy_from_blocks(self._block, self._position, target)
-        self._position += len(target)
+    def read_at(self, offset: int, target: memoryview) -> int:
+        target = target[: max(0, self.size - offset)]
+        _copy_from_blocks(self._block, offset, target)
         return len(target)
 
     def _block(self, number: int) -> memoryview:
@@ -329,7 +316,7 @@ class RangeStream(io.RawIOBase):
         self._ahead = max(self._least, min(2 * self._ahead, 64) if number == self._last + 1 else 1)
         self._last = number + self._ahead - 1
         start = number * _BLOCK_BYTES
-        stop = min(self._stamp.size, start + self._ahead * _BLOCK_BYTES)
+        stop = min(self.size, start + self._ahead * _BLOCK_BYTES)
         data = self._store.get(self._key, start, stop, self._stamp.version)
         for at in range(0, len(data), _BLOCK_BYTES):
             self._blocks.put(number + at // _BLOCK_BYTES, memoryview(bytes(data[at : at + _BLOCK_BYTES])))

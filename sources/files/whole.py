@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import io
 import itertools
 import os
 import stat
@@ -21,6 +20,7 @@ from .identity import of_looks, spread
 from .object_stores import objects_below
 from .remote import CONNECTIONS, WholeObjects
 from .store import Store
+from .streams import SeekableStream
 
 _PROBES = 4
 
@@ -47,41 +47,27 @@ class Names(msgspec.Struct, frozen=True):
         return self.arrays["paths"][int(ends[number - 1]) if number else 0 : int(ends[number])].tobytes()
 
 
-class OpenFile(io.RawIOBase):
+class OpenFile(SeekableStream):
     """A file or object that is open for reading, at offsets and as a stream; `size`: its bytes."""
 
     def __init__(self, descriptor: int, size: int, content: bytes | None = None) -> None:
-        self._descriptor, self.size, self._content, self._position = descriptor, size, content, 0
+        super().__init__(size)
+        self._descriptor, self._content = descriptor, content
 
     def read_into(self, offset: int, buffer: memoryview) -> None:
         """Fill `buffer` with the bytes from `offset` on; raises OSError, EOFError if the file ends before."""
         filled = 0
         while filled < len(buffer):
-            if not (got := self._part(offset + filled, buffer[filled:] if filled else buffer)):
+            if not (got := self.read_at(offset + filled, buffer[filled:] if filled else buffer)):
                 raise EOFError(f"it ends at byte {offset + filled}, where {len(buffer) - filled} more should follow")
             filled += got
 
-    def _part(self, offset: int, buffer: memoryview) -> int:
+    def read_at(self, offset: int, target: memoryview) -> int:
         if self._content is None:
-            return os.preadv(self._descriptor, (buffer,), offset)
-        part = self._content[offset : offset + len(buffer)]
-        buffer[: len(part)] = part
+            return os.preadv(self._descriptor, (target,), offset)
+        part = self._content[offset : offset + len(target)]
+        target[: len(part)] = part
         return len(part)
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        got = self._part(self._position, memoryview(buffer).cast("B"))
-        self._position += got
-        return got
 
 
 class WholeFiles(Store[int]):
