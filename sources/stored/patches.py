@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...workers.api import ArraySpec, IndexArray, NotNegative, Positive, chosen, shown
 from ...workers.base import ParameterError, SourceError, moving
-from ..files import by_group, kept
+from ..files import kept, split_by_part
 from ..table import Column, OutRows, Sequences, Store, WindowOptions
 from .grid import Parts, axes_of, extents_of, modules_of, read_boxes, will_need_boxes
 from .layout import StoredArray
@@ -189,7 +189,7 @@ class Patches(Column):
         others: Sequence[Store[Any]],
     ) -> None:
         self._cuts, self._places, self._files = cuts, places, files
-        self._ends = np.cumsum(steps)
+        self._starts = np.cumsum([0, *steps])
         self.samples, self.stores = len(places), (files, *others)
         self.specs = {top: cut.spec for top, cut in cuts.items()}
         arrays = [array for cut in cuts.values() for array in cut.parts]
@@ -200,7 +200,7 @@ class Patches(Column):
 
     def only(self, tops: Collection[str]) -> Patches:
         cuts = {top: cut for top, cut in self._cuts.items() if top in tops}
-        steps = np.diff(self._ends, prepend=0).tolist()
+        steps = np.diff(self._starts).tolist()
         return (
             self if len(cuts) == len(self._cuts) else Patches(cuts, self._places, steps, self._files, self.stores[1:])
         )
@@ -222,10 +222,8 @@ class Patches(Column):
 
     def _by_part(self, indices: IndexArray) -> Iterator[tuple[int, IndexArray, IndexArray]]:
         corners = self._places.corners(indices)
-        for part, members in by_group(np.searchsorted(self._ends, corners[:, 0], side="right")):
-            found = corners[members]
-            found[:, 0] -= self._ends[part - 1] if part else 0
-            yield part, found, members
+        for part, steps, members in split_by_part(self._starts, corners[:, 0]):
+            yield part, np.column_stack([steps, corners[members, 1:]]), members
 
 
 class _Kept(msgspec.Struct, frozen=True):
