@@ -24,7 +24,7 @@ from . import linux
 from .memory import available_memory
 from .ring import RowsLayout
 from .shared_file import allocate_range, punch_hole
-from .shared_map import HUGE_PAGE, SharedMap
+from .shared_map import HUGE_PAGE, SharedMap, round_up
 
 _STRIDE = 1 << 40
 """The addresses of a slot in the file: no batch is larger."""
@@ -91,11 +91,11 @@ class GrowingSlot:
             self._map(_FIRST)
         allocated = int(self._head[_ALLOCATED])
         if size > allocated:
-            wanted = -(-size * 9 // 8 // HUGE_PAGE) * HUGE_PAGE if size > HUGE_PAGE else 2 * size  # batches vary
-            wanted = -(-wanted // _HEAD) * _HEAD
-            if wanted - allocated > available_memory():
-                wanted = -(-size // _HEAD) * _HEAD
-            have = available_memory()
+            have, wanted = available_memory(), round_up(2 * size, _HEAD)  # batches vary
+            if size > HUGE_PAGE:
+                wanted = round_up(size * 9 // 8, HUGE_PAGE)
+            if wanted - allocated > have:
+                wanted = round_up(size, _HEAD)
             try:
                 if wanted - allocated > have:
                     raise MemoryError
@@ -129,7 +129,7 @@ class GrowingSlot:
 
     def shrink(self, size: int) -> None:
         """Give back what is beyond `size` bytes, if that is most of it; no array may lie on the slot any more."""
-        allocated, size = int(self._head[_ALLOCATED]), max(_FIRST, -(-size // _HEAD) * _HEAD)
+        allocated, size = int(self._head[_ALLOCATED]), max(_FIRST, round_up(size, _HEAD))
         if allocated > 4 * size:
             self._head[_ALLOCATED] = size
             punch_hole(self._descriptor, self._offset + _HEAD + size, allocated - size)

@@ -27,17 +27,13 @@ from ..api import AnyArray, ArraySpec, RaggedRows, Rows
 from ..base import RingAllocationError, allocate
 from . import linux
 from .memory import available_memory
-from .shared_map import SharedMap
+from .shared_map import SharedMap, round_up
 
 _ALIGNMENT = 64
 """Bytes: a cache line, and what vector instructions like best; every top's rows start at a multiple of it."""
 
 _PAGE = mmap.PAGESIZE
 _SEALS = linux.F_SEAL_GROW | linux.F_SEAL_SHRINK | linux.F_SEAL_SEAL
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
 
 
 class RowsLayout:
@@ -53,9 +49,9 @@ class RowsLayout:
             self._parts[name] = []
             for size in (spec.nbytes, 4 * len(spec.shape)) if spec.varies else (spec.nbytes,):
                 self._parts[name].append((end, size))
-                end = _round_up(end + rows * size, _ALIGNMENT)
+                end = round_up(end + rows * size, _ALIGNMENT)
         self.used_bytes = end  # the same on every machine; pages are not
-        self.nbytes = max(_PAGE, _round_up(end, _PAGE))
+        self.nbytes = max(_PAGE, round_up(end, _PAGE))
 
     def times(self, slots: int) -> RowsLayout:
         """Return the layout of as many rows as `slots` times these."""

@@ -105,14 +105,19 @@ def _map_aligned(descriptor: int, size: int, offset: int) -> int:
         raise
 
 
+def round_up(value: int, multiple: int) -> int:
+    """Return the least multiple of `multiple` that is not below `value`."""
+    return -(-value // multiple) * multiple
+
+
 def _reserved(size: int) -> int:
     """Reserve address space from a multiple of a huge page on: reserve more than needed, and give the rest back."""
     how, most = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE, size + HUGE_PAGE
     found = _checked(libc.mmap(None, most, _PROT_NONE, how, -1, 0))
-    address = -(-found // HUGE_PAGE) * HUGE_PAGE
+    address = round_up(found, HUGE_PAGE)
     if address > found:
         libc.munmap(found, address - found)
-    end = address + -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = address + round_up(size, mmap.PAGESIZE)
     libc.munmap(end, found + most - end)
     return address
 
