@@ -153,8 +153,7 @@ class Ledger:
         of a whole task are waited for while twice as many are on their way: more than a trainer keeps at a time.
         """
         while self.opened <= self._failed_at[0] and (free := self.slots.free(most := self._most_together)):
-            under_way = self.slots.used - len(self.slots.loans)
-            if len(free) < most and under_way >= 2 * most:
+            if len(free) < most and self.slots.under_way >= 2 * most:
                 break
             first = self.opened
             if not (count := self._schedule.open(len(free))):
@@ -278,7 +277,7 @@ class Ledger:
     @property
     def slots_full(self) -> int:
         """The number of slots whose batches are complete and not released, those on loan left out."""
-        return self.slots.used - len(self._left) - len(self.slots.loans)
+        return self.slots.under_way - len(self._left)
 
     def add_loader(self, loader: int, most: int = MAX_ASSIGNED, *, remote: bool = False) -> None:
         """Add a loader that has at most `most` tasks at a time; `remote`: it runs on another host."""

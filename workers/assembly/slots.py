@@ -42,8 +42,9 @@ class Slots:
         self._of.update(zip(range(batch, batch + len(slots)), slots, strict=True))
 
     @property
-    def used(self) -> int:
-        return len(self._of)
+    def under_way(self) -> int:
+        """The number of batches that have a slot, those on loan left out."""
+        return len(self._of) - len(self.loans)
 
     def of(self, batch: int) -> int:
         """Return the slot of the batch."""
