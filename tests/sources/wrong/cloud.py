@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.sources.files import object_stores
 
 from blobfeed import BlobfeedError
-from blobfeed.sources.files import object_stores
 from tests.support.catalogue import Scenario
 from tests.support.object_servers import SECRET, Fault, google_bucket, range_server
 from tests.support.pictures import encoded, noise
