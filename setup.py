@@ -101,8 +101,8 @@ def version() -> str:
     return found[1]
 
 
-# One wheel for every version of Python: the extensions use the stable ABI alone, which an interpreter without the GIL
-# has not. Optional: where one cannot be compiled, the package does without it.
+# The extensions use the stable ABI alone, so one wheel serves every version of Python with a GIL; without one there is
+# no stable ABI. They are optional: where one cannot be compiled, the package does without it.
 HAS_STABLE_ABI = not sysconfig.get_config_var("Py_GIL_DISABLED")
 STABLE_ABI = {
     "py_limited_api": HAS_STABLE_ABI,

@@ -11,7 +11,7 @@ from html import escape
 from typing import NamedTuple
 
 _WIDTH, _BAR, _GAP, _LABEL, _LONGEST = 400, 17, 5, 150, 150
-"""Of a panel, in pixels: two of them side by side are as wide as a page shows them."""
+"""The sizes of a panel, in pixels: a page is as wide as two of them."""
 _STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #1f2328; }
 .title { font-weight: 600; font-size: 14px; }

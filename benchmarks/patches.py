@@ -81,7 +81,7 @@ def region(corner: tuple[int, ...], work: dict[str, Any]) -> tuple[slice, ...]:
 
 
 def stored_chunks(path: str, work: dict[str, Any]) -> Callable[[tuple[int, ...]], tuple[str, int, int]]:
-    """Where each chunk's bytes are: file, offset and size."""
+    """Return the file, the offset and the size of each chunk."""
     if not path.endswith(".h5"):
 
         def of_zarr(at: tuple[int, ...]) -> tuple[str, int, int]:

@@ -39,7 +39,7 @@ def changed(text: str) -> str:
 
 
 class Totals:
-    """What has come of the tests so far."""
+    """The results of the tests so far."""
 
     def __init__(self) -> None:
         self.passed = self.skipped = 0

@@ -73,7 +73,7 @@ class Common:
 
 
 Group = Literal["Start here", "Data", "Nets and weights", "Runs"]
-"""What `blobfeed --help` puts a command under, in this order."""
+"""The headings of `blobfeed --help`, in this order."""
 
 
 def command(group: Group, name: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -31,7 +31,7 @@ EPOCHS = 1
 """The epochs of a loop over a reader by default, as of any other loader. A layer's data have no end."""
 
 _LAST_BATCH = "partial"
-"""What a reader does by default where a loop ends: there it should have had each sample once."""
+"""The default of readers where a loop ends: by then it should have had each sample once."""
 
 _HELP_WIDTH = 90
 """Characters of a line of the signature that `help` shows, which puts the name in front of it."""

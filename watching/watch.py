@@ -1,4 +1,4 @@
-"""What a pipeline tells of itself, behind the heart's seam: the diagnosis, and the files of metrics and traces."""
+"""The watch of a run, behind the heart's seam: the diagnosis, and the files of metrics and traces."""
 
 from __future__ import annotations
 

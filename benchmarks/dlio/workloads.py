@@ -1,4 +1,4 @@
-"""What DLIO is asked to make and to train on: the records of MLPerf Storage's workloads, fewer or smaller."""
+"""The workloads that DLIO makes and trains on: the records of MLPerf Storage's workloads, fewer or smaller."""
 
 from __future__ import annotations
 

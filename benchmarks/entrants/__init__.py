@@ -5,7 +5,7 @@ NumPy array or a torch tensor. What stands at the top of the module is imported 
 function does counts as the time to the first batch. Everybody has two workers and batches of 64; "blobfeed",
 "blobfeed, BatchReader" and "blobfeed, layer" have the default, `num_loaders: auto`. Most peers hand over their own
 memory, a fresh one each time, and so does BatchReader; "blobfeed", with any number of loaders, and the layer put each
-batch into the trainer's blob. Works in floats have one that was there before for every tuned entrant.
+batch into the trainer's blob. In works with floats every tuned entrant fills memory that it has allocated before.
 """
 
 from __future__ import annotations

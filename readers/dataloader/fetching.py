@@ -1,5 +1,6 @@
-"""What a loader does with a request: items of the user's dataset, collated into the slot. The trainer does it itself
-with `num_workers=0`, so that both give the same bytes.
+"""Answers to requests: items of the user's dataset, collated into the slot by a loader.
+
+With `num_workers=0` the trainer does the same, so that both give the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class MapRequest(NamedTuple):
 
 
 class ShardState(NamedTuple):
-    """Where a shard of an iterable dataset stands: what its objects have said behind so many items, and what to skip
+    """The place in a shard of an iterable dataset: the states of its objects after `items` items, and the items to skip
     from there.
     """
 

@@ -55,7 +55,7 @@ class Owner(Protocol):
 
 
 class _Given(NamedTuple):
-    """What is kept of a request that is under way."""
+    """A request that is under way."""
 
     drawn: Drawn | None
     shard: int = 0
@@ -121,7 +121,7 @@ class _MapSide(_Side):
         )
         self._drawn = before
         self._coming: Drawn | None = None
-        """What was drawn to see whether there is more."""
+        """The keys that were drawn to see whether there are more."""
 
     @property
     def is_at_end(self) -> bool:
@@ -232,7 +232,7 @@ class Loop(Iterator[Any]):
         loader.loops += 1
         self._pending: deque[_Given] = deque()
         self._answer: Answer | Failed | None = None
-        """What has been counted as received and not been returned yet."""
+        """The answer that was counted as received and has not been returned."""
         self._is_drawn = self._is_over = self._has_begun = self._has_ended = False
         if loader.feed is not None:
             loader.feed.abandon()

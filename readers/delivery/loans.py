@@ -27,7 +27,7 @@ _BLOCKS = 4
 
 
 class _Loan:
-    """What the arrays of one loan keep alive."""
+    """The object that the arrays of one loan keep alive."""
 
     __slots__ = ("__weakref__",)
 
@@ -87,7 +87,7 @@ class SlotLoans(Generic[_Lent]):
         self._back.popleft()
 
     def keep_all(self) -> None:
-        """Never take back what is lent now: a fork sees the slots, and may hold arrays on them for ever."""
+        """Never take back the slots that are lent now: a fork sees them too, and may keep its arrays forever."""
         self._shared += len(self._out)
         self._out.clear()
 

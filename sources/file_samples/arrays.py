@@ -38,7 +38,7 @@ _MOST_DEFLATED = 1032
 
 
 class Header(NamedTuple):
-    """What a .npy file says of its array. `bytes`: of the header itself, behind which the values lie."""
+    """The header of a .npy file. `bytes`: of the header itself, behind which the values lie."""
 
     shape: tuple[int, ...]
     is_fortran: bool

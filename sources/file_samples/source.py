@@ -166,7 +166,7 @@ class _Path(msgspec.Struct, frozen=True):
 
 
 class _Content(msgspec.Struct, frozen=True):
-    """What the files hold, as the first one shows it."""
+    """The content of the files, as the first one shows it."""
 
     options: FilesOptions
     format: Format

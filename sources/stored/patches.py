@@ -127,7 +127,7 @@ class Places:
 
 @dataclass(frozen=True)
 class Cut:
-    """What of one top's arrays is in a patch. Axes are those of a sample without `patch`, the first one before them.
+    """The part of a top's arrays in a patch. Axes are those of a sample without `patch`, the first one before them.
 
     `axes`: for each the number of the patch's axis that it is, -1 for none. `sizes`: of the patch along each. `shift`:
     along each. `runs`: of each the stretches (first, number) that are taken. `dropped`: axes that a sample lacks.

@@ -98,7 +98,7 @@ def _send(attackers: dict[str, zmq.Socket[bytes]], frames: int, rng: random.Rand
 
 
 def _forgeries(link: str) -> list[tuple[Forge, bool]]:
-    """What may be sent on `link`, and whether it is no message there."""
+    """Return the frames that may be sent on `link`, and for each whether it is no message there."""
     announce, release, done = Announce(_RELEASED, 0), Release(_RELEASED), Done(1, 1, 1000)
     twice = {"batches": announce, "releases": release, "results": done}.get(link)
     elsewhere = {"batches": release, "releases": done}.get(link, announce)

@@ -9,7 +9,7 @@ _NO_END = 1 << 40
 
 
 class _Schedule:
-    """What a ledger asks of a Schedule."""
+    """The part of a Schedule that a ledger uses."""
 
     def __init__(
         self, rows: int, batches: int, affinity: Callable[[int, int], int | None], can_be_cut: bool, last_rows: int

@@ -19,7 +19,7 @@ Tops = Sequence[str] | None
 
 
 class Needed(NamedTuple):
-    """What a crop needs of a picture.
+    """The part and the size of a picture that a crop needs.
 
     `least`: the smallest (height, width) that a copy of the whole may have. `part`: top, left, height and width.
     """
@@ -77,7 +77,7 @@ class CacheCounts(NamedTuple):
 
 
 class AnySource(ABC):
-    """What all sources have: those of samples by index (Source), and streams."""
+    """The base of all sources: of samples by index (Source), and of streams."""
 
     kind: str = "source"
     """The key under `source:` in the parameters that chooses this class."""

@@ -95,7 +95,7 @@ class ProcessFeed:
         self._told = Release(0)
         """The batches that are released, as the assembler was told last."""
         self._held = Held()
-        """What the trainer holds."""
+        """The batches that the trainer holds."""
         self._untold = 0
         """The number of batches that were released since."""
         # A message for each of several small batches would cost more than copying them.

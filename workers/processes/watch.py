@@ -56,7 +56,7 @@ class Steps(Protocol):
 
 
 class Watch:
-    """What tells the user of a run; this one tells nothing. It is sent to the assembler and the loaders."""
+    """The watch of a run, which tells users of it; this one tells nothing. Assembler and loaders get it, too."""
 
     def sentence(self, reading: Reading) -> str:
         """Return the diagnosis: what limits the speed, in one sentence."""

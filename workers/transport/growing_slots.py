@@ -40,7 +40,7 @@ _SEALS = linux.F_SEAL_GROW | linux.F_SEAL_SHRINK | linux.F_SEAL_SEAL
 
 
 class Requests:
-    """What the trainer wants of each batch, behind the slots in the file: one place for each of the last batches."""
+    """The trainer's requests, behind the slots in the file: one place for each of the last batches."""
 
     def __init__(self, descriptor: int, slots: int) -> None:
         self._descriptor, self._slots = descriptor, slots

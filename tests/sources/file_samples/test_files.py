@@ -1,4 +1,4 @@
-"""What is special to files of which each is a sample: their labels, their bytes, and the order of their arrays."""
+"""Tests of files of which each is a sample: their labels, their bytes, and the order of their arrays."""
 
 from __future__ import annotations
 
