@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, IndexArray, RaggedRows
+from ...workers.api import AnyArray, ArraySpec, IndexArray, RaggedRows, holds
 from ...workers.base import SampleTooLargeError
 from ..files import OpenFile, WholeFiles
 from ..stored import read_header
@@ -90,17 +90,17 @@ class StoredValues:
             )
         return entry.file_size
 
-    def _file_bytes(self, offset: int, size: int) -> bytes:
+    def _file_bytes(self, offset: int, size: int) -> bytearray:
         if offset + size > self._file.size:
             raise EOFError(f"it has {self._file.size:,} bytes, and {offset + size:,} are needed: it is cut short")
         content = bytearray(size)
         self._file.read_into(offset, memoryview(content))
-        return bytes(content)
+        return content
 
     def _bytes(self, offset: int, size: int) -> bytes:
         if self._inflated is not None:
             return bytes(self._inflated[offset : offset + size])
-        return self._file_bytes(self._at + offset, size)
+        return bytes(self._file_bytes(self._at + offset, size))
 
     def read_into(self, row: AnyArray) -> None:
         """Put the values into `row`, of their shape; raises ValueError if they are not what was written."""
@@ -120,7 +120,7 @@ class StoredValues:
             row[...] = values.T if header.is_fortran else values
 
 
-def _inflate(stored: bytes, size: int) -> bytes | bytearray:
+def _inflate(stored: bytearray, size: int) -> bytes | bytearray:
     if deflate is not None:
         # It does not say what is wrong; zlib does.
         with suppress(deflate.DeflateError):
@@ -227,8 +227,7 @@ class FileArrays(Column):
 def _row(header: Header, spec: ArraySpec, rows: Any, row: int) -> AnyArray:
     """Return the memory for an array; raises ValueError, SampleTooLargeError if it is not of `spec`."""
     native = header.dtype.newbyteorder("=")
-    is_shorter_text = native.kind == spec.dtype.kind and native.kind in "SU" and native.itemsize <= spec.dtype.itemsize
-    if native != spec.dtype and not is_shorter_text:
+    if not holds(spec.dtype, native):
         raise ValueError(f"it holds {native}, and the first file {spec.dtype}: all need one type")
     if isinstance(rows, RaggedRows):
         try:

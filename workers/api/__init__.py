@@ -64,6 +64,7 @@ from .specs import (
     allocate_rows,
     channels_first_hint,
     exact_up_to,
+    holds,
     rounded_integer,
 )
 from .statistics import Statistics

@@ -71,6 +71,11 @@ def channels_first_hint(shape: Sequence[int]) -> str:
     )
 
 
+def holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
+    """Return true if `dtype` holds values of type `given` whole. A text's type has its length, which may be shorter."""
+    return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
+
+
 def exact_up_to(dtype: np.dtype[np.generic]) -> int:
     """Return the number up to which a float type holds all whole numbers: 2 to the power of its digits (IEEE 754)."""
     return 1 << (int(np.finfo(dtype.name).nmant) + 1)

@@ -25,6 +25,7 @@ from ..api import (
     by_name,
     check_decode,
     chosen,
+    holds,
 )
 from ..base import ParameterError, SampleShapeError, SampleTooLargeError
 from ..order import SampleRng, SampleSeeds
@@ -262,7 +263,7 @@ class RowMaker:
 
     def _store(self, name: str, value: AnyArray, rows: Rows, row: int) -> None:
         spec = self.specs[name]
-        if not _holds(spec.dtype, value.dtype) or (not spec.varies and value.shape != spec.shape):
+        if not holds(spec.dtype, value.dtype) or (not spec.varies and value.shape != spec.shape):
             raise SampleShapeError(
                 f"top {name!r} got an array of shape {value.shape} and type {_type_name(value.dtype)}, expected "
                 f"{'up to ' * spec.varies}{spec.shape} {_type_name(spec.dtype)} as learnt from the first sample; "
@@ -280,19 +281,14 @@ class RowMaker:
     def _advice(self, name: str, value: AnyArray) -> str:
         """Return advice for a value that does not fit its top."""
         spec = self.specs[name]
-        if value.dtype.kind == spec.dtype.kind and value.dtype.kind in "SU" and not _holds(spec.dtype, value.dtype):
+        if value.dtype.kind == spec.dtype.kind and value.dtype.kind in "SU" and not holds(spec.dtype, value.dtype):
             fixed = f"{value.dtype.kind}{max(16, 2 * _characters(value.dtype))}"
             return f'this text is longer than that: give all of them a fixed length, np.array(text, dtype="{fixed}")'
-        if not _holds(spec.dtype, value.dtype):
+        if not holds(spec.dtype, value.dtype):
             return f'return the same type for every sample, for example by .astype("{_type_name(spec.dtype)}")'
         if name in self._concatenate and value.ndim and value.shape[1:] == spec.shape[1:]:
             return "declare max_rows, the most rows that one sample of a concatenated top has"
         return "return the same shape for every sample, or declare max_shapes"
-
-
-def _holds(dtype: np.dtype[np.generic], given: np.dtype[np.generic]) -> bool:
-    """Return true if `dtype` holds values of type `given` whole. A text's type has its length, which may be shorter."""
-    return given == dtype or (given.kind == dtype.kind and dtype.kind in "SU" and given.itemsize <= dtype.itemsize)
 
 
 def _characters(dtype: np.dtype[np.generic]) -> int:
@@ -307,7 +303,7 @@ def _type_name(dtype: np.dtype[np.generic]) -> str:
 
 def _learnt(dtype: np.dtype[np.generic], raw: ArraySpec | None) -> np.dtype[np.generic]:
     """Return the type of a top whose first value has `dtype`; a text from the source has the length of its field."""
-    return raw.dtype if raw is not None and _holds(raw.dtype, dtype) else dtype
+    return raw.dtype if raw is not None and holds(raw.dtype, dtype) else dtype
 
 
 def _varying(specs: Mapping[str, ArraySpec], parameters: Parameters) -> dict[str, ArraySpec]:
