@@ -48,6 +48,7 @@ _START_OF_SCAN = b"\xff\xda"
 _EXIF = b"Exif\0\0"
 _REDUCTIONS = (8, 4, 2)
 _TINY = 16
+_GRAY = 128
 _LARGEST_PIXELS = 1 << 30  # OpenCV's own limit; a broken header may ask for 12 GB
 
 
@@ -95,11 +96,14 @@ class ImageDecoder:
         if simplejpeg is None or not data.startswith(_JPEG) or (may_turn and not self._strict):
             return self._decode_by_opencv(data)
         try:
-            decoded = self._decode_by_turbo(data, strict=self._strict, needs=needs)
+            decoded = self._decode_by_turbo(data, needs=needs)
         except ValueError as error:
-            if self._strict and self._is_only_damaged(data):
+            left = self._what_is_left(data)
+            if left is None:
+                return self._decode_by_opencv(data)
+            if self._strict:
                 raise ValueError(f"the JPEG is damaged: {error} (strict: false decodes what is left of it)") from None
-            return self._decode_by_opencv(data)
+            return left
         # OpenCV overlooks damage, which simplejpeg has found none of.
         return self._decode_by_opencv(data) if may_turn else decoded
 
@@ -148,16 +152,15 @@ class ImageDecoder:
         kept = self._kept.take((*size, *image.shape[2:]))
         return cv2.resize(image, size[::-1], dst=kept, interpolation=self._interpolation)  # type: ignore[return-value]
 
-    def _is_only_damaged(self, data: bytes) -> bool:
-        """Return true if simplejpeg can decode it with its damage overlooked: then OpenCV must not try."""
+    def _what_is_left(self, data: bytes) -> tuple[Image, tuple[int, int]] | None:
+        """Return the damaged JPEG if simplejpeg can decode it with its damage overlooked: then OpenCV must not try."""
         try:
-            self._decode_by_turbo(data, strict=False)
+            return self._decode_by_turbo(data, strict=False)
         except ValueError:
-            return False
-        return True
+            return None
 
     def _decode_by_turbo(
-        self, data: bytes, *, strict: bool, needs: NeedsOfRow | None = None
+        self, data: bytes, *, strict: bool = True, needs: NeedsOfRow | None = None
     ) -> tuple[Image, tuple[int, int]]:
         height, width = _jpeg_size(data)
         target = self._size_of(height, width)
@@ -170,6 +173,9 @@ class ImageDecoder:
             part = needed.part if by == 1 else needs(least).part
             if part[2:] != least and decode_part(data, image, by, part):
                 return image if self._is_color else image[:, :, 0], target
+        if not strict:
+            # Where damage ends the decoding, the rest of the memory is left as it is: with an earlier picture's pixels.
+            image.fill(_GRAY)
         image = simplejpeg.decode_jpeg(
             data,
             "BGR" if self._is_color else "GRAY",
