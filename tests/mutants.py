@@ -51,7 +51,6 @@ MODULES: dict[str, tuple[str, ...]] = {
     ),
     "workers/assembly/assembly.py": (
         "workers/assembly/test_assembly.py",
-        "workers/assembly/test_reception.py",
         "workers/assembly/test_task_size.py",
         "workers/assembly/test_interleavings.py",
     ),
@@ -124,10 +123,10 @@ _ALIKE: dict[str, str] = {
     r"workers/order/sample_rng\.py: self\._counter = .*  →  self\._counter = \[0, 0, -?\d, -?\d\]": (
         "the upper words are set for each sample"
     ),
-    r"workers/order/(chunk|mixed)_order\.py: together = .*  →  together = max\([12], .*": (
+    r"supplies/(chunk|mixed)_order\.py: together = .*  →  together = max\([12], .*": (
         "how many windows or patterns are shuffled by one sort changes no order, but time and memory"
     ),
-    r"workers/order/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
+    r"supplies/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
     ),
     r"workers/assembly/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
@@ -320,7 +319,7 @@ def _run(mutant: Mutant, copies: SimpleQueue[Path]) -> bool:
 
 def _tests_fail(names: Iterable[str], folder: Path, patience_s: float) -> bool:
     tests = [str(_ROOT / "tests" / name) for name in names]
-    options = ["-x", "-q", "-k", "not mistake", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    options = ["-x", "-q", "-m", "not slow", "-k", "not mistake", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pytest", f"--timeout={_HANGS_S}", *options, *tests],
