@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -25,7 +24,6 @@ from ..workers.api import (
     loop_end,
 )
 from ..workers.base import (
-    BlobfeedError,
     Closing,
     ConcurrentUseError,
     EndOfData,
@@ -44,9 +42,6 @@ from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .opening import open_declared, open_pipeline
 from .sharding import warn_of_other_ranks, with_shard
-
-_RESTART_S = 0.2
-"""The time from the end of the processes until others give the first batch."""
 
 _LOANS = 3
 """Batches whose slots the user may keep: the last one, the one that takes its place, and one more."""
@@ -246,25 +241,11 @@ class BatchReader(Closing):
             self._warns_of_other_ranks = False
             warn_of_other_ranks()
         end, progress = self._span and self._span.end, self._batches.delivery.progress
-        if end is not None and progress.epoch < end and not (self._batches.go_on(end) or self._skipped_to(end)):
+        if end is not None and progress.epoch < end:
             self._batches.go_to(progress.plan_from(end))
         progress = self._batches.delivery.progress
         self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
         return span
-
-    def _skipped_to(self, end: int) -> bool:
-        """Skip the batches before epoch `end`; returns False if starting other loaders there takes less time."""
-        pipeline, delivery = self._pipeline, self._batches.delivery
-        left, loaders = delivery.progress.batches_before(end), len(pipeline.activities())
-        batch_s = pipeline.plan.seconds_per_row * self.parameters.batch_size
-        if left is None or not loaders or left * batch_s > _RESTART_S * loaders:
-            return False
-        deadline = time.monotonic() + _RESTART_S
-        with suppress(BlobfeedError):  # a sample is bad that no loop needs
-            while delivery.progress.epoch < end and time.monotonic() < deadline:
-                self._batches.next()
-                delivery.filled = None
-        return delivery.progress.epoch >= end
 
     def _batches_left(self, loop: object) -> int:
         """Return the number of batches left in `loop`; raises TypeError as `len` does."""

@@ -88,8 +88,8 @@ class StreamSupply(Supply):
 class ShardRounds(Rounds):
     """The batches of `shards` shards from `item` of `epoch` on.
 
-    `ended` is set behind each loop of `epochs` epochs; if it is cleared there, the next loop follows. With `last_batch:
-    wrap` the epochs of a loop join without a border, so a shard ends once.
+    `ended` is set behind the loop of `epochs` epochs. With `last_batch: wrap` its epochs join without a border, so a
+    shard ends once.
     """
 
     parameters: Parameters

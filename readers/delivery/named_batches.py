@@ -161,10 +161,6 @@ class NamedBatches:
             return filled.blobs
         return list(map(_Array, self._memory, self.delivery.next_shapes()))
 
-    def go_on(self, epoch: int) -> bool:
-        """See Pipeline.go_on; False also if batches of the last loop were taken and not received."""
-        return self.delivery.progress is self.pipeline.progress and self.pipeline.go_on(epoch)
-
     def go_to(self, plan: Plan) -> None:
         """Go on with `plan`, which is the pipeline's from another position on; discard what was prefetched."""
         with interrupts_deferred():

@@ -137,7 +137,6 @@ class SmallFeed(ProcessFeed):
         fields: dict[str, Any] = {
             "_plan": plan,
             "_message": None,
-            "_gone_on": -1,
             "_told": Release(0),
             "_held": Held(),
             "_untold": 0,
@@ -157,7 +156,7 @@ class SmallFeed(ProcessFeed):
 
     def fingerprint(self) -> object:
         """Return the part of the state that calls of the trainer change."""
-        return self._failure is None, self._message is None, self._gone_on, self._told, self._untold
+        return self._failure is None, self._message is None, self._told, self._untold
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)

@@ -33,8 +33,8 @@ class Faults:
 class Variant:
     """`bad_batch`: one whose first row cannot be made. `rows_per_task`: of `rows` in a batch, or of several batches.
 
-    `keeps`: so many batches the trainer may keep while it asks for others. `loops`: over the stream. `drawn`: the
-    samples of each epoch, if a sampler draws them.
+    `keeps`: so many batches the trainer may keep while it asks for others.
+    `drawn`: the samples of each epoch, if a sampler draws them.
     """
 
     name: str
@@ -48,7 +48,6 @@ class Variant:
     affinity: bool = False
     stream: bool = False
     shards: int = len(SHARD_ROWS)
-    loops: int = 1
     drawn: tuple[tuple[int, ...], ...] = ()
     on_error: str = "raise"
     bad_batch: int = -1
@@ -127,8 +126,7 @@ VARIANTS = (
     Variant("a death, affinity", Faults(deaths=1), affinity=True),
     Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
     Variant("a death, stream", Faults(deaths=1), stream=True),
-    Variant("a death, two loops over a stream", Faults(deaths=1), stream=True, loops=2),
-    Variant("an interrupt and a repeated message, two loops", Faults(interrupts=1, repeats=1), stream=True, loops=2),
+    Variant("an interrupt and a repeated message, stream", Faults(interrupts=1, repeats=1), stream=True),
     Variant("a death, stream, postprocess", Faults(deaths=1), stream=True, postprocess=True),
     Variant("a death, drawn", Faults(deaths=1), drawn=DRAWN),
     Variant("two hangs, drawn", Faults(hangs=2), drawn=DRAWN, may_fail=True),
@@ -151,7 +149,7 @@ VARIANTS = (
     Variant("loans, a repeated message", Faults(repeats=1), rows=1, batches=4, slots=3, keeps=2),
     Variant("loans, an interrupt", Faults(interrupts=1), rows=1, batches=4, slots=3, keeps=2),
     Variant("loans, a death, drawn", Faults(deaths=1), slots=3, keeps=2, drawn=DRAWN),
-    Variant("loans, stream, two loops", Faults(repeats=1), slots=3, keeps=2, stream=True, loops=2),
+    Variant("loans, stream", Faults(repeats=1), slots=3, keeps=2, stream=True),
     Variant("two batches a task", Faults(deaths=1), rows=2, rows_per_task=4, batches=5, slots=4),
     Variant("two batches a task, loans", Faults(deaths=1), rows=1, rows_per_task=2, batches=6, slots=4, keeps=2),
     Variant("two batches a task, postprocess", Faults(deaths=1), rows_per_task=4, batches=4, slots=4, postprocess=True),

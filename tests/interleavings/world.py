@@ -28,7 +28,6 @@ from blobfeed.workers.transport import (
     Draw,
     Drawn,
     Fill,
-    GoOn,
     LoaderState,
     Ready,
     Release,
@@ -104,9 +103,6 @@ class World:
         self.next_loader = 1
         self.stopping = False
         self.over = ""
-        self.loops = 1
-        """The number of loops that have begun."""
-        self.is_between_loops = False
         self._start_missing()
         for number in list(self.results):
             self._result(number)
@@ -161,9 +157,7 @@ class World:
 
     def _events_of_trainer(self) -> Iterator[Event]:
         calls: list[Event] = [("release", batch) for batch in self.held.batches]
-        if self.is_between_loops:
-            yield ("go_on",)
-        elif self.opened is not None:
+        if self.opened is not None:
             yield ("accept",)
         elif len(self.held.batches) <= self.variant.keeps:
             calls.append(("receive",))
@@ -254,12 +248,10 @@ class World:
     def _message(self) -> None:
         self._take_message(self.releases.frames.pop(0))
 
-    def _take_message(self, message: Release | GoOn | Stop) -> None:
+    def _take_message(self, message: Release | Stop) -> None:
         match message:
             case Release(upto, loans):
                 self.assembly.release(upto, loans)
-            case GoOn(behind):
-                self.assembly.go_on(behind)
             case Stop():
                 self.over = "stopped"
 
@@ -368,19 +360,12 @@ class World:
             ended = type(problem).__name__ == "EndOfData"
             if ended:
                 in_loop = _drawn_batches(self.variant) if self.variant.drawn else _stream_batches(self.variant)
-                require(len(self.delivered) == self.loops * len(in_loop), f"the end came behind {self.delivered}")
-            if ended and self.loops < self.variant.loops:
-                self.is_between_loops = True
-                return
+                require(len(self.delivered) == len(in_loop), f"the end came behind {self.delivered}")
             self.over = "ended" if ended else "failed"
             self._check_failure(problem)
             return
         for came in self._batches_of(self.opened):
             self._look(came)
-
-    def _go_on(self) -> None:
-        require(self.feed.go_on(self.wanted_batch), "the stream does not go on behind its end")
-        self.loops, self.is_between_loops = self.loops + 1, False
 
     def _check_failure(self, problem: BlobfeedError) -> None:
         require(self.over == "ended" or self.variant.may_fail, f"the run failed: {problem}")
@@ -410,7 +395,7 @@ class World:
         if self.variant.drawn:
             expected = _drawn_batches(self.variant)
         elif self.variant.stream:
-            expected = [(epoch, *batch) for epoch in range(self.loops) for batch in _stream_batches(self.variant)]
+            expected = [(0, *batch) for batch in _stream_batches(self.variant)]
         else:
             expected = [(batch,) for batch in range(self.variant.batches)]
         require(self.delivered == expected[: len(self.delivered)], f"delivered are {self.delivered}")

@@ -7,7 +7,6 @@ import json
 import os
 import pickle
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -287,25 +286,19 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_the_same_loaders_read_each_loop_over_a_stream(last_batch: str) -> None:
-    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[tuple[int, int, int]]:
-        yield from ((os.getpid(), epoch, number) for number in range(5 + 2 * shard))
+def test_each_loop_over_a_stream_has_its_epochs(last_batch: str) -> None:
+    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[tuple[int, int]]:
+        yield from ((epoch, number) for number in range(5 + 2 * shard))
 
-    stream = StreamSource(numbers, shards=2, names=("pid", "epoch", "label"))
+    stream = StreamSource(numbers, shards=2, names=("epoch", "label"))
     with read(stream, epochs=2, last_batch=last_batch, num_loaders=2) as reader:
-        seen: set[int] = set()
         for loop in range(3):
-            found = [(int(epoch), int(label)) for batch in reader for epoch, label in _noted(batch, seen)]
+            found = [
+                pair for batch in reader for pair in zip(batch["epoch"].tolist(), all_labels([batch]), strict=True)
+            ]
             if last_batch != "drop":
                 both = (loop * 2, loop * 2 + 1)
                 assert sorted(found) == sorted((epoch, n) for epoch in both for shard in (5, 7) for n in range(shard))
-        assert len(seen) <= 2
-        assert reader.statistics().loader_deaths == 0
-
-
-def _noted(batch: NamedBatch, seen: set[int]) -> Iterator[tuple[int, int]]:
-    seen.update(batch["pid"].tolist())
-    return zip(batch["epoch"].tolist(), batch["label"].tolist(), strict=True)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -377,20 +370,27 @@ def test_after_a_bad_sample_the_next_loop_goes_on_with_the_next_epoch(tmp_path: 
         assert {batch.epoch for batch in reader} == {1}
 
 
-@pytest.mark.parametrize(("made_in_s", "loaders"), [(0.0, 1), (0.05, 3)])
-def test_a_loop_that_is_left_early_keeps_its_loaders_if_its_rest_is_quickly_made(
-    source: dict[str, Any], made_in_s: float, loaders: int
-) -> None:
-    def decode(sample: Any, _rng: Any) -> dict[str, Any]:
-        end = time.monotonic() + made_in_s
-        while time.monotonic() < end:
-            pass
-        return {"pid": np.int64(os.getpid()), "label": sample["label"]}
+@pytest.mark.parametrize("streams", [False, True])
+def test_behind_a_loop_that_was_left_and_behind_a_streams_others_loaders_make_the_next_one(streams: bool) -> None:
+    def pids(shard: int, num_shards: int) -> Iterator[int]:
+        yield from [os.getpid()] * 8
 
-    with read(source, decode=decode, epochs=1, num_loaders=1, shuffle=True) as reader:
-        batches = [next(iter(reader)) for _ in range(3)]
-    assert [(batch.number, batch.epoch, batch.position) for batch in batches] == [(0, 0, 0), (3, 1, 0), (6, 2, 0)]
-    assert len({int(pid) for batch in batches for pid in batch["pid"]}) == loaders
+    def decode(sample: Sample, _: np.random.Generator) -> dict[str, AnyArray]:
+        return {"label": np.array(os.getpid())}
+
+    given: dict[str, Any] = {"source": {"arrays": {"label": np.arange(8)}}, "decode": decode}
+    given = {"source": StreamSource(pids, names=("label",))} if streams else given
+    with read(**given, epochs=1, num_loaders=1) as reader:
+        loops = [
+            [(batch.number, batch.epoch, set(batch["label"].tolist())) for batch in islice(reader, most)]
+            for most in (1, 9, 1)
+        ]
+    assert [[batch[:2] for batch in loop] for loop in loops] == [
+        [(0, 0)],
+        [(1 if streams else 2, 1), (2 if streams else 3, 1)],
+        [(3 if streams else 4, 2)],
+    ]
+    assert len(set.union(*(pids for loop in loops for *_, pids in loop))) == 2 + streams
 
 
 def test_the_next_loops_first_batch_lies_ready(source: dict[str, Any]) -> None:

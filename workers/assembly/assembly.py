@@ -80,7 +80,7 @@ class TaskSize:
 
 
 class Assembly:
-    """One run, from the first task to `last`, the final message; over a stream it may go on behind that."""
+    """One run, from the first task to `last`, the final message."""
 
     def __init__(self, plan: Plan) -> None:
         self.outbox: list[ToTrainer] = []
@@ -218,7 +218,7 @@ class Assembly:
             cause, traceback = self.schedule.cause
             self.end(Failure("SourceError", complaint, cause=cause, traceback=traceback))
         elif self.schedule.finished:
-            self.end(End(self.schedule.opened))
+            self.end(End())
         return freed
 
     def _tell(self, batch: int, count: int) -> bool:
@@ -244,12 +244,6 @@ class Assembly:
         if self.last is None:
             self.last = last
             self.outbox.append(last)
-
-    def go_on(self, behind: int) -> None:
-        """Go on with a stream's next loop behind the End at that batch; a repeated message changes nothing."""
-        if self.last == End(behind):
-            self.last = None
-            self.schedule.go_on()
 
     def release(self, upto: int, loans: Collection[int] = ()) -> bool:
         """Free the slots of all batches below `upto` but for `loans`; returns true if some became free."""

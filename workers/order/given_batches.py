@@ -78,9 +78,6 @@ class GivenBatches:
     def note_drawn(self, draw: Draw, answer: Drawn) -> None:
         raise TypeError(f"given batches need no draw, and got {draw!r}: {answer!r}")
 
-    def go_on(self) -> None:
-        """Do nothing: there is no end behind which a run goes on."""
-
 
 class GivenSupply(Supply):
     """Stands for the supply in a plan whose batches the trainer gives: nothing is asked of it."""

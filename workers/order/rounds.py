@@ -211,10 +211,6 @@ class Schedule:
 
     # ---- the end
 
-    def go_on(self) -> None:
-        """Go on with the next loop over a stream."""
-        self.rounds.ended = False
-
     @property
     def _all_announced(self) -> bool:
         return self._is_over and not self._stretches

@@ -81,8 +81,8 @@ class Draws(Protocol):
 class Rounds(ABC):
     """The rounds of a supply from a place on, for one assembler.
 
-    `ended`: no round follows; behind a loop over a stream, if it is cleared, the next one does. `failure`: the reason,
-    if that is not the end of all epochs. `draws`: the epochs that are drawn, if some are.
+    `ended`: no round follows; `failure`: the reason, if that is not the end of a loop over a stream, or of all epochs.
+    `draws`: the epochs that are drawn, if some are.
     """
 
     parameters: Parameters

@@ -56,12 +56,6 @@ class Feed(Protocol):
     def release(self, held: Held) -> None:
         """Give back the slots of the batches that are not held any more."""
 
-    def go_on(self, wanted: int) -> bool:
-        """Go on with the next loop over a stream; returns False, and does nothing, unless the last one has ended.
-
-        `wanted`: see `next`.
-        """
-
     def states(self) -> list[LoaderState]:
         """Return what each loader is doing."""
 

@@ -129,12 +129,6 @@ class InlineFeed:
             self._board.counts[Count.BATCHES] += len(released)
             self._board.counts[Count.SAMPLES] += sum(map(self._sizes.pop, released))
 
-    def go_on(self, wanted: int) -> bool:
-        if not self._schedule.finished or self._last is not None or self.ready(wanted):
-            return False
-        self._schedule.go_on()
-        return True
-
     # ---- making them
 
     def _do_task(self) -> None:
@@ -170,7 +164,7 @@ class InlineFeed:
             cause, traceback = schedule.cause
             self._failure = Failed(self._explain(Failure("SourceError", complaint, cause=cause, traceback=traceback)))
             raise self._failure.error()
-        raise self._explain(End(first))
+        raise self._explain(End())
 
     def _note_made(self, task: Fill, work: WorkDone) -> None:
         """Hand out the batches of a task, but none with a row that could not be made, or behind that."""

@@ -16,7 +16,6 @@ import msgspec
 
 from ..api import ArraySpec, Parameters, Statistics
 from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
-from ..order import At
 from ..plan import Batch, Place, Plan, Position, State, locate
 from ..processes import RemoteHome, Watch, interrupts_deferred
 from ..transport import LoaderState, available_memory
@@ -284,16 +283,6 @@ class Pipeline(Closing):
                 self._trace = self._watch.steps()
             close_all(*(() if feed is None else (feed.close,)), plan.source.close)
             self._cache_in_setup = plan.source.cache_counts
-
-    def go_on(self, epoch: int) -> bool:
-        """Go on with `epoch`, the next loop over a stream, in the same processes; False unless the last one ended."""
-        self.check_usable()
-        with interrupts_deferred():
-            wanted = self._intake.wanted
-            if self._feed is None or self._intake.ready or not self._feed.go_on(wanted):
-                return False
-            self._intake = Intake(msgspec.structs.replace(self._intake.progress, next=At(epoch, 0)), wanted=wanted)
-        return True
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
         """Give the sampler other weights, one for each sample, from the next epoch on: other processes start there.

@@ -40,7 +40,6 @@ from ..transport import (
     ErrorInbox,
     Failure,
     Give,
-    GoOn,
     LoaderState,
     Release,
     Stop,
@@ -90,8 +89,6 @@ class ProcessFeed:
         self._watcher, self._remote_home = watch, remote_home
         self._message: ToTrainer | None = None
         """That of the receiver's frame, once it is decoded."""
-        self._gone_on = -1
-        """The batch at which the End stood behind which the run goes on."""
         self._told = Release(0)
         """The batches that are released, as the assembler was told last."""
         self._held = Held()
@@ -190,13 +187,6 @@ class ProcessFeed:
         if self._release_link is not None and self._failure is None:
             self._release_link.send(links.frame_of(Give(batch, epoch, rows, shard)))
 
-    def go_on(self, wanted: int) -> bool:
-        if self._release_link is None or not isinstance(message := self._look(wanted), End):
-            return False
-        self._release_link.send(links.frame_of(GoOn(message.behind)))
-        self._gone_on = message.behind
-        return True
-
     def map_slots(self) -> None:
         """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
         self.shared.ring.populate()
@@ -207,9 +197,7 @@ class ProcessFeed:
             self._next_look_at_logs = now + _LOGS_S
             self._inbox.receive()
         message = self._look(wanted)
-        if isinstance(message, End):  # slots are released still, as another loop may follow
-            raise self._explain(message)
-        if isinstance(message, Failure):
+        if isinstance(message, Failure | End):
             self._failure = Failed(self._explain(message))
             raise self._failure.error()
         return message
@@ -224,9 +212,7 @@ class ProcessFeed:
             match self._message:
                 case Announce(batch) if batch >= wanted:
                     return self._message
-                case End(behind) if behind > self._gone_on:
-                    return self._message
-                case Failure():
+                case Failure() | End():
                     return self._message
             self._message = None  # first: it is decoded again if an interrupt comes behind this
             self._receiver.discard()

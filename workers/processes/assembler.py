@@ -2,7 +2,7 @@
 
      trainer                       assembler                        loader N
         │ ── Release(upto, loans) ────► │ ◄── Ready, StartFailed ────── │
-        │ ── WeightsChange, GoOn, Stop► │ ── Fill(batch, slot, rows) ─► │   1. a free slot gets the next batch,
+        │ ── Give, Stop ──────────────► │ ── Fill(batch, slot, rows) ─► │   1. a free slot gets the next batch,
         │                               │ ── Draw(epoch) ─────────────► │      its rows are cut into tasks
         │                               │ ◄── Done(task, bad rows) ──── │   2. loaders make rows in the slot itself
         │ ◄── Announce(batch, slot) ─── │                               │   3. all rows done: announced, in order
@@ -38,7 +38,6 @@ from ..transport import (
     Failure,
     FromLoader,
     Give,
-    GoOn,
     Ready,
     Release,
     SharedFile,
@@ -298,9 +297,6 @@ class Assembler:
                 case Release(upto, loans):
                     if self._assembly.release(upto, loans):
                         self._scale()
-                case GoOn(behind):
-                    self._assembly.go_on(behind)
-                    self._pools_due = 0.0
                 case Give() as given if isinstance(self._assembly.schedule, GivenBatches):
                     self._assembly.schedule.give(given)
                 case Stop():

@@ -38,7 +38,6 @@ from .messages import (
     FromBridge,
     FromLoader,
     Give,
-    GoOn,
     JoinFailed,
     KillLoader,
     LoaderEnded,

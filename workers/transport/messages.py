@@ -20,12 +20,6 @@ class Release(Message, frozen=True, tag="release"):
     loans: tuple[int, ...] = ()
 
 
-class GoOn(Message, frozen=True, tag="go_on"):
-    """The trainer wants the next loop over the stream, behind the End at that batch."""
-
-    behind: int
-
-
 class Give(Message, frozen=True, tag="give"):
     """The batch may be made: the trainer's request for it lies in the ring. `shard`: see Run; -1 for none."""
 
@@ -58,9 +52,7 @@ class Run(Message, frozen=True):
 
 
 class End(Message, frozen=True, tag="end"):
-    """No batch follows those below `behind`, unless the trainer wants another loop over a stream."""
-
-    behind: int
+    """No batch follows those that were announced."""
 
 
 Replaced = tuple[tuple[int, int], ...]
@@ -236,7 +228,7 @@ class JoinFailed(Message, frozen=True, tag="join_failed"):
     text: str
 
 
-ToAssembler = Release | GoOn | Give | Stop
+ToAssembler = Release | Give | Stop
 ToTrainer = Announce | Failure | End
 ToLoader = Fill | Draw
 FromLoader = Ready | Done | StartFailed

@@ -307,23 +307,16 @@ def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
     assert made.ledger.slots_full == made.ledger.slots_filling == 0
 
 
-def test_a_stream_goes_on_behind_its_end_once_for_each_that_the_trainer_has_got() -> None:
+def test_a_stream_ends_behind_its_last_batch() -> None:
     made = assembly(rows=4, stream=True)
-    for loop in range(3):
-        assert {run.epoch for order in orders(made) for run in order.task.runs} == {loop}
-        for task in made.ledger.assigned(1):
-            made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
-        *announced, end = told(made)
-        release_all(made, announced)
-        behind = 2 * loop + 2
-        assert (len(announced), end, made.last) == (2, End(behind), End(behind))
-        assert (made.counts[Count.BATCHES], made.counts[Count.SAMPLES]) == (2 * loop + 2, 2 * loop + 2)
-        assert orders(made) == []
-        for number in (behind - 2, behind + 2, behind):
-            made.go_on(number)
-            assert (made.last is None) == (number == behind)
-    made.go_on(behind)
-    assert made.last is None
+    assert {run.epoch for order in orders(made) for run in order.task.runs} == {0}
+    for task in made.ledger.assigned(1):
+        made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
+    *announced, end = told(made)
+    release_all(made, announced)
+    assert (len(announced), end, made.last) == (2, End(), End())
+    assert (made.counts[Count.BATCHES], made.counts[Count.SAMPLES]) == (2, 2)
+    assert orders(made) == []
 
 
 def test_what_the_schedule_complains_of_ends_the_run_with_its_cause() -> None:

@@ -267,19 +267,6 @@ def _an_epoch_is_drawn_over_the_one_before(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(DrawnEpochs, "note_drawn", wrong)
 
 
-def _a_repeated_end_ends_the_next_loop(patch: pytest.MonkeyPatch) -> None:
-    right = ProcessFeed.go_on
-
-    def wrong(feed: ProcessFeed, wanted: int) -> bool:
-        before = feed._gone_on
-        gone_on = right(feed, wanted)
-        feed._gone_on, feed._message = before, None
-        feed._receiver.discard()
-        return gone_on
-
-    patch.setattr(ProcessFeed, "go_on", wrong)
-
-
 Mistake = Callable[[pytest.MonkeyPatch], None]
 
 _DEATH = Variant("mistakes: a death", Faults(deaths=1), batches=2)
@@ -288,7 +275,6 @@ _REPEATS = Variant("mistakes: a repeated message of two batches", Faults(repeats
 _INTERRUPT = Variant("mistakes: an interrupt", Faults(interrupts=1), batches=1)
 _HANGS = Variant("mistakes: two hangs", Faults(hangs=2), batches=1, may_fail=True)
 _DRAWN = Variant("mistakes: drawn", drawn=DRAWN)
-_LOOPS = Variant("mistakes: two loops", Faults(repeats=1), stream=True, shards=1, loops=2)
 _POSTPROCESS = replace(_DEATH, name="mistakes: postprocess", postprocess=True, batches=1)
 _LOANS = Variant("mistakes: loans", rows=1, batches=3, keeps=1, slots=2)
 _TOGETHER = Variant("mistakes: two batches a task", rows=1, rows_per_task=2, batches=6, keeps=2, slots=4)
@@ -335,7 +321,6 @@ MISTAKES: list[tuple[Mistake, Variant]] = [
     (_an_epoch_is_requested_again_and_again, _DRAWN),
     (_draws_are_given_back_while_rows_are_made_by_them, _DRAWN),
     (_an_epoch_is_drawn_over_the_one_before, _DRAWN),
-    (_a_repeated_end_ends_the_next_loop, _LOOPS),
 ]
 
 
