@@ -37,7 +37,8 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
         log names the tops that have such attributes.
     locking: whether files are locked while open; false for network file systems that cannot lock.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
-        more), or none if it is 0.
+        more), or none if it is 0. By default 32 MB, and with `patch` what a window of 16 blocks of patches needs, up to
+        256 MB.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it a quarter of its descriptors, from 16 to 4,096.
@@ -47,7 +48,7 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
     max_length: Positive | None = None
     decode_cf: bool | None = None
     locking: Locking = None
-    chunk_cache_bytes: NotNegative = 32 << 20
+    chunk_cache_bytes: NotNegative | None = None
     allow_external: bool = False
     open_files: Positive | None = None
 

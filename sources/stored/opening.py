@@ -20,6 +20,9 @@ from .patches import Patches, Patching, PatchOptions
 from .store import FileStore
 
 _log = logging.getLogger("blobfeed")
+_CACHE_BYTES, _MOST_CACHE_BYTES = 32 << 20, 256 << 20
+_WINDOW = 16
+"""The blocks of patches in a window of `shuffle: chunk` by default."""
 
 
 class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -46,7 +49,7 @@ def stored_table(
     *,
     locking: Locking = None,
     open_files: int | None = None,
-    chunk_cache_bytes: int = 0,
+    chunk_cache_bytes: int | None = 0,
     others: Sequence[Store[Any]] = (),
     columns: Sequence[Column] = (),
     order: Sequence[str] = (),
@@ -54,7 +57,8 @@ def stored_table(
     """Return the table of these arrays, or of windows or patches of them, as `options` say.
 
     `find`: finds another array, for the boundaries of windows and for masks. `others`: further stores that hold values.
-    `columns`: further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore.
+    `columns`: further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore, but for
+    `chunk_cache_bytes`: None for what the options say.
     Raises SourceError if the arrays of a top differ in the shape or type of their samples.
     """
     arrays = [array for parts in tops.values() for array in parts]
@@ -71,6 +75,8 @@ def stored_table(
         window = patching.as_window
     if patch is not None and window is None:
         masks = find(patch.where.variable) if patch.where else ()
+        if chunk_cache_bytes is None:
+            chunk_cache_bytes = min(max(_CACHE_BYTES, _WINDOW * patching.places.block_bytes), _MOST_CACHE_BYTES)
         files = FileStore([*stamps, *(mask.file for mask in masks)], locking, open_files, chunk_cache_bytes)
         if patch.where:
             patching.leave_out(masks, files, others)
@@ -87,7 +93,8 @@ def stored_table(
             ],
             corners=patching.places.by_axis,
         )
-    files = FileStore(stamps, locking, open_files, _cache_bytes(chunk_cache_bytes, tops, what))
+    cache_bytes = _CACHE_BYTES if chunk_cache_bytes is None else chunk_cache_bytes
+    files = FileStore(stamps, locking, open_files, _cache_bytes(cache_bytes, tops, what))
     # Tops that are cut at the same samples, as those of the same HDF5 files are: samples are located once for all.
     groups: dict[tuple[int, ...], dict[str, Parts]] = {}
     for top, parts in tops.items():

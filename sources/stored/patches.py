@@ -27,6 +27,9 @@ from .store import FileStore
 Axis = str | int
 
 _LOOKED_AT_BYTES = 16 << 20
+_ALL = 1 << 62
+_CHEAP = 16
+"""Of chunks that decode to so many times fewer bytes than their patches have, each loader may decode each one."""
 
 
 class Enough(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,28 +69,25 @@ class PatchOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class Places:
-    """The corners of patches, a function of their numbers: along the first axis as `steps` says, along others regular.
+    """The corners of patches, a function of their numbers.
 
-    `counts`, `strides`, `starts`: of the other axes. `block`: along each axis, so many patches are numbered together.
-    `names`, `sizes`: of all axes. `held_in` begins what `where` says. `kept`: the numbers of those that there are, None
-    for all.
+    `axes`: the corners along each axis. `edges`: along each, the first patch of each block, and the end: the patches of
+    a block are numbered together. `names`, `sizes`: of the axes. `held_in` begins what `where` says. `block_bytes`: of
+    the decoded chunks under a block. `kept`: the numbers of those patches that there are, None for all.
     """
 
     def __init__(
         self,
-        steps: Sequences,
-        counts: Sequence[int],
-        strides: Sequence[int],
-        starts: Sequence[int],
-        block: Sequence[int],
+        axes: Sequence[Sequences],
+        edges: Sequence[IndexArray],
         names: Sequence[Axis],
         sizes: Sequence[int],
         held_in: str,
+        block_bytes: int,
     ) -> None:
+        self.block_bytes = block_bytes
+        self._axes, self._edges, self._grid = axes, edges, [*map(len, axes)]
         self._names, self._sizes, self._held_in = [*map(str, names)], sizes, held_in
-        self._steps, self._strides, self._starts = steps, np.array(strides, np.int64), np.array(starts, np.int64)
-        self._grid = (len(steps), *counts)
-        self._block = [min(size, count) for size, count in zip(block, self._grid, strict=True)]
         self.kept: IndexArray | None = None
 
     def __len__(self) -> int:
@@ -95,25 +95,26 @@ class Places:
 
     @property
     def together(self) -> int:
-        """The number of patches in a block, on average of those that there are."""
-        return max(1, round(math.prod(self._block) * len(self) / math.prod(self._grid)))
+        """The number of patches in a block that is not cut off by a border, on average of those that there are."""
+        block = math.prod(float(np.median(np.diff(each))) for each in self._edges)
+        return max(1, round(block * len(self) / math.prod(self._grid)))
 
     def corners(self, patches: IndexArray) -> IndexArray:
         """Return where these patches begin along each axis, shape (patches, axes)."""
         rest = patches if self.kept is None else self.kept[patches]
         before, starts, extents = np.ones_like(rest), [], []
-        for axis, (count, size) in enumerate(zip(self._grid, self._block, strict=True)):
-            slab = before * size * math.prod(self._grid[axis + 1 :])
-            starts.append(rest // slab * size)
-            rest = rest % slab
-            extents.append(np.minimum(size, count - starts[-1]))
+        for axis, edges in enumerate(self._edges):
+            slab = before * math.prod(self._grid[axis + 1 :])
+            block = np.searchsorted(edges, rest // slab, side="right") - 1
+            starts.append(edges[block])
+            extents.append(edges[block + 1] - edges[block])
+            rest = rest - starts[-1] * slab
             before = before * extents[-1]
         found = []
         for start, extent in zip(reversed(starts), reversed(extents), strict=True):
             found.append(start + rest % extent)
             rest = rest // extent
-        inner = np.stack(found[-2::-1], axis=1) if len(found) > 1 else np.empty((len(rest), 0), np.int64)
-        return np.column_stack([self._steps.first(found[-1]), inner * self._strides + self._starts])
+        return np.stack([axis.first(each) for axis, each in zip(self._axes, reversed(found), strict=True)], axis=1)
 
     def where(self, index: int) -> str:
         """Return the place of a patch; the first axis goes through all files."""
@@ -145,6 +146,18 @@ class Cut:
     def spec(self) -> ArraySpec:
         shape = [size for axis, size in enumerate(self.sizes) if axis not in self.dropped]
         return ArraySpec(tuple(shape), self.parts[0].delivered_dtype)
+
+    def chunk_bytes(self, reach: Mapping[int, int]) -> int:
+        """Return the bytes of the decoded chunks under patches whose corners lie so close along the patch's axes."""
+        array = self.parts[0]
+        if array.chunk_samples is None or not array.layout.chunk:
+            return 0
+        chunk = np.array(array.layout.chunk)[axes_of(array)]
+        spans = [
+            size + reach.get(of, 1) - 1 if of >= 0 else _ALL for of, size in zip(self.axes, self.sizes, strict=True)
+        ]
+        chunks = np.minimum(-(-extents_of(array) // chunk), -(-np.array(spans) // chunk))
+        return int(np.prod(chunks * chunk)) * array.dtype.itemsize
 
     def pieces(self, corners: IndexArray) -> Iterator[tuple[IndexArray, tuple[slice, ...]]]:
         """The boxes that make up patches with these corners: where each begins, and its place in a patch."""
@@ -197,6 +210,8 @@ class Patches(Column):
         self.options = [(array.name, array.arrangement) for array in arrays]
         largest = max(cuts.values(), key=lambda cut: cut.spec.nbytes).parts[0]
         self.chunk_samples = None if largest.chunk_samples is None else places.together
+        patch_bytes = sum(cut.spec.nbytes for cut in cuts.values())
+        self.chunks_are_cheap = _CHEAP * places.block_bytes <= places.together * patch_bytes
 
     def only(self, tops: Collection[str]) -> Patches:
         cuts = {top: cut for top, cut in self._cuts.items() if top in tops}
@@ -292,26 +307,22 @@ class Patching:
         given = self._by_axis(self._options.stride)
         if unknown := given.keys() - self._sizes.keys():
             raise self._wrong("stride", f"axes of 'patch.size', which {self._names[min(unknown)]} is not")
-        strides = [given.get(axis, size) for axis, size in self._sizes.items()]
-        starts = [-min(0, *each) for each in zip(*shifts, strict=True)]
-        reach = [max(0, *each) for each in zip(*shifts, strict=True)]
-        # What must lie inside: with padding a patch's first value.
-        lengths = [
-            start + (1 if is_padded else size + far) for start, size, far in zip(starts, sizes, reach, strict=True)
-        ]
-        extents = extents_of(self._first[0])[[*self._sizes]]
-        counts = (extents - lengths) // strides + 1
-        if (short := np.flatnonzero(counts[1:] < 1) + 1).size:
-            name, extent = self._names[[*self._sizes][short[0]]], extents[short[0]]
-            raise self._wrong("size", f"along {name} at most {extent}, shifts counted")
-        steps = Sequences(np.cumsum(self.steps), lengths[0], strides[0], self._what, starts[0])
         cut = max(self.cuts.values(), key=lambda cut: cut.spec.nbytes)
-        array, block = cut.parts[0], [1] * len(sizes)
+        array, chunks = cut.parts[0], dict[int, int]()
         if array.chunk_samples is not None and array.layout.chunk:
-            for axis, of in zip(axes_of(array), cut.axes, strict=True):
-                block[of] = -(-array.layout.chunk[axis] // strides[of]) if of >= 0 else block[of]
-        names = [self._names[axis] for axis in self._sizes]
-        return Places(steps, counts[1:].tolist(), strides[1:], starts[1:], block, names, sizes, str(self._first[0]))
+            chunks = {of: array.layout.chunk[axis] for axis, of in zip(axes_of(array), cut.axes, strict=True)}
+        axes, edges, names = [], [], [self._names[axis] for axis in self._sizes]
+        for number, (axis, size) in enumerate(self._sizes.items()):
+            ends = self.steps if axis == 0 else [int(extents_of(self._first[0])[axis])]
+            along = [0, *(shift[number] for shift in shifts)]
+            before, behind = min(along), max(along)
+            # What must lie inside: with padding a patch's first value.
+            length = (1 if is_padded else size + behind) - before
+            what = f"{self._what}: 'patch.size' along {names[number]}, shifts counted"
+            axes.append(Sequences(np.cumsum(ends), length, given.get(axis, size), what, -before))
+            edges.append(axes[-1].blocks(chunks.get(number, 1)) if chunks else np.array([0, len(axes[-1])]))
+        block_bytes = sum(cut.chunk_bytes(chunks) for cut in self.cuts.values())
+        return Places(axes, edges, names, sizes, str(self._first[0]), block_bytes)
 
     def _cut(self, parts: Parts, shift: Mapping[int, int]) -> Cut:
         array, names, extents = parts[0], _names_of(parts[0]), extents_of(parts[0]).tolist()

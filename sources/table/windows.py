@@ -7,6 +7,7 @@ window in one copy; of any other one the steps are read one by one into the wind
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import msgspec
@@ -52,7 +53,7 @@ class Sequences:
         windows = np.maximum((sizes - length) // stride + 1, 0)
         self._begins = begins[windows > 0] + start
         self._starts = np.cumsum([0, *windows[windows > 0].tolist()], dtype=np.int64)
-        self._stride = stride
+        self._stride, self._start = stride, start
         self.digest = text_digest(repr(ends.tolist()))
         if not len(self):
             longest = int(sizes.max(initial=0))
@@ -70,6 +71,14 @@ class Sequences:
         numbers = np.searchsorted(self._starts, windows, side="right") - 1
         first: IndexArray = self._begins[numbers] + (windows - self._starts[numbers]) * self._stride
         return first
+
+    def blocks(self, steps: int) -> IndexArray:
+        """Return where in the windows those begin that start in the next `steps` steps of a sequence, and the end."""
+        found = [self._starts]
+        for begin, end in pairwise(self._starts.tolist()):
+            borders = np.arange(0, self._start + (end - begin) * self._stride, steps) - self._start
+            found.append(begin + np.clip(-(-borders // self._stride), 0, end - begin))
+        return np.unique(np.concatenate(found))
 
 
 class Windows(Column):

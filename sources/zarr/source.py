@@ -29,12 +29,13 @@ class ZarrOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
         missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
         log names the tops that have such attributes.
     chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
-        more), or none if it is 0.
+        more), or none if it is 0. By default 32 MB, and with `patch` what a window of 16 blocks of patches needs, up to
+        256 MB.
     """
 
     path: Paths
     decode_cf: bool | None = None
-    chunk_cache_bytes: NotNegative = 32 << 20
+    chunk_cache_bytes: NotNegative | None = None
 
 
 def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:

@@ -175,17 +175,16 @@ def test_a_patch_along_the_first_axis_is_a_window(tmp_path: Path) -> None:
     assert patches.corners(np.arange(2))["time"].tolist() == windows.corners(np.arange(2))["0"].tolist() == [0, 2]
 
 
-def test_patches_of_the_same_chunks_follow_each_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("stride", "together"), [(4, 16), (5, 9)])
+def test_patches_of_the_same_chunks_follow_each_other(stride: int, together: int, tmp_path: Path) -> None:
     """Read in order with a cache of four chunks, each chunk is decoded once, though patches overlap."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
         values = some_array((64, 64), "f4")
         file.create_dataset("data", data=values, chunks=(16, 16), compression="gzip")
-    patch = {"size": {0: 8, 1: 8}, "stride": {0: 4, 1: 4}}
+    patch = {"size": {0: 8, 1: 8}, "stride": {0: stride, 1: stride}}
     source = opened("hdf5", tmp_path, ["data"], path="a.h5", patch=patch)
-    assert source.chunk_samples == 16
-    assert (
-        len(source),
-        len({*zip(*(each.tolist() for each in source.corners(np.arange(225)).values()), strict=True)}),
-    ) == (225, 225)
-    corners = np.stack([*source.corners(np.arange(16)).values()], 1)
-    assert (corners // 16 == 0).all()
+    assert source.chunk_samples == together
+    corners = np.stack([*source.corners(np.arange(len(source))).values()], 1)
+    assert len(source) == len(np.unique(corners, axis=0)) == len(range(0, 57, stride)) ** 2
+    chunks = [chunk for chunk, _ in itertools.groupby((corners // 16).tolist())]
+    assert len(chunks) == len({*map(tuple, chunks)}) == 16
