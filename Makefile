@@ -41,10 +41,10 @@ train: $(VENV)/package
 
 test: lint types pytest
 
-# What `test` leaves out; continuous integration runs both.
+# What `test` leaves out, and each property of hypothesis with all its examples; continuous integration runs both.
 test-all: types-all
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow or integration' \
-		-o faulthandler_timeout=900 -o timeout=1800
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow or integration or hypothesis' \
+		--hypothesis-profile whole -o faulthandler_timeout=900 -o timeout=1800
 
 # In an environment of its own. Old libraries beside new ones warn of each other, so that warnings are no errors there.
 test-lowest:

@@ -19,6 +19,7 @@ import blobfeed
 
 from .support import leftovers, purity
 from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
+from .support.part import WHOLE
 from .support.waiting import DEADLINE_S
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -77,8 +78,9 @@ _INTEGRATION = (
     "sources/cloud/test_real_servers.py",
 )
 
-settings.register_profile("busy cores", deadline=None)
-settings.load_profile("busy cores")
+settings.register_profile(WHOLE, deadline=None)  # hypothesis makes 100 examples if a test does not say how many
+settings.register_profile("part", max_examples=25, deadline=None)
+settings.load_profile("part")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

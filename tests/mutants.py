@@ -319,7 +319,8 @@ def _run(mutant: Mutant, copies: SimpleQueue[Path]) -> bool:
 
 def _tests_fail(names: Iterable[str], folder: Path, patience_s: float) -> bool:
     tests = [str(_ROOT / "tests" / name) for name in names]
-    options = ["-x", "-q", "-m", "not slow", "-k", "not mistake", "-p", "no:cacheprovider", "--hypothesis-seed=1"]
+    options = ["-x", "-q", "-m", "", "-k", "not mistake", "-p", "no:cacheprovider"]
+    options += ["--hypothesis-seed=1", "--hypothesis-profile=whole"]
     environment = {**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "pytest", f"--timeout={_HANGS_S}", *options, *tests],

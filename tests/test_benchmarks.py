@@ -221,6 +221,7 @@ def test_a_stamp_is_read_back(index: int) -> None:
     assert stamped(rows).tolist() == [0, index]
 
 
+@pytest.mark.slow
 def test_photographs_are_the_same_ones_each_time() -> None:
     first, again = list(crops(20, 30, 3)), list(crops(20, 30, 3))
     assert [crop.shape for crop in first] == [(20, 30, 3)] * 3
@@ -325,6 +326,7 @@ def test_a_batch_that_is_not_what_was_asked_for_is_refused() -> None:
 # ---- runs
 
 
+@pytest.mark.slow
 def test_a_work_runs_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOBFEED_BENCH_DATA", str(tmp_path))
     monkeypatch.setattr(harness, "peers_python", lambda: sys.executable)

@@ -176,6 +176,7 @@ layer {
     command(forks, tmp_path, "train", "--solver", "solver.prototxt")
 
 
+@pytest.mark.slow
 def test_the_script_in_the_documentation_runs(forks: Forks, tmp_path: Path) -> None:
     text = (Path(__file__).parents[1] / "docs" / "trainer.md").read_text()
     blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]

@@ -18,6 +18,7 @@ import pytest
 from blobfeed.trainer.solving import Solver
 from blobfeed.trainer.solving import snapshot as snapshots
 
+from .support.part import some_of
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
 from .support.waiting import wait_until
 from .test_cli import OURS
@@ -99,7 +100,7 @@ def group(leader: int) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("net", [SMALL_NET, OURS], ids=["a layer of one's own", "MultiProcessInputLayer"])
+@pytest.mark.parametrize("net", some_of([OURS, SMALL_NET], 2), ids=["MultiProcessInputLayer", "a layer of one's own"])
 def test_a_hangup_saves_and_ctrl_c_stops_after_the_iteration_saves_and_leaves_no_process(
     tmp_path: Path, net: str
 ) -> None:
@@ -159,6 +160,7 @@ main()
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_signals_have_the_effects_that_are_asked_for(tmp_path: Path) -> None:
     effects = ("--sigint_effect", "snapshot", "--sighup_effect=none")
     with training(write_project(tmp_path, solver=LONG), *effects) as command:

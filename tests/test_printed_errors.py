@@ -139,6 +139,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_forty_mistakes_print_twelve_lines_at_the_median_and_thirty_at_most(folder: Path) -> None:
     made, texts = list(mistakes()), []
     with forks_with("blobfeed.readers.batch_reader", "blobfeed.cli", "h5py", "torch", COLUMNS="80") as forks:

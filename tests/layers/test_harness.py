@@ -11,10 +11,11 @@ import pytest
 import yaml
 from blobfeed.layers.harness import make_layer
 from blobfeed.layers.standin import CaffeAbort, Layer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer, ParameterError, Sample
+from tests.support.part import examples
 from tests.support.standin_files import images, write_images
 
 
@@ -93,7 +94,7 @@ _PLAIN = (
 
 
 @given(st.dictionaries(st.sampled_from("abcd"), st.recursive(_PLAIN, lambda inner: st.lists(inner, max_size=3))))
-@settings(max_examples=50)
+@examples(50)
 def test_a_mapping_reaches_a_layer_as_text_for_eval_and_for_yaml(values: dict[str, Any]) -> None:
     with LayerHarness(_Reads, values, tops=["data"]) as harness:
         assert harness.layer.by_python == harness.layer.by_yaml == values

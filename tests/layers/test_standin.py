@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.layers.standin import Blob, BlobVector, CaffeAbort, Extents, Layer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 _SHAPES = st.lists(st.integers(0, 5), max_size=5).map(tuple)
 
@@ -30,7 +32,7 @@ def of_torch() -> Any:
 both = pytest.mark.parametrize("new", [Blob, of_torch])
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(_SHAPES)
 def test_data_and_diff_are_fresh_float32_arrays_that_do_not_own_their_memory(shape: tuple[int, ...]) -> None:
     blob = _blob(*shape)
@@ -46,7 +48,7 @@ def test_data_and_diff_are_fresh_float32_arrays_that_do_not_own_their_memory(sha
 
 
 @both
-@settings(max_examples=40)
+@examples(40)
 @given(shapes=st.lists(_SHAPES.filter(lambda shape: math.prod(shape) > 0), min_size=2, max_size=6))
 def test_memory_stays_where_it_is_until_a_blob_grows_beyond_all_it_has_been(
     new: Any, shapes: list[tuple[int, ...]]

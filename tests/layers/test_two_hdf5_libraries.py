@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.support.imports import imported, modules
+from tests.support.part import some_of
 from tests.support.standin_train import compile_caffe_train, environment
 
 _IMPORTED_IN = "blobfeed.sources.stored.hdf5_library"
@@ -51,7 +52,7 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 @pytest.mark.parametrize(
     ("kind", "compression"),
-    [("hdf5", None), ("hdf5", "gzip"), ("hdf5", "lzf"), ("hdf5", "lz4"), ("hdf5_samples", None)],
+    some_of([("hdf5", "lzf"), ("hdf5", None), ("hdf5", "gzip"), ("hdf5", "lz4"), ("hdf5_samples", None)], 4),
 )
 def test_a_layer_reads_hdf5(program: Path, tmp_path: Path, kind: str, compression: str | None) -> None:
     if compression == "lz4":

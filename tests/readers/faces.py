@@ -140,7 +140,9 @@ def an_error_names_its_sample_behind_the_batches_before_it(make: type[Face], fol
         assert str(folder / "train.h5") in error.path
 
 
-def after_ctrl_c_within_close_a_second_close_leaves_no_process(make: type[Face], folder: Path) -> None:
+def after_ctrl_c_within_close_a_second_close_leaves_no_process(
+    make: type[Face], folder: Path, *, at_every_line: bool = False
+) -> None:
     source, before, step = write_hdf5(folder / "train.h5", SAMPLES), children(), 1
     while True:
         face = make(source)
@@ -150,8 +152,7 @@ def after_ctrl_c_within_close_a_second_close_leaves_no_process(make: type[Face],
         assert children() == before, step
         if not interrupted:
             return
-        # At every line for one face: they differ in a few lines of close, and each step starts processes.
-        step += 1 if make is Arrays else 3 * step
+        step += 1 if at_every_line else 3 * step  # each step starts processes
 
 
 def children() -> set[Any]:

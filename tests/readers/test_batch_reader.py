@@ -21,7 +21,7 @@ import pytest
 from blobfeed.readers.delivery import NamedBatches
 from blobfeed.supplies import ChunkOrder
 from blobfeed.workers.api import AnyArray
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from blobfeed import (
@@ -36,6 +36,7 @@ from blobfeed import (
     SampleError,
     StreamSource,
 )
+from tests.support.part import examples, some_of
 from tests.support.reader_data import images, write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
@@ -44,7 +45,7 @@ from .reading import SAMPLES, all_labels, read
 # ---- loops
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     samples=st.integers(3, 20),
     epochs=st.integers(1, 3),
@@ -136,8 +137,7 @@ def test_a_bad_sample_in_what_is_skipped_is_no_error(source: dict[str, Any]) -> 
         assert all_labels(list(reader)) == list(range(SAMPLES))
 
 
-@pytest.mark.parametrize("num_loaders", [1, "auto"])
-@pytest.mark.parametrize("position", [0, 8])
+@pytest.mark.parametrize(("num_loaders", "position"), some_of([(1, 8), ("auto", 0), (1, 0), ("auto", 8)], 4))
 def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
     source: dict[str, Any], num_loaders: Any, position: int
 ) -> None:
@@ -322,7 +322,7 @@ def test_after_a_state_of_a_loops_last_batch_the_first_loop_of_a_stream_is_the_n
 
 
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_a_stream_is_not_asked_for_epochs_behind_its_loop(last_batch: str, num_loaders: int) -> None:
     def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[int]:
         if epoch:

@@ -59,7 +59,7 @@ def test_crops_of_stored_volumes_are_those_of_whole_ones(kind: str, tmp_path: Pa
     source = write_volumes(tmp_path, kind)
     whole = crops({"arrays": {"data": VOLUMES, "label": MASKS}})
     for decode, how in ((None, {}), (lambda sample, _rng: sample, {}), (_marked, {"crop_before_decode": True})):
-        found = crops(source, decode=decode, transform={**CROP, **how}, num_loaders=2 if decode is None else 0)
+        found = crops(source, decode=decode, transform={**CROP, **how})
         assert len(found) == len(whole)
         for ours, theirs in zip(found, whole, strict=True):
             np.testing.assert_array_equal(ours["data"], theirs["data"])

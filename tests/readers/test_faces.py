@@ -12,7 +12,13 @@ import pytest
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
 
 from ..support.reader_data import IMAGE
-from .faces import BATCH, Arrays, Face, every_law
+from .faces import (
+    BATCH,
+    Arrays,
+    Face,
+    after_ctrl_c_within_close_a_second_close_leaves_no_process,
+    every_law,
+)
 
 
 class OwnArrays(Face):
@@ -69,3 +75,8 @@ class Blobs(Face):
 @pytest.mark.parametrize("face", [Arrays, OwnArrays, Tensors, Fetched, Blobs])
 def test_every_face_keeps_the_contract(face: type[Face], law: Any, tmp_path: Path) -> None:
     law(face, tmp_path)
+
+
+@pytest.mark.slow
+def test_ctrl_c_at_any_line_of_close_is_followed_by_a_second_close_that_leaves_no_process(tmp_path: Path) -> None:
+    after_ctrl_c_within_close_a_second_close_leaves_no_process(Arrays, tmp_path, at_every_line=True)

@@ -14,6 +14,7 @@ import pytest
 from blobfeed.workers.api import HookBatch, IndexArray, NamedRows
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, Sample, StreamSource
+from tests.support.part import some_of
 
 from .own_code import SAMPLES, Pictures, delivered
 
@@ -199,7 +200,7 @@ def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
         assert harness.forward()["x"].tolist() == list(range(6))
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) -> None:
     in_closure = 0
 
@@ -222,7 +223,7 @@ def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) 
     assert calls.T.tolist() == [list(range(1, SAMPLES + 1))] * 3
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_an_exception_of_the_script_is_caught_by_its_class_in_setup(num_loaders: int) -> None:
     class Unfit(ValueError):
         pass

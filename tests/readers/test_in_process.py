@@ -22,6 +22,7 @@ from blobfeed.workers.plan import State
 from blobfeed import BatchReader, EndOfData, PipelineStalled, Sample
 from blobfeed.monitor import Monitor, as_mapping
 from tests.support.leftovers import descriptors
+from tests.support.part import some_of
 from tests.support.reader_data import labels
 from tests.support.waiting import wait_until
 
@@ -62,7 +63,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", some_of(CASES, 4))
 def test_the_batches_are_those_that_loaders_make(sources: dict[str, Any], case: str) -> None:
     """And so is the state behind each of them."""
     name, chosen = CASES[case]
@@ -85,7 +86,7 @@ def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> Non
     parts = [{"arrays": {"data": large(count, (3, 16, 16)), "label": labels(count)}} for count in (SAMPLES, 60)]
     settings: dict[str, Any] = {"batch_size": 64, "shuffle": True, "seed": 3, "num_loaders": 0, "epochs": None}
     settings["decode"] = noisy
-    count = 400
+    count = 120
     with BatchReader(mix=parts, **settings) as reader:
         expected = [bytes_of(batch) for batch in islice(reader, count)]
     batches: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -112,7 +113,7 @@ def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> Non
     assert found == expected
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", some_of([0, 1], 2))
 @pytest.mark.parametrize("hooks", [Hooks(), Hooks(batch_sampler=uneven)])
 def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, Any], hooks: Hooks, number: int) -> None:
     given = Parameters(source=sources["arrays"], batch_size=8, num_loaders=number, epochs=1, last_batch="partial")
@@ -140,7 +141,7 @@ def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sourc
 # ---- states
 
 
-@pytest.mark.parametrize("case", ["decode", "batch_sampler", "stream", "large rows"])
+@pytest.mark.parametrize("case", some_of(["decode", "batch_sampler", "stream", "large rows"], 2))
 def test_loaders_go_on_from_a_state_of_this_process(sources: dict[str, Any], case: str) -> None:
     name, chosen = CASES[case]
     settings = SETTINGS | chosen

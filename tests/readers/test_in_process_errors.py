@@ -16,6 +16,7 @@ from blobfeed.workers.api import Hooks, IndexArray, NamedRows, Parameters
 
 from blobfeed import BatchReader, Sample, SampleError, SourceError, TooManyBadSamples
 from tests.support.interrupting import interrupts_in
+from tests.support.part import some_of
 
 from .in_process import SAMPLES, SETTINGS, Broken, BrokenRows, bytes_of, check_labels, large, read, sources
 
@@ -82,7 +83,7 @@ def iterate_traceback(error: BaseException) -> Iterator[str]:
         traceback = traceback.tb_next
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: Path, num_loaders: int) -> None:
     np.save(tmp_path / "a.npy", np.zeros((SAMPLES, 2), np.float32))
     settings: dict[str, Any] = {"batch_size": 8, "base_dir": tmp_path, "num_loaders": num_loaders}

@@ -12,6 +12,7 @@ import pytest
 from blobfeed.workers.api import HookBatch
 
 from blobfeed import BatchReader, Sample, SampleError
+from tests.support.part import some_of
 from tests.support.reader_data import write_hdf5
 
 from .sampling import BATCH, SAMPLES, SEED, SUBSET, expected, read, reader_of, varying
@@ -166,7 +167,7 @@ def _noise(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:
     return {"noise": np.array([sample.index, rng.integers(2**62), np.random.randint(2**31)])}  # noqa: NPY002
 
 
-@pytest.mark.parametrize("num_loaders", [0, 2])
+@pytest.mark.parametrize("num_loaders", some_of([0, 2], 2))
 def test_copies_of_a_sample_have_random_numbers_of_their_own(num_loaders: int) -> None:
     """The first copy has those of the sample in any other order."""
     drawn = [3, 1, 3, 3, 1, 0, 2, 3, 9, 9, 9]

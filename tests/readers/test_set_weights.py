@@ -12,6 +12,7 @@ import pytest
 from blobfeed.supplies import sampler_rng
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError
+from tests.support.part import some_of
 from tests.support.reader_data import write_hdf5
 
 from .sampling import SAMPLES, SEED, source
@@ -28,7 +29,7 @@ def only(*indices: int) -> Any:
     return weights
 
 
-@pytest.mark.parametrize("size", [50, 64])
+@pytest.mark.parametrize("size", some_of([64, 50], 2))
 def test_weights_set_after_a_loop_count_from_the_next_epoch_that_begins(size: int) -> None:
     numbers = {"arrays": {"label": np.arange(SAMPLES)}}
     settings: dict[str, Any] = {"batch_size": size, "epochs": 1, "last_batch": "wrap", "num_loaders": 1}
@@ -44,10 +45,19 @@ def test_weights_set_after_a_loop_count_from_the_next_epoch_that_begins(size: in
     assert set(drawn[new + -new % size :].tolist()) == {3}
 
 
-@pytest.mark.parametrize("values", [{}, {"num_loaders": 0}, {"prefetch_batches": "auto"}])
-@pytest.mark.parametrize(("after", "epoch"), [(0, 0), (1, 1), (10, 1), (11, 2)])
+@pytest.mark.parametrize(
+    ("values", "after", "epoch"),
+    some_of(
+        [
+            (values, after, epoch)
+            for after, epoch in [(0, 0), (1, 1), (10, 1), (11, 2)]
+            for values in [{}, {"num_loaders": 0}, {"prefetch_batches": "auto"}]
+        ],
+        5,
+    ),
+)
 def test_weights_count_from_the_next_epoch_however_far_the_loaders_are_ahead(
-    after: int, epoch: int, values: dict[str, Any]
+    values: dict[str, Any], after: int, epoch: int
 ) -> None:
     with _weighted(**values) as reader:
         loop, labels_, numbers = iter(reader), [], []

@@ -14,11 +14,12 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.sources import open_source
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import SourceError
 from tests.sources.contract.kinds import Part, write_hdf5, write_npy, write_zarr
+from tests.support.part import examples
 from tests.support.stored import assert_rows, in_loader
 
 
@@ -69,7 +70,7 @@ def some_parts(draw: st.DrawFn) -> list[Part]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_windows_are_slices_of_the_sequences(kind: str, data: st.DataObject) -> None:
     parts = data.draw(some_parts())

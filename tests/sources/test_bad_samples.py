@@ -16,6 +16,7 @@ import pytest
 
 from blobfeed import BatchReader, SampleError, SourceError
 from tests.support.datums import encoded_datum, write_lmdb
+from tests.support.part import some_of
 from tests.support.pictures import encoded, noise
 
 PICTURES = [b"no picture", *(encoded(noise(4, 4), ".png") for _ in range(3))]
@@ -66,7 +67,7 @@ def _hdf5_samples(folder: Path) -> dict[str, Any]:
     return {"hdf5_samples": {"path": "a.h5", "datasets": ["x", "y"], "labels": ["label"]}}
 
 
-@pytest.mark.parametrize("loaders", [0, 1])
+@pytest.mark.parametrize("loaders", some_of([0, 1], 2))
 def test_samples_of_hdf5_that_are_not_like_the_others_are_replaced(tmp_path: Path, loaders: int) -> None:
     source = _hdf5_samples(tmp_path)
     given: dict[str, Any] = {"batch_size": 3, "epochs": 1, "num_loaders": loaders, "base_dir": tmp_path}

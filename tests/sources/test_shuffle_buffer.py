@@ -6,13 +6,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 from blobfeed.sources.stream import shuffled
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.part import examples
 from tests.support.uniformity import deviation
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(capacity=st.integers(1, 20), seed=st.integers(0, 2**40), count=st.integers(0, 100))
 def test_a_stream_passes_whole_and_in_the_seed_s_order(capacity: int, seed: int, count: int) -> None:
     first = list(shuffled(range(count), capacity, seed))

@@ -21,6 +21,7 @@ from blobfeed.workers.plan import Batch, usable_cores
 
 from blobfeed import BatchReader, EndOfData, ParameterError, Sample, SampleError, SourceError, StreamSource
 from tests.support.crash_table import hung_s
+from tests.support.part import some_of
 from tests.support.waiting import wait_until
 
 SAMPLES = 53
@@ -84,7 +85,7 @@ def test_each_epoch_has_every_sample_once_and_in_a_new_order(whole: list[Seen]) 
     assert first != second
 
 
-@pytest.mark.parametrize("num_loaders", [1, 3])
+@pytest.mark.parametrize("num_loaders", some_of([1, 3], 2))
 def test_the_batches_do_not_depend_on_the_number_of_loaders(whole: list[Seen], num_loaders: int) -> None:
     assert read_all(num_loaders=num_loaders) == whole
 
@@ -167,7 +168,7 @@ def seen_rows(pipeline: Pipeline, most: int | None = None) -> list[tuple[Seen, l
     return [(seen(batch), batch.indices.tolist()) for batch in batches(pipeline, most)]
 
 
-@pytest.mark.parametrize("num_loaders", [1, 3])
+@pytest.mark.parametrize("num_loaders", some_of([1, 3], 2))
 def test_with_wrap_every_batch_but_each_shards_last_is_full(num_loaders: int) -> None:
     with wrapped(num_loaders=num_loaders) as pipeline:
         run = seen_rows(pipeline)
@@ -326,7 +327,7 @@ def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
     assert 21 not in numbers
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 @pytest.mark.parametrize(("last_batch", "shards", "bad"), [("partial", 1, 52), ("wrap", 3, 51)])
 def test_a_batch_without_a_good_sample_ends_the_run_behind_all_before_it(
     last_batch: str, shards: int, bad: int, num_loaders: int
@@ -391,7 +392,7 @@ def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
     assert isinstance(caught.value.__cause__, SourceError)
 
 
-@pytest.mark.parametrize("num_loaders", [0, 1])
+@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loaders: int) -> None:
     endless: dict[str, Any] = {"last_batch": "drop", "epochs": None, "batch_size": SAMPLES, "num_loaders": num_loaders}
     with make_pipeline(**endless) as pipeline, pytest.raises(SourceError, match="batch_size=53"):

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from blobfeed.supplies import BLOCK, ChunkOrder
 from blobfeed.workers.api import IndexArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.part import examples
 from tests.support.uniformity import deviation, joint_counts
 
 SAMPLES = st.one_of(st.integers(1, 200), st.integers(BLOCK - 20, 3 * BLOCK))
@@ -29,7 +30,7 @@ def _chunk_reads(chunks: IndexArray, kept: int) -> int:
     return reads
 
 
-@settings(max_examples=120)
+@examples(120)
 @given(samples=SAMPLES, chunk=st.integers(1, 3000), window=st.integers(1, 50), epoch=st.integers(0, 1000))
 def test_every_sample_comes_once_and_every_chunk_is_read_once(
     samples: int, chunk: int, window: int, epoch: int
@@ -72,7 +73,7 @@ def test_no_window_is_much_smaller_than_the_others() -> None:
     assert len(set(chunks[900:].tolist())) == 8
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(samples=st.integers(1, 300), chunk=st.integers(1, 40), window=st.integers(1, 10))
 def test_only_positions_of_one_window_have_chunks_in_common(samples: int, chunk: int, window: int) -> None:
     order = ChunkOrder(samples, 4, chunk, window)

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 from blobfeed.supplies import BLOCK, EpochOrder, Shuffle, computed, make_order
 from blobfeed.workers.order import Permutation, keyed_permutation
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 SHUFFLES = st.sampled_from((False, True, "chunk"))
 
@@ -19,7 +21,7 @@ def _order(samples: int, shuffle: Shuffle, seed: int = 3) -> EpochOrder:
     return make_order(samples, shuffle=shuffle, seed=seed, chunk_samples=7, window_chunks=3)
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(
     samples=st.one_of(st.integers(1, 60), st.integers(BLOCK - 50, BLOCK + 50)),
     shuffle=SHUFFLES,
@@ -31,7 +33,7 @@ def test_every_sample_comes_once_in_each_epoch(samples: int, shuffle: Shuffle, s
     assert np.array_equal(np.sort(epochs, axis=1), np.tile(np.arange(samples), (3, 1)))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(samples=st.integers(1, 60), shuffle=SHUFFLES, epoch=st.integers(0, 3), data=st.data())
 def test_a_run_names_the_samples_of_its_epoch_from_its_position_on(
     samples: int, shuffle: Shuffle, epoch: int, data: st.DataObject

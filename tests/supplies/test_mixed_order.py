@@ -22,10 +22,11 @@ from blobfeed.supplies import (
     even_pattern,
 )
 from blobfeed.workers.api import IndexArray
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blobfeed import ParameterError
+from tests.support.part import examples
 from tests.support.uniformity import deviation
 
 WEIGHTS = st.lists(st.floats(0.01, 10), min_size=1, max_size=6)
@@ -35,14 +36,14 @@ def _sources(order: MixedOrder, indices: IndexArray) -> IndexArray:
     return np.searchsorted(order.offsets, indices, side="right") - 1
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(weights=st.lists(st.integers(1, 100), min_size=1, max_size=6))
 def test_shares_of_small_whole_weights_are_exact(weights: list[int]) -> None:
     draws = draws_per_pattern(weights)
     assert all(Fraction(n, sum(draws)) == Fraction(w, sum(weights)) for n, w in zip(draws, weights, strict=True))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(weights=WEIGHTS)
 def test_shares_that_cannot_be_exact_are_rounded_where_most_is_missing(weights: list[float]) -> None:
     draws = draws_per_pattern(weights)
@@ -66,7 +67,7 @@ def test_decimal_weights_are_taken_as_written() -> None:
     assert draws_per_pattern([0.7, 0.25, 0.05]) == (700, 250, 50)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(draws=st.lists(st.integers(1, 50), min_size=1, max_size=5))
 def test_an_even_pattern_is_near_the_shares_after_every_draw(draws: list[int]) -> None:
     pattern = even_pattern(draws)
@@ -97,7 +98,7 @@ def test_sequential_sources_are_interleaved_evenly() -> None:
     assert order.indices(0, 12).tolist() == [0, 4, 1, 5, 2, 6, 3, 7, 0, 8, 1, 9]
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @example(sizes=[40, 30, 1], shuffle="chunk", cuts=[8_190])
 @given(
     # Each epoch of a tiny source is shuffled by itself: one of a single sample alone takes a hundred times as long.

@@ -9,11 +9,12 @@ import pytest
 from blobfeed.readers.delivery import Conversion, Mean, check_range, check_whole_numbers, mean_of
 from blobfeed.readers.delivery import conversion as delivery_values
 from blobfeed.workers.api import AnyArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from blobfeed import InexactValueError
+from tests.support.part import examples
 
 _STORED = st.sampled_from(["uint8", "int8", "uint16", "int32", "float32", "float64", "bool"])
 _SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5))
@@ -36,7 +37,7 @@ def _means(draw: st.DrawFn, shape: tuple[int, ...]) -> Mean | None:
     return mean
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), _rows(), _SCALES, st.integers(1, 40))
 def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
     data: st.DataObject, rows: AnyArray, scale: float, block: int
@@ -87,7 +88,7 @@ def test_a_mean_value_is_for_all_channels_or_for_one_each(values: tuple[float, .
 _INTEGERS = st.sampled_from(["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.data(), _INTEGERS, st.sampled_from(["float16", "float32", "float64"]))
 def test_an_integer_is_refused_just_where_numbers_of_its_size_are_rounded(
     data: st.DataObject, stored: str, into: str

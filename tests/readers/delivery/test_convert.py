@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from blobfeed.readers.delivery import Conversion, MeanImage, conversion
 from blobfeed.workers.api import AnyArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+
+from tests.support.part import examples
 
 convert: Any = pytest.importorskip("blobfeed.readers.delivery._convert", reason="no compiler was there").convert
 
@@ -30,7 +32,7 @@ def _of_sample(shape: tuple[int, ...]) -> st.SearchStrategy[AnyArray]:
     return plain | arrays.arrays(np.float32, (*shape, 2), elements=_FACTORS).map(lambda both: both[..., 1])
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), _TYPES, st.integers(1, 4), st.booleans())
 def test_any_samples_at_any_place_become_what_numpy_makes_of_them(
     data: st.DataObject, dtype: str, rows: int, streams: bool

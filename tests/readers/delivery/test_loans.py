@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from blobfeed.readers.delivery import LentBlocks
 from blobfeed.workers.api import AnyArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader
+from tests.support.part import examples
 from tests.support.reader_data import images, write_hdf5
 
 steps = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 6), st.booleans()), max_size=40)
@@ -25,7 +26,7 @@ SAMPLES = 26
 SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 2, "shuffle": True, "prefetch_batches": 2}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(steps)
 def test_what_anybody_holds_is_never_written_again(steps: list[tuple[int, int, bool]]) -> None:
     blocks = LentBlocks()

@@ -8,9 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from blobfeed.readers.delivery import load_mean_file
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from tests.support.part import examples
 
 MEAN: NDArray[np.float32] = (np.arange(24) / 7).reshape(2, 3, 4).astype(np.float32)
 
@@ -67,7 +69,7 @@ def test_a_blob_gives_its_image(tmp_path: Path, content: bytes) -> None:
     np.testing.assert_array_equal(mean, MEAN)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(
     st.tuples(st.integers(1, 4), st.integers(1, 40), st.integers(1, 40)),
     st.sampled_from(["float32", "float64", "uint8", "int64", ">f4"]),

@@ -10,10 +10,11 @@ import pytest
 from blobfeed.readers.delivery import Conversion, MeanImage, mean_image
 from blobfeed.workers.api import AnyArray, Transform
 from blobfeed.workers.loading import CropMirror
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer
+from tests.support.part import examples
 from tests.support.standin_files import write_hdf5
 
 _EXTENTS = st.integers(6, 12)
@@ -23,7 +24,7 @@ def _mean(*shape: int) -> Any:
     return np.random.default_rng(1).integers(0, 200, shape).astype(np.float32)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     size=st.integers(0, 6),
     mirror=st.booleans(),
@@ -51,7 +52,7 @@ def test_a_row_loses_the_pixels_of_the_mean_that_its_own_were_cut_from(
     assert (out == 7 * scale).all()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     notes=st.lists(st.tuples(st.integers(-20, 20), st.integers(-20, 20), st.integers(0, 1)), min_size=1, max_size=5),
     height=_EXTENTS,

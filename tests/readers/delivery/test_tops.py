@@ -12,10 +12,11 @@ from blobfeed.supplies import make_order
 from blobfeed.workers.api import AnyArray, Parameters, Rows, check_parameters
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.transport import Run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import ArraySpec, InexactValueError, RaggedRows, UnequalShapesError
+from tests.support.part import examples
 
 _ORDER = make_order(1000, shuffle=False, seed=0, chunk_samples=None, window_chunks=1)
 _UP_TO = (3, 9, 9)
@@ -73,7 +74,7 @@ def test_unequal_samples_without_pad_are_an_error_that_names_two_of_them() -> No
 _EXTENTS = st.tuples(st.just(3), st.integers(1, 9), st.integers(1, 9))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(_EXTENTS, min_size=1, max_size=5), st.integers(1, 8), st.sampled_from([0.0, 7.0]))
 def test_padding_brings_all_to_the_largest_rounded_up_and_the_lengths_say_what_is_real(
     extents: list[tuple[int, int, int]], multiple: int, value: float

@@ -15,14 +15,15 @@ import numpy as np
 import pytest
 from blobfeed.sources.cache import CachedSource
 from blobfeed.workers.api import IndexArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import ArraySpec, Source
 from tests.sources.cache.numbers import LIMIT, SAMPLES, Numbers, check, check_lent
+from tests.support.part import examples
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(
     st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=12), max_size=12),
     st.sampled_from([("data",), ("words", "label"), ("label", "words", "data")]),

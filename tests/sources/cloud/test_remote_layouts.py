@@ -13,11 +13,12 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.sources.files import RangeStream, RemoteFile, RemoteStamp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import SourceError
 from tests.support.object_servers import RangeServer, range_server
+from tests.support.part import examples
 from tests.support.stored import in_loader, opened, rows_of, some_array
 
 
@@ -112,7 +113,7 @@ OBJECT = np.random.default_rng(0).integers(0, 256, 300_000, np.uint8)
 
 
 @given(rows=st.lists(st.integers(0, 299_000), min_size=1, max_size=20), size=st.integers(1, 9000), early=st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_any_ranges_are_those_of_the_object(rows: list[int], size: int, early: bool) -> None:
     size = min(size, 300_000 - max(rows))
     offsets, positions = np.array(rows), np.random.default_rng(0).permutation(len(rows))

@@ -19,16 +19,17 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.sources import open_source
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader, BlobfeedError, ParameterError, RaggedRows, Source
 from tests.support.object_servers import range_server
+from tests.support.part import examples, some_of
 from tests.support.stored import in_loader, patterns, rows_of
 
 from .kinds import KINDS, Content, Sample, Written, content_of, contents
 
-FEW = settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = examples(5, suppress_health_check=[HealthCheck.function_scoped_fixture])
 CASES = [(name, ragged) for name, kind in KINDS.items() for ragged in ([False, True] if kind.ragged else [False])]
 CASE_IDS = [f"{name}, ragged" if ragged else name for name, ragged in CASES]
 REMOTE = [(name, ragged) for name, ragged in CASES if KINDS[name].remote]
@@ -136,7 +137,7 @@ def test_a_sample_is_named_by_its_place(name: str) -> None:
 # ---- processes
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_of(KINDS, 2))
 def test_a_forked_process_reads_on_beside_this_one(name: str) -> None:
     with written(name, content_of(9)) as made, closing(made.open()) as source:
         assert_reads(source, made.samples)
@@ -161,7 +162,7 @@ def _exit_code(check: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_of(KINDS, 4))
 def test_loaders_deliver_the_bytes_that_are_delivered_in_process(name: str) -> None:
     with written(name, content_of(11)) as made:
         given: dict[str, Any] = {"batch_size": 3, "shuffle": True, "seed": 5, "epochs": 1, "last_batch": "partial"}

@@ -19,11 +19,12 @@ import zarr
 from blobfeed.sources import open_source
 from blobfeed.sources.stored import LIBRARY_MODULE
 from blobfeed.workers.api import AnyArray
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, TransposeCodec, ZstdCodec
 
 from blobfeed import ArraySpec, RaggedRows, Source
+from tests.support.part import examples
 from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, rows_of, some_array
 
 from .kinds import write_hdf5, write_npy
@@ -92,7 +93,7 @@ def own_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(data=st.data())
 def test_arrays_in_memory(data: st.DataObject) -> None:
     tops = data.draw(some_tops([*NUMBERS, "<i8", "S5", "U3"]))
@@ -106,7 +107,7 @@ def test_arrays_in_memory(data: st.DataObject) -> None:
     check(data, source, values_of(tops))
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_npy_files(data: st.DataObject) -> None:
     tops = data.draw(some_tops([*NUMBERS, "S5", "U3"]))
@@ -135,7 +136,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(data=st.data())
 def test_hdf5_files(data: st.DataObject) -> None:
     tops, is_plain, is_decoded = data.draw(some_tops([*NUMBERS, "S5", "u8"])), True, False
@@ -199,7 +200,7 @@ def _zarr_3(data: st.DataObject, shape: Sequence[int]) -> dict[str, Any]:
     return how
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
 def test_zarr_groups(data: st.DataObject) -> None:
@@ -216,7 +217,7 @@ def test_zarr_groups(data: st.DataObject) -> None:
         check(data, source, values_of(tops))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(data=st.data())
 def test_hdf5_files_with_a_data_set_for_each_sample(data: st.DataObject) -> None:
     count, dtype = data.draw(st.integers(1, 25)), data.draw(st.sampled_from([*NUMBERS, "S5"]))

@@ -13,10 +13,11 @@ import simplejpeg  # type: ignore[import-untyped]
 from blobfeed.sources.images import ImageListOptions
 from blobfeed.sources.images import decode as image_decode
 from blobfeed.workers.api import AnyArray, Needed
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader
+from tests.support.part import examples
 from tests.support.pictures import encoded, noise, picture, write_list
 
 decode_part: Any = pytest.importorskip(
@@ -48,7 +49,7 @@ def _parts(draw: st.DrawFn, size: tuple[int, int]) -> tuple[int, int, int, int]:
     return top, left, height, width
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), _jpegs(), st.sampled_from([1, 1, 2, 4, 8]), st.booleans())
 def test_the_pixels_are_those_of_the_whole_picture(data: st.DataObject, jpeg: bytes, by: int, is_color: bool) -> None:
     height, width = (-(-length // by) for length in simplejpeg.decode_jpeg_header(jpeg)[:2])
@@ -110,7 +111,7 @@ def test_the_same_damaged_files_are_named(monkeypatch: pytest.MonkeyPatch, stric
     assert named > 200 if strict else named < 200
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.data(), _jpegs(), st.integers(1, 20))
 def test_no_file_writes_beside_its_memory(data: st.DataObject, jpeg: bytes, changes: int) -> None:
     height, width = simplejpeg.decode_jpeg_header(jpeg)[:2]

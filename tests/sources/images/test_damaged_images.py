@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.sources.images import decode as image_decode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import SampleError
 from tests.sources.images.reading import SIZE, opened, samples
+from tests.support.part import examples
 from tests.support.pictures import encoded, picture, write_list
 
 
@@ -25,7 +26,7 @@ def damaged(path: Path, change: Callable[[bytes], bytes], **options: Any) -> Non
     samples(opened(path, check_files=False, **SIZE, **options), [0])
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(kept=st.floats(0, 0.999), turbo=st.booleans(), is_color=st.booleans())
 def test_a_jpeg_that_ends_early_is_an_error_that_names_it(
     tmp_path_factory: pytest.TempPathFactory, kept: float, turbo: bool, is_color: bool

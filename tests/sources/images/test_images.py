@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import simplejpeg  # type: ignore[import-untyped]
 from blobfeed.sources.images import decode as image_decode
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import ArraySpec
 from tests.sources.images.reading import SIZE, opened, planes, resized, samples
+from tests.support.part import examples
 from tests.support.pictures import decoded, encoded, noise, picture, with_orientation, write_list
 
 COLORS: dict[str, dict[str, Any]] = {"bgr": {"color": "bgr"}, "rgb": {}, "gray": {"is_color": False}}
@@ -28,7 +29,7 @@ INTERPOLATIONS = {
 LARGEST = {"max_height": 1600, "max_width": 1600}
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     size=st.tuples(st.integers(1, 40), st.integers(1, 40)),
     suffix=st.sampled_from([".jpg", ".png", ".bmp", ".tiff", ".ppm", ".webp"]),

@@ -17,12 +17,13 @@ import torch
 from blobfeed.readers.opening import make_plan
 from blobfeed.sources.parquet import Values, form_of
 from blobfeed.workers.api import Hooks, check_parameters
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader, RaggedRows
 from tests.support.documents import EXAMPLES
 from tests.support.object_servers import range_server
+from tests.support.part import examples
 from tests.support.pictures import encoded, noise, photograph
 from tests.support.stored import in_loader, opened, rows_of
 
@@ -67,7 +68,7 @@ def _filled(kind: pa.DataType, sizes: list[int]) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow", "feather"])
-@settings(max_examples=60)
+@examples(60)
 @given(table=columns(), group=st.integers(1, 4), data=st.data())
 def test_rows_are_those_that_pyarrow_reads(
     form: str, table: pa.Table, group: int, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -16,6 +16,7 @@ from zarr.codecs import BytesCodec, TransposeCodec
 
 from blobfeed import Source
 from tests.support.object_servers import range_server
+from tests.support.part import some_of
 from tests.support.stored import in_loader, opened, some_array
 
 # The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
@@ -76,11 +77,12 @@ def read_parts(source: Source, indices: Sequence[int], parts: Mapping[str, Boxes
     return out
 
 
+@pytest.mark.parametrize("first", some_of(range(0, 60, 10), 6))
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "npy"])
-def test_parts_of_any_array_are_its_slices(kind: str, tmp_path: Path) -> None:
-    """In all 2,000 arrays: shapes, chunks, filters, orders of axes, byte orders and types by chance."""
+def test_parts_of_any_array_are_its_slices(kind: str, first: int, tmp_path: Path) -> None:
+    """In all 1,800 arrays: shapes, chunks, filters, orders of axes, byte orders and types by chance."""
     write: Callable[..., None] = {"hdf5": write_hdf5, "zarr": write_zarr, "npy": write_npy}[kind]
-    for seed in range({"hdf5": 90, "zarr": 50, "npy": 60}[kind]):
+    for seed in range(first, first + 10):
         rng = np.random.default_rng(seed)
         samples = int(rng.integers(1, 6))
         arrays = {f"x{k}": some_array(some_shape(rng, samples), TYPES[rng.integers(7)], k) for k in range(10)}

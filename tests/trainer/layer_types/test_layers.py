@@ -12,12 +12,13 @@ import torch
 from blobfeed.trainer.layer_types import Layer
 from blobfeed.trainer.net import Net
 from blobfeed.trainer.prototxt import BlobProto, NetError, Phase, fill_blob, message_class
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from tests.support.part import examples
 from tests.support.standin_files import write_hdf5
 from tests.support.trainer_nets import make_net, with_inputs
 
@@ -141,7 +142,7 @@ def pooled(x: Floats, kernel: int, stride: int, pad: int, average: bool) -> Floa
     return y
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     height=st.integers(1, 9),
     width=st.integers(1, 9),

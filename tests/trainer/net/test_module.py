@@ -330,6 +330,7 @@ if child:
 """
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one_with_twice_the_batch(tmp_path: Path) -> None:
     draw = np.random.default_rng(0)
     with h5py.File(tmp_path / "numbers.h5", "w") as file:

@@ -20,8 +20,10 @@ from blobfeed.trainer.prototxt import (
     read_locations,
     read_prototxt,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 
 def read(folder: Path, text: str, declared: type[Message] = NetParameter) -> Document[Message]:
@@ -135,7 +137,7 @@ def test_locations_survive_comments_strings_and_lists() -> None:
     }
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5), st.sampled_from(["", "# {\n", "\n"])), max_size=8))
 def test_every_layer_is_located_where_it_was_written(layers: list[tuple[int, int, str]]) -> None:
     text, expected = "", []

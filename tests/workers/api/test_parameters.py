@@ -8,8 +8,10 @@ import pytest
 import yaml
 from blobfeed.workers.api import check_parameters
 from blobfeed.workers.api.param_str import parse_param_str
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 _LISTED = UserDict({"mean_value": UserList([1, 2, 3])})
 _LEAST = {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4}
@@ -70,7 +72,7 @@ _PLAIN = st.recursive(
 _MAPPINGS = st.dictionaries(st.text("abcdef", min_size=1), _PLAIN, max_size=4)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(_MAPPINGS)
 def test_yaml_json_and_a_python_dict_say_the_same(values: dict[str, object]) -> None:
     assert parse_param_str(json.dumps(values)) == values

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from blobfeed.workers.assembly import AutoScale, Work, first_loaders
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples, some_of
 
 START_S = 0.03
 """A loader is ready so long after it was wanted."""
@@ -127,12 +129,12 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("name", some_of(RUNS, 3))
 def test_it_is_within_five_per_cent_of_the_best_number(name: str) -> None:
     assert RUNS[name].with_auto() >= 0.95 * RUNS[name].best()
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(
     make_s=st.floats(0.02, 0.1),
     need=st.floats(0.3, 7.5),
@@ -163,7 +165,7 @@ def test_loaders_that_are_needed_now_and_then_stay() -> None:
     assert min(late) >= 4
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     most=st.integers(1, 12),
     seen=st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10), st.booleans(), st.integers(0, 12)), max_size=300),

@@ -16,18 +16,20 @@ from blobfeed.workers.transport import Announce, Draw, Drawn
 from tests.interleavings.explore import explore
 from tests.interleavings.small_feed import NothingYet
 from tests.interleavings.variants import DRAWN, VARIANTS, Faults, Variant
+from tests.support.part import some_of
 
 _QUICK = 200
-"""States of each variant that every test run looks at; `make faults` looks at all."""
+"""States of each variant that a test run looks at; `make faults` looks at all."""
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("variant", some_of(VARIANTS, 3), ids=lambda variant: variant.name)
 def test_whatever_the_order_of_events_nothing_goes_wrong(variant: Variant) -> None:
     found = explore(variant, _QUICK)
     assert found.wrong == ""
     assert found.states >= 150
 
 
+@pytest.mark.slow
 def test_a_whole_run_of_one_batch_is_explored_with_every_fault() -> None:
     found = explore(Variant("one batch", Faults(deaths=1, interrupts=1), batches=1))
     assert (found.wrong, found.complete) == ("", True)
@@ -331,7 +333,9 @@ def test_without_a_mistake_nothing_is_found(variant: Variant) -> None:
     assert (found.wrong, found.complete) == ("", True)
 
 
-@pytest.mark.parametrize(("mistake", "variant"), MISTAKES, ids=[mistake.__name__[1:] for mistake, _ in MISTAKES])
+@pytest.mark.parametrize(
+    ("mistake", "variant"), some_of(MISTAKES, 3), ids=[mistake.__name__[1:] for mistake, _ in MISTAKES]
+)
 def test_a_mistake_is_found(mistake: Mistake, variant: Variant, monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)
     assert explore(variant).wrong != ""

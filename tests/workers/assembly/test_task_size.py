@@ -8,15 +8,16 @@ from pathlib import Path
 from blobfeed.readers.opening import make_plan
 from blobfeed.workers.api import Hooks, IndexArray, NamedRows
 from blobfeed.workers.assembly import TaskSize
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.part import examples
 from tests.support.pipelines import Numbered, parameters
 
 SECONDS = st.floats(0, 100, allow_nan=False)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(
     first=SECONDS,
     most=st.integers(1, 5000),
@@ -32,7 +33,7 @@ def test_a_task_is_at_least_a_row_and_at_most_as_many_as_may_be(
         assert 1 <= size.rows <= most
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(guess=st.floats(1e-6, 1.0), seconds_per_row=st.floats(1e-6, 1.0))
 def test_tasks_come_to_last_about_ten_milliseconds_whatever_the_first_guess(
     guess: float, seconds_per_row: float

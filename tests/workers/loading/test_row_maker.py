@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import AnyArray, DecodeHook, Hooks, Parameters, Transform, allocate_rows, by_name
 from blobfeed.workers.loading import CropMirror, RowMaker
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import ArraySpec, RaggedRows, Sample, SampleShapeError
+from tests.support.part import examples
 
 RAW = {"data": ArraySpec((3, 4, 6), np.dtype(np.uint8)), "label": ArraySpec((), np.dtype(np.int64))}
 CROP = CropMirror(Transform(crop_size=2), train=False)
@@ -62,7 +63,7 @@ def test_one_array_is_enough_for_one_top() -> None:
     assert by_name(array, ("only",), "decode returned")["only"] is array
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(names=st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True), data=st.data())
 def test_arrays_go_through_as_they_are_in_the_tops_order(names: list[str], data: st.DataObject) -> None:
     arrays = {name: np.zeros(number + 1) for number, name in enumerate(names)}

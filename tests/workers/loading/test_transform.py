@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import Rows, Transform
 from blobfeed.workers.loading import Crop, CropMirror, transform
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from blobfeed import ArraySpec, RaggedRows, SampleShapeError, SampleTooLargeError
+from tests.support.part import examples
 
 DTYPES = ["uint8", "int16", "uint16", "int64", "float32", "float64"]
 
@@ -78,7 +79,7 @@ options_of = st.builds(
 ).filter(lambda options: not (options.force_color and options.force_gray))
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(
     options=options_of,
     train=st.booleans(),

@@ -8,10 +8,11 @@ import pytest
 from blobfeed.supplies import rand_skip_of
 from blobfeed.workers.api import LastBatch
 from blobfeed.workers.order import batches_per_task
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from blobfeed import ParameterError
+from tests.support.part import examples
 
 from ...support.batches import BatchRange, RankedBatches, batches
 
@@ -47,7 +48,7 @@ def _all(plan: RankedBatches) -> list[BatchRange]:
     return [plan.batch(k) for k in range(plan.total)]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 200))
 def test_the_ranks_together_take_each_position_once_in_order(
     samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int
@@ -73,7 +74,7 @@ def test_the_ranks_together_take_each_position_once_in_order(
     assert taken == expected
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(SAMPLES, BATCH_SIZE, st.sampled_from(("drop", "partial")), RANKS, st.integers(0, 5))
 def test_batches_per_epoch_counts_the_batches_of_an_epoch(
     samples: int, batch_size: int, mode: LastBatch, ranks: int, epoch: int
@@ -88,7 +89,7 @@ def test_batches_per_epoch_counts_the_batches_of_an_epoch(
     assert plan.ends_epoch(first + plan.batches_per_epoch - 1)
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(SAMPLES, BATCH_SIZE, RANKS, st.integers(0, 30))
 def test_an_epoch_ends_in_the_round_that_holds_its_last_sample(
     samples: int, batch_size: int, ranks: int, k: int
@@ -98,7 +99,7 @@ def test_an_epoch_ends_in_the_round_that_holds_its_last_sample(
     assert [plan.ends_epoch(k) for plan in plans] == [held] * ranks
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(SAMPLES, BATCH_SIZE, MODES, EPOCHS, RANKS, st.integers(0, 100), st.data())
 def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
     samples: int, batch_size: int, mode: LastBatch, epochs: int, ranks: int, start: int, data: st.DataObject
@@ -132,7 +133,7 @@ def test_rand_skip_takes_every_value_below_it() -> None:
 SECONDS = st.floats(0, 100, allow_nan=False)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(batch_bytes=st.integers(0, 1 << 40), batch_size=st.integers(1, 10_000), seconds=SECONDS)
 def test_batches_share_a_slot_only_where_they_are_small_and_quick(
     batch_bytes: int, batch_size: int, seconds: float

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import IndexArray
 from blobfeed.workers.order import SORTED_LIMIT, keyed_permutation, numbered_keys, shuffled_rows
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 
+from tests.support.part import examples
 from tests.support.uniformity import deviation, joint_counts
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -24,13 +25,13 @@ SIZES = (
 NETWORK_SIZES = (SORTED_LIMIT + 1, 10_000, 2**20, 1_000_003)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(n=SIZES, key=KEYS)
 def test_every_number_stands_at_exactly_one_position(n: int, key: int) -> None:
     assert np.array_equal(np.sort(keyed_permutation(n, key)(np.arange(n))), np.arange(n))
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(n=st.integers(1, 2**62), key=KEYS, data=st.data())
 def test_numbers_are_in_range_and_distinct_up_to_the_largest_n(n: int, key: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n - 1))
@@ -42,7 +43,7 @@ def test_numbers_are_in_range_and_distinct_up_to_the_largest_n(n: int, key: int,
     assert len(np.unique(numbers)) == len(positions)
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(n=st.integers(1, 2**40), key=KEYS, seed=st.integers(0, 2**32))
 def test_a_position_s_number_depends_on_no_other_position(n: int, key: int, seed: int) -> None:
     positions = np.random.default_rng(seed).integers(0, n, size=50)

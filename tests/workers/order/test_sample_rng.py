@@ -24,13 +24,15 @@ from blobfeed.workers.order import (
     seed_generators,
 )
 from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 NUMBERS = st.integers(0, 2**62)
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**80), epoch=NUMBERS, index=NUMBERS, others=st.lists(st.tuples(NUMBERS, NUMBERS)))
 def test_a_stream_does_not_depend_on_what_was_drawn_before(
     seed: int, epoch: int, index: int, others: list[tuple[int, int]]
@@ -105,7 +107,7 @@ def test_a_stream_once_published_stays() -> None:
     ]
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 100), samples=st.integers(2, 60), data=st.data())
 def test_replacements_go_through_all_other_samples(seed: int, epoch: int, samples: int, data: st.DataObject) -> None:
     index = data.draw(st.integers(0, samples - 1))

@@ -12,11 +12,12 @@ from blobfeed.supplies import AboutSampler, DrawnEpochs, Walk, make_order
 from blobfeed.workers.api import IndexArray, LastBatch, Parameters
 from blobfeed.workers.order import At, Schedule, by_batch
 from blobfeed.workers.transport import Announce, Draw, Drawn, Run
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from blobfeed import ParameterError
 from tests.support.batches import RankedBatches, batches
+from tests.support.part import examples
 from tests.support.sampled import expected_batches
 
 pytestmark = pytest.mark.pure
@@ -74,7 +75,7 @@ def positions(runs: Sequence[Run], samples: int) -> dict[int, int]:
     return {run.row + n: run.epoch * samples + run.position + n for run in runs for n in range(run.rows)}
 
 
-@settings(max_examples=400)
+@examples(400)
 @given(cut=cuts(), size=st.integers(1, 50), told=st.integers(1, 5))
 def test_batches_are_those_that_arithmetic_says_and_tasks_of_any_size_have_their_rows(
     cut: Cut, size: int, told: int
@@ -237,7 +238,7 @@ def _cases(draw: st.DrawFn) -> tuple[list[Any], dict[str, Any], bool]:
     return lists + lists[:1] * 20, settings, gives_batches
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(case=_cases(), together=st.integers(1, 3), slots=st.integers(1, 4), data=st.data())
 def test_batches_are_those_of_the_reference_from_any_position(
     case: tuple[list[Any], dict[str, Any], bool], together: int, slots: int, data: st.DataObject

@@ -10,8 +10,10 @@ from blobfeed.supplies import ShardRounds
 from blobfeed.workers.api import LastBatch, Parameters
 from blobfeed.workers.order import Schedule
 from blobfeed.workers.transport import Run
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 pytestmark = pytest.mark.pure
 
@@ -104,7 +106,7 @@ class Stream:
                 self.announced += map(Announced, announce.runs, announce.ends)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     lengths=st.lists(st.integers(0, 13), min_size=1, max_size=4).filter(any),
     size=st.integers(1, 5),

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from blobfeed.workers.processes import child_environment, find_interpreter, interpreter
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import InterpreterError
+from tests.support.part import examples
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -71,7 +72,7 @@ ANSWERS = {
 FAULTS = {"older": "2.7", "failing": "exit status 3", "killed": "", "silent": ""}
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.lists(st.sampled_from(sorted(ANSWERS)), min_size=3, max_size=3))
 def test_the_first_python_of_the_trainers_version_is_taken_or_every_candidate_named(answers: list[str]) -> None:
     """`sys.executable` comes first: in the `caffe train` binary it is the first python3 on PATH, or empty."""

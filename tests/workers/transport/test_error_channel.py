@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import pytest
 from blobfeed.workers.transport import ErrorInbox, RemoteError, describe, send_exception, sendable, summary_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import SampleError, TooManyBadSamples
+from tests.support.part import examples
 from tests.support.pipelines import HoldsALock, NeedsTwoArguments, WithoutText
 
 
@@ -256,7 +257,7 @@ def test_an_exception_class_of_the_users_own_script_is_the_same_class_when_it_co
 # ---- texts
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(text=st.text(st.characters(codec=None), max_size=400), most=st.integers(2, 100))
 def test_any_text_can_be_sent_and_is_not_endless(text: str, most: int) -> None:
     sent = sendable(text, most)
@@ -264,7 +265,7 @@ def test_any_text_can_be_sent_and_is_not_endless(text: str, most: int) -> None:
     assert sent.encode().decode() == sent
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(text=st.text(max_size=100))
 def test_a_short_text_is_sent_as_it_is(text: str) -> None:
     assert sendable(text, 100) == text

@@ -11,8 +11,10 @@ import msgspec
 import pytest
 from blobfeed.workers.transport import FromLoader, ToAssembler, ToLoader, ToTrainer, messages
 from blobfeed.workers.transport.links import Decoder, frame_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from tests.support.part import examples
 
 pytestmark = pytest.mark.pure
 
@@ -78,7 +80,7 @@ def assert_dropped(link: str, *frames: bytes) -> None:
         assert receiver.dropped == number + 1
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(sent=LINK_AND_MESSAGE)
 def test_every_message_arrives_as_it_was_sent(sent: tuple[str, Any]) -> None:
     link, message = sent
@@ -125,7 +127,7 @@ def foreign(draw: st.DrawFn) -> tuple[str, bytes]:
     return draw(st.sampled_from(sorted(LINKS.keys() - {link}))), frame
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(frames=st.lists(foreign(), min_size=1, max_size=3))
 def test_what_is_no_message_of_the_link_is_dropped_and_counted(frames: list[tuple[str, bytes]]) -> None:
     for link, frame in frames:

@@ -14,12 +14,13 @@ import pytest
 from blobfeed.workers.api import AnyArray
 from blobfeed.workers.transport import Ring, RowsLayout
 from blobfeed.workers.transport import ring as ring_module
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from blobfeed import ArraySpec, RaggedRows, RingAllocationError
 from tests.support import leftovers
+from tests.support.part import examples
 
 DTYPES = ("uint8", "int16", "float32", "int64", "complex128", "S3", "bool")
 
@@ -56,7 +57,7 @@ def offset_of(array: AnyArray, memory: NDArray[np.uint8]) -> int:
     return int(array.__array_interface__["data"][0]) - int(memory.__array_interface__["data"][0])
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(specs=SPECS, rows=st.integers(1, 9), slots=st.integers(1, 3))
 def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, slots: int) -> None:
     layout = RowsLayout(specs, rows).times(slots)
@@ -69,7 +70,7 @@ def test_nothing_in_the_slots_overlaps(specs: dict[str, ArraySpec], rows: int, s
         assert (raw(array) == number % 255 + 1).all()
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(specs=SPECS, rows=st.integers(1, 9))
 def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, ArraySpec], rows: int) -> None:
     layout = RowsLayout(specs, rows)
@@ -89,7 +90,7 @@ def test_every_top_has_its_shape_and_begins_at_a_cache_line(specs: dict[str, Arr
         assert offset_of(view, memory) % 64 == 0 or not view.size
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(specs=SPECS, rows=st.integers(1, 9))
 def test_the_memory_is_whole_pages_and_not_much_larger_than_its_rows(specs: dict[str, ArraySpec], rows: int) -> None:
     layout = RowsLayout(specs, rows)
