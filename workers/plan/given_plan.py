@@ -60,9 +60,12 @@ class GivenPlan(Plan):
 
     def prepare(self) -> None:
         """Unpickle the user's code and data once; loaders share the pages, which the garbage collector leaves alone."""
-        _ = self.decoded.value
-        gc.collect()
-        gc.freeze()
+        gc.disable()  # it would go through what has come so far again and again, and find nothing
+        try:
+            _ = self.decoded.value
+        finally:
+            gc.freeze()
+            gc.enable()
 
     def worker(self, place: Workplace) -> GivenWorker:
         maker: Maker = self.decoded.value

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _SPAWNED = "__mp_main__"
 
 _BESIDE_BYTES = 1 << 16
-"""An array of at least this size travels beside the pickle."""
+"""An array, or a pickle itself, of at least this size travels beside the pickle around it."""
 
 _sent: dict[str, tuple[object, int]] = {}
 """By module: its spec, which a reload replaces, and the checksum of its source."""
@@ -64,7 +64,7 @@ class Packed(Generic[_T]):
         self._value: _T | None = value
         self._maps = maps
         self._parts = parts or {}
-        self._bytes = b""
+        self._bytes: bytes | memoryview = b""
         self._buffers: Sequence[PickleBuffer | memoryview] = ()
         self.modules = modules
 
@@ -92,13 +92,14 @@ class Packed(Generic[_T]):
 
     def __getstate__(self) -> dict[str, object]:
         if self._value is None:  # on its way through the assembler, or to another host
-            return {**self.__dict__, "_buffers": [PickleBuffer(buffer) for buffer in self._buffers]}
+            beside = [PickleBuffer(buffer) for buffer in self._buffers]
+            return {**self.__dict__, "_bytes": _on_its_way(self._bytes), "_buffers": beside}
         try:
             data, buffers, modules = pack(self._value, maps=self._maps)
         except Exception as error:
             raise _unsendable_error(self._parts, error) from None
         _warn_of_edited(modules)
-        packed: dict[str, object] = {"_value": None, "_bytes": data, "_buffers": buffers, "_parts": {}}
+        packed: dict[str, object] = {"_value": None, "_bytes": _on_its_way(data), "_buffers": buffers, "_parts": {}}
         return {**self.__dict__, **packed, "modules": (*self.modules, *modules)}
 
 
@@ -139,6 +140,11 @@ def _warn_of_generators(name: str, part: object, sent: Sequence[object]) -> None
             "numbers; take them from the argument `rng`; if the hook seeds it by `rng` before each use, all is well",
             *(name, names.get(id(each), "unnamed"), type(each).__name__),
         )
+
+
+def _on_its_way(pickled: bytes | memoryview) -> bytes | PickleBuffer:
+    """Return what the assembler carries. A large pickle, as of a list of files, is mapped there and not copied."""
+    return bytes(pickled) if len(pickled) < _BESIDE_BYTES else PickleBuffer(pickled)
 
 
 def trial_copy(value: _T) -> _T:

@@ -200,7 +200,7 @@ def test_an_array_that_is_more_than_the_memory_of_its_file_keeps_its_class(tmp_p
 def test_other_hosts_get_what_a_file_of_this_one_holds(tmp_path: Path) -> None:
     np.arange(50_000).tofile(tmp_path / "rows")
     rows = np.memmap(tmp_path / "rows", np.int64, "r")
-    there = pickle.dumps(Packed(rows, maps=False))
+    there = pickle.dumps(Packed(rows, maps=False), pickle.HIGHEST_PROTOCOL)
     (tmp_path / "rows").unlink()
     np.testing.assert_array_equal(pickle.loads(there).value, rows)
 
