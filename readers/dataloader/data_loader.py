@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 import torch.utils.data
@@ -16,13 +16,16 @@ from torch.utils.data._utils import pin_memory as pinning
 from typing_extensions import TypeVar  # of torch: before Python 3.13 `typing` knows no default
 
 from ...workers.api import Parameters, Statistics
-from ...workers.base import ParameterError, PipelineClosed, TooManyBadSamples
+from ...workers.base import ParameterError, PipelineClosed, TooManyBadSamples, need
 from ...workers.plan import usable_cores
 from ..closing import close_when_forgotten
 from .feed import LoaderFeed
 from .fetching import DatasetMaker, Fetcher, Recipe, say_epoch
 from .keys import SeededSampler, say_epoch_to_sampler
 from .loop import VERSION, Loop, first_state
+
+if TYPE_CHECKING:
+    from .cached_items import CachedItems
 
 _TIMEOUT_S = 600.0
 _MOST_BAD = 100
@@ -53,6 +56,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
     `seed`: by default drawn from `generator`, or from torch's own. `rank`, `world_size`: the part of the samples of
     `shuffle` and of the plain order; a sampler of yours deals out by itself. `device`: where batches are moved to.
     `on_error`: "replace" a sample that raises by another one, at most `max_bad_samples`; the log names both.
+    `cache`: {"path", "size_limit"} of a database that keeps the items of a dataset from the first epoch on.
     `snapshot_every_n_steps`: how often the state of an iterable dataset is asked for. `task_timeout_s`: seconds at one
     sample after which a worker counts as hung.
     """
@@ -84,6 +88,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
         device: str | torch.device | None = None,
         on_error: Literal["raise", "replace"] = "raise",
         max_bad_samples: int = _MOST_BAD,
+        cache: Mapping[str, Any] | None = None,
         task_timeout_s: float = 120.0,
     ) -> None:
         workers = usable_cores() if num_workers == "auto" else num_workers
@@ -129,6 +134,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
         self._newest: Loop | None = None
         self._closed = False
         self._finished: Statistics | None = None
+        self._cached = _cached_items(dataset, cache)
         recipe = Recipe(
             self.dataset,
             self.collate_fn,
@@ -138,6 +144,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
             self.drop_last,
             self.persistent_workers,
             on_error == "replace",
+            self._cached,
         )
         self.feed: LoaderFeed | None = None
         self.fetcher = Fetcher(recipe, _nothing, _nothing, copies=False)
@@ -157,7 +164,8 @@ class DataLoader(TorchDataLoader[_Item_co]):
                 kind=type(dataset).__name__,
                 ahead=workers * max(1, self.prefetch_factor or 1),
             )
-            self._finalizer = close_when_forgotten(self, self.feed)
+        closes = self.feed or self._cached
+        self._end: Callable[[], object] = _nothing if closes is None else close_when_forgotten(self, closes)
 
     # ---- loops
 
@@ -236,18 +244,19 @@ class DataLoader(TorchDataLoader[_Item_co]):
 
     def statistics(self) -> Statistics:
         """Return the counts of the loaders: waits, deaths, replaced samples."""
-        if self.feed is None:
-            return self._finished or Statistics()
-        return self.feed.statistics()
+        if self._finished is not None:
+            return self._finished
+        if self.feed is not None:
+            return self.feed.statistics()
+        return Statistics() if self._cached is None else Statistics().with_cache(self._cached.counts)
 
     def close(self) -> None:
         """End the loaders and release everything, as a loader does that is collected as garbage."""
         if self._newest is not None:
             self._newest.end()
+        self._finished = self.statistics()
         self._closed = True
-        if self.feed is not None:
-            self._finished = self.feed.statistics()
-            self._finalizer()
+        self._end()
 
     def check_open(self) -> None:
         if self._closed:
@@ -273,8 +282,17 @@ class DataLoader(TorchDataLoader[_Item_co]):
         return batch
 
 
+def _cached_items(dataset: object, cache: Mapping[str, Any] | None) -> CachedItems | None:
+    if cache is None:
+        return None
+    need("lmdb", "parameter 'cache'")
+    from .cached_items import CachedItems  # few runs have one
+
+    return CachedItems(dataset, cache)
+
+
 def _nothing(*_: object) -> None:
-    """Do nothing: nobody watches the trainer's own process."""
+    """Do nothing: nobody watches the trainer's own process, and nothing is to be closed."""
 
 
 def _part(

@@ -9,7 +9,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -17,10 +17,14 @@ import torch
 import torch.utils.data
 from torch.utils.data._utils import collate, worker
 
+from ...workers.api import CacheCounts
 from ...workers.base import derive_key
 from ...workers.order import SampleSeeds, Seed, replacement_index, seed_generators
 from ...workers.transport import Activity, GrowingSlot, LoaderStatus, describe, summary_of
 from .packing import SlotWriter
+
+if TYPE_CHECKING:
+    from .cached_items import CachedItems
 
 _MOST_REPLACEMENTS = 100
 
@@ -106,6 +110,7 @@ class Recipe(NamedTuple):
     persistent: bool
     replaces: bool
     """on_error is "replace"."""
+    cached: CachedItems | None
 
 
 def state_of(thing: object) -> Any:
@@ -131,6 +136,7 @@ class Fetcher:
     ) -> None:
         self._recipe, self._mark, self._collates, self._copies = recipe, mark, collates, copies
         self._dataset = recipe.dataset
+        self._items: Any = recipe.cached or recipe.dataset
         self._loop = -1
         self._shards: dict[int, _Shard] = {}
         self._seed, self._seeds = 0, SampleSeeds(0)
@@ -151,7 +157,7 @@ class Fetcher:
     # ---- datasets with indices
 
     def _of_map(self, request: MapRequest) -> Answer:
-        dataset, recipe = self._dataset, self._recipe
+        dataset, items_of, recipe = self._dataset, self._items, self._recipe
         if request.loop != self._loop:
             self._loop = request.loop
             load_state(dataset, request.state)
@@ -172,16 +178,16 @@ class Fetcher:
                 self._begin(key)
                 seed(place)
                 try:
-                    items.append(dataset[key])
+                    items.append(items_of[key])
                 except Exception as error:
                     items.append(self._instead(key, request, partial(seed, place), error, replaced))
             return items
 
         def together() -> Any:
             self._begin(keys[0] if len(keys) else -1)
-            return dataset.__getitems__(keys)
+            return items_of.__getitems__(keys)
 
-        at_once = recipe.is_batched and not recipe.replaces and hasattr(dataset, "__getitems__")
+        at_once = recipe.is_batched and not recipe.replaces and hasattr(items_of, "__getitems__")
         data = self._seeds.make(numbers, each, together if at_once else None)
         self._collates()
         batch = recipe.collate_fn(data if recipe.is_batched else data[0])
@@ -208,7 +214,7 @@ class Fetcher:
             self._begin(key)
             seed()
             try:
-                item = self._dataset[key]
+                item = self._items[key]
             except Exception as another:
                 _log.debug("sample %d, in the place of %d, is bad, too: %s", key, bad, summary_of(another))
                 continue
@@ -344,7 +350,7 @@ class DatasetMaker:
     def begin(self, number: int, loaders: int, status: LoaderStatus) -> None:
         recipe = self._recipe
         torch.set_num_threads(1)
-        self._number, self._writer = number, SlotWriter()
+        self._number, self._writer, self._status = number, SlotWriter(), status
         worker._worker_info = worker.WorkerInfo(
             id=number, num_workers=loaders, seed=self._seed + number, dataset=recipe.dataset
         )
@@ -352,6 +358,7 @@ class DatasetMaker:
         collates = lambda: status.write(Activity.POSTPROCESSING)  # noqa: E731
         self._fetcher = Fetcher(recipe, status.mark, collates, copies=True)
         self._is_new = not recipe.is_iterable
+        self._counts = CacheCounts()
         into_slot = recipe.collate_fn is collate.default_collate
         # What torch's own does in a worker, which makes shared memory for each tensor; the slot is shared already.
         collate.default_collate_fn_map[torch.Tensor] = _Stacker(self._writer if into_slot else None)
@@ -366,6 +373,9 @@ class DatasetMaker:
         except Exception as error:
             self._writer.begin(slot)
             self._writer.write(tuple(self._failed(error, asked.epoch)))
+        if (cached := self._recipe.cached) is not None:
+            self._status.note_cache_counts(cached.counts, self._counts)
+            self._counts = cached.counts
 
     def _call_init_fn(self) -> None:
         if self._is_new and self._recipe.worker_init_fn is not None:

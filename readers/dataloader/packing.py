@@ -17,14 +17,12 @@ import pickle
 import struct
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-from ...workers.transport import GrowingSlot
 
 _ALIGNMENT = 64
 _IN_PICKLE = 256
@@ -36,16 +34,30 @@ _MAIN = ("__main__", "__mp_main__")
 Memory = NDArray[np.uint8]
 
 
-class SlotWriter:
-    """Puts arrays one behind the other into a slot. What it has put does not move if the slot grows."""
+class Slot(Protocol):
+    """The memory of a batch, as a GrowingSlot is."""
 
-    def __init__(self) -> None:
-        self._slot: GrowingSlot | None = None
+    memory: Memory
+    used: int
+
+    def reserve(self, size: int) -> None:
+        """Make `memory` at least `size` bytes; what was put there stays."""
+
+
+class SlotWriter:
+    """Puts arrays one behind the other into a slot. What it has put does not move if the slot grows.
+
+    `lasting`: other programs read it too, so that classes without a module to import them from are refused.
+    """
+
+    def __init__(self, *, lasting: bool = False) -> None:
+        self.lasting = lasting
+        self._slot: Slot | None = None
         self._end = 0
         self._begins: dict[int, int] = {}
         """By address of what lies in the slot, where that is."""
 
-    def begin(self, slot: GrowingSlot) -> None:
+    def begin(self, slot: Slot) -> None:
         """Write into `slot` from now on, from its start."""
         self._slot, self._end = slot, 0
         self._begins.clear()
@@ -85,6 +97,8 @@ class SlotWriter:
             pickler = _Plain(self)
             pickler.dump(batch)
         except (pickle.PicklingError, AttributeError, TypeError):  # a class or function that cannot be imported
+            if self.lasting:
+                raise
             pickler = _Cloud(self)
             pickler.dump(batch)
         data, table = pickler.file.getbuffer(), np.array(pickler.table, np.int64).reshape(-1, 2)
@@ -133,6 +147,8 @@ def _reduce(slot: SlotWriter, thing: Any) -> Any:
     if isinstance(thing, torch.Tensor):
         return _reduce_tensor(slot, thing)
     if isinstance(thing, type) and thing.__module__ in _MAIN and "<locals>" not in thing.__qualname__:
+        if slot.lasting:
+            raise pickle.PicklingError(f"{thing.__qualname__} is a class of the script: put it into a module")
         return _of_script, (thing.__qualname__,)
     return NotImplemented
 

@@ -16,6 +16,20 @@ from ...workers.api import AnyArray, ArraySpec, IndexArray, RaggedRows, Rows
 _SUM_BYTES = 8
 
 
+def sealed(index: int, body: memoryview) -> memoryview:
+    """Return the value of a sample that has no Form: its checksum and `body`."""
+    value = bytearray(_SUM_BYTES + len(body))
+    value[_SUM_BYTES:] = body
+    value[:_SUM_BYTES] = xxh3_64_intdigest(body, index).to_bytes(_SUM_BYTES, sys.byteorder)
+    return memoryview(value).toreadonly()
+
+
+def checked(index: int, value: memoryview | bytes) -> memoryview | None:
+    """Return what lies behind the checksum of sample `index`; None if it is damaged."""
+    body = memoryview(value)[_SUM_BYTES:]
+    return body if xxh3_64_intdigest(body, index) == int.from_bytes(value[:_SUM_BYTES], sys.byteorder) else None
+
+
 class Form:
     """The form of samples of `specs`."""
 
@@ -44,7 +58,7 @@ class Form:
 
     def read(self, index: int, value: memoryview | bytes) -> dict[str, AnyArray] | None:
         """Return views on the arrays of sample `index`; None if it is damaged."""
-        if xxh3_64_intdigest(value[_SUM_BYTES:], index) != int.from_bytes(value[:_SUM_BYTES], sys.byteorder):
+        if checked(index, value) is None:
             return None
         form = self._fixed or self._type(np.frombuffer(value, np.int32, self._extents, _SUM_BYTES).tolist())
         record = np.frombuffer(value, form)[0]

@@ -30,6 +30,9 @@ _FEW = 4
 _MT19937_BYTES = 2500
 """624 words and the place in them."""
 
+_python_state = random.getstate
+"""By this name, since `_reads_noted` puts another function into the module."""
+
 _Made = TypeVar("_Made")
 Seed = Callable[[int], None]
 """Seeds the generators for the sample of that place in the block."""
@@ -64,7 +67,7 @@ class _Python:
         random.seed(key)
 
     def stamp(self) -> object:
-        return random.getstate()
+        return _python_state()
 
     state = stamp
 
@@ -205,6 +208,15 @@ class SampleSeeds:
         finally:
             moved.update(one.module for one in generators if one.stamp() != self._at_rest[one.module])
             moved.update(one.module for one in _usable() if one not in before)
+
+
+@contextmanager
+def draws_noted() -> Iterator[set[str]]:
+    """Give the block a set that names, behind the block, the modules whose global generators were drawn from in it."""
+    before = [(one, one.stamp()) for one in _usable()]
+    drawn = set[str]()
+    yield drawn
+    drawn.update(one.module for one, stamp in before if one.stamp() != stamp)
 
 
 def _leave(row: int) -> None:

@@ -55,7 +55,7 @@ from .messages import (
     ToLoader,
     ToTrainer,
 )
-from .packed import Packed, hook_name, pack, trial_copy, unsendable
+from .packed import Packed, content_digest, hook_name, pack, trial_copy, unsendable
 from .ring import Ring, RowsLayout
 from .shared_file import SharedFile
 from .shared_map import HUGE_PAGE, AddressRange, SharedMap

@@ -35,7 +35,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ..base import ParameterError
+from ..base import ParameterError, blake2b
 
 _T = TypeVar("_T")
 
@@ -43,6 +43,9 @@ _SPAWNED = "__mp_main__"
 
 _BESIDE_BYTES = 1 << 16
 """An array, or a pickle itself, of at least this size travels beside the pickle around it."""
+
+_MAKERS = ("_make_skeleton_class", "_make_skeleton_enum")
+"""cloudpickle's functions that make a class that was pickled by value."""
 
 _sent: dict[str, tuple[object, int]] = {}
 """By module: its spec, which a reload replaces, and the checksum of its source."""
@@ -170,7 +173,7 @@ class _Copier(Unpickler):
 
     def find_class(self, module: str, name: str, /) -> Any:
         found = super().find_class(module, name)
-        if not module.startswith("cloudpickle") or name not in ("_make_skeleton_class", "_make_skeleton_enum"):
+        if not module.startswith("cloudpickle") or name not in _MAKERS:
             return found
 
         def make(*given: Any) -> Any:
@@ -201,6 +204,21 @@ def _checksum(file: Path) -> int:
         return crc32(file.read_bytes())
     except OSError:
         return 0
+
+
+def content_digest(value: object) -> str:
+    """Return a digest of what a loader gets: values, the code of the script, and the files of modules that are named.
+
+    It is the same in another run, but for sets of text, whose order is another there.
+    """
+    pickler = _ContentPickler(maps=True)
+    pickler.dump(value)
+    files = [Path(getattr(sys.modules.get(name), "__file__", None) or "") for name in pickler.modules]
+    code = [_checksum(file) for file in files if file.suffix == ".py" and file.name != "__main__.py"]
+    summed = blake2b(repr(code).encode())
+    for part in (pickler.file.getbuffer(), *(buffer.raw() for buffer in pickler.buffers)):
+        summed.update(part)
+    return summed.hexdigest()[:64]
 
 
 def unsendable(parts: Mapping[str, object]) -> str | None:
@@ -373,3 +391,14 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
             if _names_torch(thing):
                 self.modules["torch"] = None
         return super().reducer_override(thing)
+
+
+class _ContentPickler(_Pickler):
+    """Leaves out the number that cloudpickle draws for each class, for which the pickle differs in each process."""
+
+    def reducer_override(self, thing: object) -> Any:
+        reduced = super().reducer_override(thing)
+        if isinstance(reduced, tuple) and getattr(reduced[0], "__name__", "") in _MAKERS:
+            make, given, *rest = reduced
+            return make, (*given[:-2], None, given[-1]), *rest
+        return reduced

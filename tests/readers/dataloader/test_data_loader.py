@@ -12,7 +12,14 @@ from typing import Any, NamedTuple, get_origin
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, RandomSampler, WeightedRandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from blobfeed import DataLoader, ParameterError, SampleError, TooManyBadSamples
@@ -256,6 +263,56 @@ def test_attributes_are_torch_s() -> None:
         next(loop)
     loader.load_state_dict(loader.state_dict())
     assert numbers_in(loader) == orders[1]
+
+
+# ---- the decoded cache
+
+
+class Fixed(Numbers):
+    """Items without random numbers."""
+
+    def __getitem__(self, index: int) -> Any:
+        return torch.full((30, 40), float(index)), np.arange(index, index + 300), str(index)
+
+
+def test_items_are_made_once_and_kept_for_later_runs(tmp_path: Path) -> None:
+    cache = {"path": tmp_path / "items", "size_limit": 1 << 28}
+    counts = []
+    for workers, length in ((0, SAMPLES), (2, SAMPLES), (0, 5)):
+        given = {"batch_size": 4, "shuffle": True, "seed": 1}
+        loader = DataLoader(Fixed(length), num_workers=workers, cache=cache, **given)
+        for ours, theirs in zip(loader, DataLoader(Fixed(length), **given), strict=True):
+            assert_same(ours, theirs)
+        list(loader)
+        loader.close()
+        found = loader.statistics()
+        counts.append((found.cache_hits, found.cache_misses))
+    assert counts == [(SAMPLES, SAMPLES), (2 * SAMPLES, 0), (5, 5)]
+
+
+class Told(Fixed):
+    def set_epoch(self, epoch: int) -> None: ...
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        yield from range(3)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"dataset": Numbers()}, r"sample 0 draws random numbers \(torch\)"),
+        ({"dataset": Told()}, r"Told has set_epoch\(\)"),
+        ({"dataset": Stream()}, "Stream is no dataset with indices"),
+        ({"dataset": {"a": 1}, "sampler": ["a"]}, "the key 'a'"),
+        ({"dataset": [lambda: 0]}, "cannot be stored"),
+        ({"cache": {"path": "x"}}, "'size_limit' is missing"),
+    ],
+)
+def test_what_cannot_be_cached_is_refused(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(ParameterError, match=words):
+        list(DataLoader(**{"dataset": Fixed(), "cache": {"path": tmp_path / "items", "size_limit": 1 << 24}, **given}))
 
 
 # ---- deaths and errors

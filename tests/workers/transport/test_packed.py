@@ -8,6 +8,7 @@ import json
 import os
 import pickle
 import random
+import subprocess
 import sys
 import threading
 import time
@@ -294,6 +295,25 @@ def test_hooks_a_cached_function_and_a_source_of_the_script_reach_the_loaders_of
     with trainer(tmp_path, SPAWNED) as run:
         assert run.next_line() == "0", run.stderr
         assert run.end() == 0
+
+
+_DIGEST = """
+from sys import argv
+from blobfeed.workers.transport import content_digest
+class Data:
+    factor = {factor}
+    def __init__(self, text): self.text = text
+    def __getitem__(self, index): return self.factor * index
+print(content_digest(Data(argv[1])))
+"""
+
+
+def test_the_content_of_a_script_s_object_is_its_values_and_code_in_any_process() -> None:
+    runs = [(1, "a"), (1, "a"), (2, "a"), (1, "b")]
+    commands = [[sys.executable, "-c", _DIGEST.format(factor=factor), text] for factor, text in runs]
+    digests = [subprocess.run(command, capture_output=True, check=True, text=True).stdout for command in commands]
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == 3
 
 
 def test_plain_data_name_nothing() -> None:
