@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -57,6 +58,14 @@ class Refusal:
     frames: list[bytes]
 
 
+@dataclass(eq=False)
+class NotSent(Exception):
+    """The task needs other draws of its epoch, since a bad sample is to be replaced: so many, at that offset."""
+
+    offset: int
+    count: int
+
+
 @dataclass(frozen=True)
 class Made:
     """The result of a task: the fields of Done, the bytes of the rows, and `frames` for the trainer's error channel."""
@@ -73,8 +82,8 @@ class Made:
 class Job:
     """A task sent to an actor.
 
-    `drawn`: the sampler's draws for its rows, each with its offset in the shared file. `made`: the bytes of the batch's
-    other rows, if the task finishes it.
+    `drawn`: the sampler's draws that it needs, those of each run with their offset in the shared file. `made`: the
+    bytes of the batch's other rows, if the task finishes it.
     """
 
     task: Fill
@@ -83,9 +92,29 @@ class Job:
 
     @classmethod
     def of(cls, task: Fill, drawn: SharedFile, made: list[Memory]) -> Job:
-        drawn_runs = [run for run in task.runs if run.offset >= 0]
-        indices = [(run.offset, drawn.read(run.offset, run.rows, np.int64)) for run in drawn_runs]
-        return cls(task, indices, made)
+        job = cls(task, [], made)
+        for run in task.runs:
+            if run.offset >= 0:
+                job.add(drawn, run.offset, run.rows)
+        return job
+
+    def add(self, drawn: SharedFile, offset: int, count: int) -> None:
+        """Add these draws."""
+        self.drawn.append((offset, drawn.read(offset, count, np.int64)))
+
+
+class _SentDraws(SharedFile):
+    """The draws that came with the present task; raises NotSent for others."""
+
+    def __init__(self) -> None:
+        super().__init__(-1)
+        self.sent: list[tuple[int, IndexArray]] = []
+
+    def read(self, offset: int, count: int, _kind: object) -> Any:
+        for begin, draws in self.sent:
+            if begin <= offset and offset + 8 * count <= begin + draws.nbytes:
+                return draws[(offset - begin) // 8 :][:count]
+        raise NotSent(offset, count)
 
 
 # The folders beside this one that a loader imports. In a checkout they stand among everything else that lies there.
@@ -149,23 +178,23 @@ class RemoteLoader:
         settle()
         os.environ["BLOBFEED_ROLE"] = "loader"
         self._memory: Memory = np.zeros(self._layout.used_bytes, np.uint8)
-        self._drawn = SharedFile.create("blobfeed-drawn")
+        self._drawn = _SentDraws()
         # It has memory for one task, which stands for any slot of the trainer's host.
         rows = self._layout.view(self._memory)
         send_error = partial(send_exception, self._theirs)
-        place = Workplace(rows, Unwatched(), send_error, self._drawn.descriptor, guard=exceptions_only)
+        place = Workplace(rows, Unwatched(), send_error, self._drawn, guard=exceptions_only)
         self._worker: Worker = plan.worker(place)
 
-    def work(self, job: Job) -> Made:
+    def work(self, job: Job) -> Made | NotSent:
         """Make the rows of one task."""
         task, begun = msgspec.structs.replace(job.task, slot=0), time.monotonic_ns()
-        for offset, indices in job.drawn:
-            self._drawn.write(offset, indices)
+        self._drawn.sent = job.drawn
         for where, made in zip(self._layout.ranges(0, task.first_row), job.made, strict=False):
             self._memory[where] = made
-        done = self._worker.work(task)
-        for offset, indices in job.drawn:
-            self._drawn.free(offset, indices.nbytes)
+        try:
+            done = self._worker.work(task)
+        except NotSent as missing:
+            return missing
         first, count = rows_of(task)
         rows = [self._memory[where] for where in self._layout.ranges(first, count)]
         elapsed = time.monotonic_ns() - begun

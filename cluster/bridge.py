@@ -61,7 +61,7 @@ from ..workers.transport import (
     pass_on,
     summary_of,
 )
-from .actor import Job, Made, Refusal, rows_of
+from .actor import Job, Made, NotSent, Refusal, rows_of
 from .cluster import Cluster, wanted_of, why_not_joined
 
 _LOOK_S = 0.5
@@ -251,15 +251,22 @@ class _Bridge:
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             made = self._memory_of(task, 0, task.first_row) if task.finishes and task.first_row else []
-            job = Job.of(task, self._drawn, [self._ring.memory[where] for where in made])
-            self._call(remote, remote.actor.work.remote(job), partial(self._note_made, task))
+            self._send(remote, Job.of(task, self._drawn, [self._ring.memory[where] for where in made]))
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
+
+    def _send(self, remote: _Remote, job: Job) -> None:
+        self._call(remote, remote.actor.work.remote(job), partial(self._note_made, job))
 
     def _memory_of(self, task: Fill, first: int, rows: int) -> list[slice]:
         """Return where rows of the task's batch lie in the ring, counted from the beginning of that."""
         return self._ring.layout.ranges(task.slot * self._plan.parameters.batch_size + first, rows)
 
-    def _note_made(self, task: Fill, remote: _Remote, made: Made) -> None:
+    def _note_made(self, job: Job, remote: _Remote, made: Made | NotSent) -> None:
+        if isinstance(made, NotSent):
+            job.add(self._drawn, made.offset, made.count)
+            self._send(remote, job)
+            return
+        task = job.task
         for where, rows in zip(self._memory_of(task, *rows_of(task)), made.rows, strict=True):
             self._ring.memory[where] = rows
         del remote.sent[task.task]

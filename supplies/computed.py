@@ -105,6 +105,9 @@ class EpochOrder(Supply):
             "world_size": given.ranks,
         }
 
+    def among(self, run: Run) -> range:
+        return range(self._samples)
+
     def epochs_of(self, run: Run) -> IndexArray:
         return self.samples_of(run)[1]
 

@@ -16,8 +16,8 @@ import msgspec
 import numpy as np
 
 from ..workers.api import IndexArray, Parameters
-from ..workers.base import ParameterError, derive_key
-from ..workers.order import At, DrawnEpoch, DrawsFile, Rounds, Supply, keyed_permutation
+from ..workers.base import ParameterError
+from ..workers.order import At, DrawnEpoch, DrawsFile, Rounds, Supply
 from ..workers.transport import Draw, Drawn, Packed, Run, SharedFile
 from .samplers import AboutSampler, Sampler, draw_epoch
 from .walk import Walk
@@ -29,9 +29,6 @@ MOST_SAMPLES = 1 << _INDEX_BITS
 
 _MOST_TIMES = (1 << 63 - _INDEX_BITS) - 1
 """The largest count of earlier draws. Draws beyond it share their random numbers."""
-
-_MOST_OTHERS = 100
-"""The most replacement candidates sent with a task: a remote loader knows no other samples of the epoch."""
 
 
 @dataclass(kw_only=True)
@@ -86,6 +83,9 @@ class DrawnSupply(Supply):
             "order": self.about.declared,
         }
 
+    def among(self, run: Run) -> range:
+        return range(run.of)
+
     def batch_key(self, run: Run, batch_size: int) -> tuple[int, ...]:
         return run.epoch, run.position
 
@@ -115,16 +115,13 @@ class DrawnSupply(Supply):
 
 
 class _Epoch(msgspec.Struct, frozen=True):
-    """A drawn epoch. `starts`: the first sample of each of its batches, and the end, if it was drawn in batches.
-
-    `others`: see Run.
-    """
+    """A drawn epoch. `starts`: the first sample of each of its batches, and the end, if it was drawn in batches."""
 
     offset: int
     size: int
+    samples: int
     items: int
     starts: IndexArray | None = None
-    others: bytes = b""
 
 
 @dataclass(slots=True)
@@ -167,7 +164,7 @@ class DrawnEpochs:
         if drawn.starts is not None:
             item, end = int(drawn.starts[item]), int(drawn.starts[item + items])
             items = end - item
-        return Run(row, items, epoch, item, drawn.offset + _INDEX_BYTES * item, others=drawn.others)
+        return Run(row, items, epoch, item, drawn.offset + _INDEX_BYTES * item, of=drawn.samples)
 
     def called(self, epoch: int) -> str:
         return f"{self.about.name}, epoch {epoch}"
@@ -202,21 +199,13 @@ class DrawnEpochs:
         if answer.batches:
             sizes = self.file.read(draw.offset + _INDEX_BYTES * answer.indices, answer.batches, np.int64)
             starts = np.concatenate([[0], np.cumsum(sizes)])
-        others = self._others(draw, answer.indices) if self.parameters.on_error == "replace" else b""
-        self._drawn[draw.epoch] = _Epoch(draw.offset, size, answer.batches or answer.indices, starts, others)
+        items = answer.batches or answer.indices
+        self._drawn[draw.epoch] = _Epoch(draw.offset, size, answer.indices, items, starts)
         self._file_end = draw.offset + size
-
-    def _others(self, draw: Draw, samples: int) -> bytes:
-        permutation = keyed_permutation(samples, derive_key(self.parameters.seed, "replacements", draw.epoch))
-        positions = permutation(np.arange(min(samples, _MOST_OTHERS)))
-        return b"".join(self._samples(draw.offset + _INDEX_BYTES * p, 1).tobytes() for p in positions.tolist())
 
     def indices(self, runs: Sequence[Run]) -> bytes:
         """Return the sample of each row of `runs`, as int64."""
-        return b"".join(self._samples(run.offset, run.rows).tobytes() for run in runs)
-
-    def _samples(self, offset: int, count: int) -> IndexArray:
-        return samples_in(self.file.read(offset, count, np.int64))
+        return b"".join(self.samples_of(run)[0].tobytes() for run in runs)
 
     def free(self, epoch: int, in_use: int | None) -> None:
         """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use."""

@@ -17,7 +17,7 @@ from ..sources.stream import StreamSource, shuffled
 from ..workers.api import IndexArray, NamedRows, Parameters, Sample, loop_end
 from ..workers.base import SourceError, derive_key
 from ..workers.loading import BatchSamples, Postprocessor, RowDecoder, RowMaker, WorkDone, Worker, Workplace, copy_row
-from ..workers.order import Supply
+from ..workers.order import Supply, part_of, replacements
 from ..workers.transport import Activity, BadRow, Fill, Run, summary_of
 from .stream import EMPTY_EPOCH, FIX_STREAM
 
@@ -180,15 +180,16 @@ class StreamWorker(Worker):
         self, wanted: Run, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]
     ) -> Iterator[BadRow]:
         """Replace each bad row by a copy of a good row of its batch, since a stream has no random access."""
-        replaces = self.parameters.on_error == "replace"
-        good = sorted(set(range(count)) - {row for row, _, _ in bad})
+        replaces, begin = self.parameters.on_error == "replace", wanted.position
+        among, bad_rows = self.supply.among(part_of(wanted, 0, count)), {row for row, _, _ in bad}
         for row, item, error in bad:
             report = BadRow(row, item.epoch, item.index, -1, self._where(item.index, wanted.shard), summary_of(error))
-            if replaces and good:
-                chosen = good[derive_key(self.parameters.seed, "replacement", item.epoch, item.index) % len(good)]
-                copy_row(rows, chosen, rows, row)
-                # Counted as in batch.indices: with `wrap` across epochs.
-                yield msgspec.structs.replace(report, replacement=wanted.position + chosen)
+            tried = replacements(self.parameters.seed, wanted.epoch, begin + row, among) if replaces else ()
+            # Counted as in batch.indices: with `wrap` across epochs.
+            chosen = next((position for position in tried if position - begin not in bad_rows), -1)
+            if chosen >= 0:
+                copy_row(rows, chosen - begin, rows, row)
+                yield msgspec.structs.replace(report, replacement=chosen)
             else:
                 advice = _NONE_IS_GOOD if replaces else ""
                 yield self.with_cause(msgspec.structs.replace(report, advice=advice), error)

@@ -9,6 +9,7 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -19,7 +20,7 @@ from torch.utils.data._utils import collate, worker
 
 from ...workers.api import CacheCounts
 from ...workers.base import derive_key
-from ...workers.order import SampleSeeds, Seed, replacement_index, seed_generators
+from ...workers.order import SampleSeeds, Seed, replacements, seed_generators
 from ...workers.transport import Activity, GrowingSlot, LoaderStatus, describe, summary_of
 from .packing import SlotWriter
 
@@ -208,9 +209,8 @@ class Fetcher:
         """Return the item that takes the place of a bad one, if the user wants one; else raise its error."""
         if not self._recipe.replaces or type(bad) is not int:
             raise error
-        text, samples = summary_of(error), len(self._dataset)
-        for attempt in range(min(_MOST_REPLACEMENTS, samples - 1)):
-            key = replacement_index(request.seed, request.epoch, bad, attempt, samples)
+        text, keys = summary_of(error), range(len(self._dataset))
+        for key in islice(replacements(request.seed, request.epoch, bad, keys), _MOST_REPLACEMENTS):
             self._begin(key)
             seed()
             try:

@@ -60,20 +60,6 @@ def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
         assert [batch["data"].tolist() for batch in reader] == expected("a function")
 
 
-def noisy(sample: Sample, rng: np.random.Generator) -> Any:
-    if sample.index == 7:
-        raise ValueError("seven")
-    return {"data": np.add(sample["data"], rng.integers(1000)), "label": sample["label"]}
-
-
-def test_bad_samples_are_replaced_and_told() -> None:
-    with read(sampler=[1, 7, 2, 7, 3], epochs=2, decode=noisy, on_error="replace") as reader:
-        for batch in reader:
-            assert batch["label"].tolist() == batch.indices.tolist()
-            assert 7 not in batch.indices
-        assert reader.statistics().replaced > 1
-
-
 def left_out_is_bad(sample: Sample, rng: np.random.Generator) -> Any:
     """One sample that the sampler draws, and all that it leaves out would be seen."""
     if sample.index == 3:

@@ -320,13 +320,6 @@ def test_a_bad_sample_ends_the_run_with_its_cause() -> None:
     assert "set on_error: replace to have another take its place" in str(caught.value)
 
 
-def test_a_bad_sample_is_replaced_by_another_of_its_batch() -> None:
-    options = {"hooks": raises_at(21), "tops": ["data", "number", "name"], "epochs": 1, "on_error": "replace"}
-    numbers = samples_of(0, read_all(**options))
-    assert len(numbers) == SAMPLES
-    assert 21 not in numbers
-
-
 @pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 @pytest.mark.parametrize(("last_batch", "shards", "bad"), [("partial", 1, 52), ("wrap", 3, 51)])
 def test_a_batch_without_a_good_sample_ends_the_run_behind_all_before_it(

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,7 +22,7 @@ import psutil  # type: ignore[import-untyped]
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.supplies import EpochOrder, make_order
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray, NamedRows, Parameters
-from blobfeed.workers.order import SampleRng, replacement_index
+from blobfeed.workers.order import SampleRng, replacements
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.processes import Event, Home
@@ -325,13 +326,12 @@ class Promise:
         """The sample at a global position, as the order has it."""
         return int(self.order.indices(position, 1)[0])
 
-    def stand_in(self, epoch: int, index: int) -> int:
-        """`index`, or if it is bad the first of its replacements that is not."""
-        attempt, chosen = 0, index
-        while chosen in self.bad:
-            chosen = replacement_index(self.given.seed, epoch, index, attempt, self.samples)
-            attempt += 1
-        return chosen
+    def stand_in(self, position: int) -> int:
+        """The sample at a global position, or if it is bad the first of its replacements that is not."""
+        epoch, within = divmod(position, self.samples)
+        places = replacements(self.given.seed, epoch, within, range(self.samples))
+        found = map(self.sample_at, chain([position], (epoch * self.samples + place for place in places)))
+        return next(sample for sample in found if sample not in self.bad)
 
     def batches(self) -> list[Delivered]:
         plan = RankedBatches(self.samples, self.given)
@@ -339,7 +339,7 @@ class Promise:
 
     def _batch(self, number: int, where: BatchRange) -> Delivered:
         positions = range(where.start, where.start + where.rows)
-        rows = [(g // self.samples, self.stand_in(g // self.samples, self.sample_at(g))) for g in positions]
+        rows = [(g // self.samples, self.stand_in(g)) for g in positions]
         indices = np.array([index for _, index in rows], np.int64)
         tops = {"data": Numbered(self.samples, self.items).data_of(indices), "label": indices}
         if self.noise:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
+from itertools import islice
 from operator import is_not
 from typing import Any
 
@@ -39,7 +40,7 @@ from ..api import (
     allocate_rows,
 )
 from ..base import SourceError, text_digest
-from ..order import Seed, Supply, between, globals_kept, replacement_among, replacement_index
+from ..order import Seed, Supply, between, globals_kept, part_of, replacements
 from ..transport import (
     Activity,
     BadRow,
@@ -89,14 +90,13 @@ class WorkDone(msgspec.Struct, frozen=True):
 class Workplace(msgspec.Struct, frozen=True):
     """The resources of a loader. `rows`: those of all slots by name; slot s has rows s * batch_size … of each top.
 
-    `drawn`: the descriptor of the file with a sampler's draws; -1 without. `guard`: a context manager around each call
-    of user code.
+    `drawn`: the file with a sampler's draws. `guard`: a context manager around each call of user code.
     """
 
     rows: NamedRows
     status: LoaderStatus
     send_error: SendError
-    drawn: int = -1
+    drawn: SharedFile
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
@@ -410,36 +410,39 @@ def _cut_rows(rows: NamedRows, first: int, count: int) -> dict[str, Rows]:
 
 
 class WantedRows(msgspec.Struct, frozen=True):
-    """The samples for rows from `row` on: index, epoch and number (see Sample) of each, shape (rows,)."""
+    """The samples of `runs`, whose rows adjoin: index, epoch and number (see Sample) of each, shape (rows,)."""
 
-    row: int
+    runs: Sequence[Run]
     indices: IndexArray
     epochs: IndexArray
     numbers: IndexArray
 
+    @property
+    def row(self) -> int:
+        """The first row."""
+        return self.runs[0].row
+
     def alone(self, offset: int) -> WantedRows:
         """Return one of the rows."""
-        here = slice(offset, offset + 1)
-        return WantedRows(self.row + offset, self.indices[here], self.epochs[here], self.numbers[here])
+        row, here = self.row + offset, slice(offset, offset + 1)
+        run = list(between(self.runs, row, row + 1))
+        return WantedRows(run, self.indices[here], self.epochs[here], self.numbers[here])
 
 
 class IndexedWorker(Worker):
     """Makes rows from samples by index, which `supply` finds."""
 
     def __init__(self, decoded: SampleDecoder, supply: Supply, parameters: Parameters, place: Workplace) -> None:
-        supply = supply.with_file(SharedFile(place.drawn))
-        super().__init__(decoded.source, supply, parameters, decoded.postprocessor, place)
+        super().__init__(decoded.source, supply.with_file(place.drawn), parameters, decoded.postprocessor, place)
         self._decoded = decoded
         self._cache_counts = decoded.source.cache_counts
         self._announced: dict[int, WantedRows | None] = {}
         """The samples of announced tasks, by task number."""
-        self._runs: Sequence[Run] = ()
-        """The runs of the present task."""
 
     def wanted(self, task: Fill) -> WantedRows | None:
         """Return the samples of the task's rows; None for a task without rows."""
         runs = list(between(task.runs, task.first_row, task.first_row + task.rows))
-        return WantedRows(runs[0].row, *self._samples_of(runs)) if runs else None
+        return WantedRows(runs, *self._samples_of(runs)) if runs else None
 
     def _samples_of(self, runs: Sequence[Run]) -> tuple[IndexArray, IndexArray, IndexArray]:
         if len(runs) == 1:
@@ -466,7 +469,6 @@ class IndexedWorker(Worker):
         wanted = self._announced.pop(task.task, None) or self.wanted(task)
         if wanted is None:
             return WorkDone()
-        self._runs = task.runs
         rows, first = (self.rows, -task.slot * self.parameters.batch_size) if rows is None else (rows, task.first_row)
         out = _cut_rows(rows, wanted.row - first, len(wanted.indices))
         if task.skip:  # loaders died on the sample itself and on its first `skip - 1` replacements
@@ -506,32 +508,28 @@ class IndexedWorker(Worker):
 
     # ---- bad samples
 
-    def _bad(self, one: WantedRows, out: NamedRows, text: str, first_attempt: int = 0) -> BadRow:
+    def _bad(self, one: WantedRows, out: NamedRows, text: str, skipped: int = 0) -> BadRow:
         """Report the bad sample `one`; with `on_error: replace` another sample is put into its row."""
-        row, index, epoch = one.row, int(one.indices[0]), int(one.epochs[0])
-        replaced = self.parameters.on_error == "replace"
-        replacement = self._put_replacement(row, index, epoch, out, first_attempt) if replaced else -1
-        return BadRow(row, epoch, index, replacement, self.locate(index), text)
+        index = int(one.indices[0])
+        replacement = self._put_replacement(one, out, skipped) if self.parameters.on_error == "replace" else -1
+        return BadRow(one.row, int(one.epochs[0]), index, replacement, self.locate(index), text)
 
-    def _put_replacement(self, row: int, index: int, epoch: int, out: NamedRows, first_attempt: int) -> int:
-        """Put the first good candidate into the row and return its index; -1 if the next hundred are all bad."""
-        for attempt in range(first_attempt, first_attempt + _MOST_REPLACEMENTS):
-            candidate = self._replacement(row, index, epoch, attempt)
+    def _put_replacement(self, one: WantedRows, out: NamedRows, skipped: int) -> int:
+        """Put the first good candidate behind those `skipped` into the row; returns its index, -1 if all are bad."""
+        for candidate in islice(self._candidates(one), skipped, None):
             try:
-                one = np.array([candidate])
-                self._attempt(WantedRows(row, one, np.array([epoch]), one), out)
+                self._attempt(candidate, out)
             except Exception:
                 # The candidate is bad itself. It will be reported at its own position.
                 continue
-            return candidate
+            return int(candidate.indices[0])
         return -1
 
-    def _replacement(self, row: int, index: int, epoch: int, attempt: int) -> int:
-        """Return a candidate that may replace the bad sample `index` in `row`.
-
-        With a sampler it is one that was drawn, too: the others may be reserved for validation.
-        """
-        seed, (run, *_) = self.parameters.seed, between(self._runs, row, row + 1)
-        if run.others:
-            return replacement_among(np.frombuffer(run.others, np.int64), seed, epoch, index, attempt)
-        return replacement_index(seed, epoch, index, attempt, len(self._decoded.source))
+    def _candidates(self, one: WantedRows) -> Iterator[WantedRows]:
+        """Yield what may replace the bad sample `one`: other samples of its epoch, each as it comes at its place."""
+        (run,), seed = one.runs, self.parameters.seed
+        positions = replacements(seed, run.epoch, run.position, self.supply.among(run))
+        for position in islice(positions, _MOST_REPLACEMENTS):
+            indices, _, numbers = self.supply.samples_of(part_of(run, position - run.position, 1))
+            if indices[0] != one.indices[0]:  # a sampler may have drawn it again
+                yield WantedRows(one.runs, indices, one.epochs, numbers)

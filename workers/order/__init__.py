@@ -8,5 +8,5 @@ from .given_batches import GivenBatches, GivenSupply
 from .global_generators import OwnGlobals, SampleSeeds, Seed, draws_noted, globals_kept, seed_generators
 from .permutation import SORTED_LIMIT, Permutation, Words, keyed_permutation, mix64, numbered_keys, shuffled_rows
 from .rounds import Schedule, between, by_batch, part_of
-from .sample_rng import SampleRng, replacement_among, replacement_index
+from .sample_rng import SampleRng, replacements
 from .supply import At, DrawnEpoch, Draws, DrawsFile, Placed, Rounds, Supply, raise_no_weights

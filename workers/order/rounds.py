@@ -42,8 +42,9 @@ def _counted_from(row: int, runs: Iterable[Run]) -> tuple[Run, ...]:
 
 
 def part_of(run: Run, skipped: int, rows: int) -> Run:
+    """Return the `rows` rows behind the first `skipped` ones of `run`, or any others of its epoch."""
     offset = run.offset if run.offset < 0 else run.offset + 8 * skipped
-    return Run(run.row + skipped, rows, run.epoch, run.position + skipped, offset, run.shard, run.others)
+    return Run(run.row + skipped, rows, run.epoch, run.position + skipped, offset, run.shard, run.of)
 
 
 # ---- the sequence of batches

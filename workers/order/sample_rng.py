@@ -7,12 +7,12 @@ sample several times in an epoch, the key contains the number of the draw.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..api import IndexArray
 from ..base import derive_key
 from .permutation import keyed_permutation
 
@@ -64,24 +64,13 @@ class SampleRng:
         return KeyedSeed(self._key, self._counter)
 
 
-def replacement_index(seed: int, epoch: int, index: int, attempt: int, samples: int) -> int:
-    """Return the sample that replaces the bad one `index`; it depends on the arguments alone and is never `index`.
+def replacements(seed: int, epoch: int, position: int, among: range) -> Iterator[int]:
+    """Yield the positions whose samples are tried in the place of a bad one at `position`, the first one first.
 
-    Attempts 0, 1, … go through all other samples in a random order before one comes again. A single sample is its own
-    replacement.
+    They are those of `among` but for `position`, each once, in a random order that depends on the arguments alone.
     """
-    others = samples - 1
-    if not others:
-        return index
-    permutation = keyed_permutation(others, derive_key(seed, "replacement", epoch, index))
-    other = int(permutation(np.array([attempt % others]))[0])
-    return other + (other >= index)
-
-
-def replacement_among(samples: IndexArray, seed: int, epoch: int, index: int, attempt: int) -> int:
-    """Return a replacement for `index` among `samples`, shape (count,); `index` itself if they have no other."""
-    others = np.unique(samples[samples != index])
-    if not len(others):
-        return index
-    permutation = keyed_permutation(len(others), derive_key(seed, "replacement", epoch, index))
-    return int(others[permutation(np.array([attempt % len(others)]))[0]])
+    if (others := len(among) - 1) > 0:
+        permutation = keyed_permutation(others, derive_key(seed, "replacement", epoch, position))
+        for attempt in range(others):
+            other = among[int(permutation(np.array([attempt]))[0])]
+            yield other + (other >= position)

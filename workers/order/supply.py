@@ -168,6 +168,10 @@ class Supply(ABC):
         """Return the epoch of each sample of `run`, shape (rows,)."""
         return np.full(run.rows, run.epoch, np.int64)
 
+    def among(self, run: Run) -> range:
+        """Return the positions of the epoch whose samples may take the place of a bad one of `run`."""
+        return range(run.position, run.position + run.rows)
+
     @abstractmethod
     def batch_key(self, run: Run, batch_size: int) -> tuple[int, ...]:
         """Return what identifies a batch that begins with `run`, for its random numbers."""

@@ -99,7 +99,7 @@ class InlineFeed:
         self._board.describe(plan.description._replace(slots=0))
         self._counts = Statistics()
         """The counts at the end."""
-        place = Workplace(self._rows, Unwatched(), partial(_keep, self._errors), drawn.descriptor)
+        place = Workplace(self._rows, Unwatched(), partial(_keep, self._errors), drawn)
         self._worker = plan.worker(place)
         self._globals = nullcontext if plan.reads_only else OwnGlobals().used
 

@@ -30,6 +30,7 @@ from ..transport import (
     FromLoader,
     LoaderStatus,
     Ready,
+    SharedFile,
     StartFailed,
     ToLoader,
     describe,
@@ -63,7 +64,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
         ring = config.plan.ring(config.descriptors.ring)
         send_error = partial(send_exception, errors)
         with exceptions_only():
-            place = Workplace(ring.rows, status, send_error, config.descriptors.drawn, exceptions_only)
+            place = Workplace(ring.rows, status, send_error, SharedFile(config.descriptors.drawn), exceptions_only)
             worker = config.plan.worker(place)
             status.keep_places()
     except Exception as error:

@@ -39,7 +39,7 @@ class Run(Message, frozen=True):
 
     Rows count from the beginning of the message's batch, and go on into the batches behind it. `offset`: where the
     shared file has the samples, if a sampler drew them; else -1. `shard`: that of a stream, in which positions count.
-    `others`: int64, some of a drawn epoch's samples, of which one takes the place of a bad one.
+    `of`: the number of samples in the epoch, if a sampler drew it.
     """
 
     row: int
@@ -48,7 +48,7 @@ class Run(Message, frozen=True):
     position: int
     offset: int = -1
     shard: int = 0
-    others: bytes = b""
+    of: int = 0
 
 
 class End(Message, frozen=True, tag="end"):

@@ -19,8 +19,7 @@ from blobfeed.workers.order import (
     SampleRng,
     SampleSeeds,
     globals_kept,
-    replacement_among,
-    replacement_index,
+    replacements,
     seed_generators,
 )
 from blobfeed.workers.order.keyed_seed import KeyedSeed, keyed_generator
@@ -108,23 +107,20 @@ def test_a_stream_once_published_stays() -> None:
 
 
 @examples(60)
-@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 100), samples=st.integers(2, 60), data=st.data())
-def test_replacements_go_through_all_other_samples(seed: int, epoch: int, samples: int, data: st.DataObject) -> None:
-    index = data.draw(st.integers(0, samples - 1))
-    others = [replacement_index(seed, epoch, index, attempt, samples) for attempt in range(samples - 1)]
-    assert sorted(others) == [sample for sample in range(samples) if sample != index]
-    assert replacement_index(seed, epoch, index, samples - 1, samples) == others[0]
+@given(seed=NUMBERS, epoch=NUMBERS, begin=st.integers(0, 2**50), count=st.integers(1, 60), data=st.data())
+def test_replacements_go_once_through_all_other_positions(
+    seed: int, epoch: int, begin: int, count: int, data: st.DataObject
+) -> None:
+    among = range(begin, begin + count)
+    position = data.draw(st.sampled_from(among))
+    found = list(replacements(seed, epoch, position, among))
+    assert found == list(replacements(seed, epoch, position, among))
+    assert sorted(found) == [each for each in among if each != position]
 
 
-@given(seed=st.integers(0, 2**40), epoch=st.integers(0, 100), drawn=st.lists(st.integers(0, 40), min_size=1))
-def test_replacements_among_drawn_samples_go_through_all_others(seed: int, epoch: int, drawn: list[int]) -> None:
-    index, others = drawn[0], {*drawn} - {drawn[0]}
-    chosen = [replacement_among(np.array(drawn), seed, epoch, index, attempt) for attempt in range(len(others) or 1)]
-    assert sorted(chosen) == (sorted(others) or [index])
-
-
-def test_a_single_sample_can_only_be_replaced_by_itself() -> None:
-    assert replacement_index(0, 0, 0, 0, 1) == 0
+def test_replacements_once_published_stay() -> None:
+    assert list(itertools.islice(replacements(1, 2, 3, range(10**6)), 3)) == [602814, 781648, 238016]
+    assert list(itertools.islice(replacements(1, 2, 13, range(10, 15)), 4)) == [11, 14, 12, 10]
 
 
 def test_the_global_generators_are_seeded_for_each_sample_by_all_that_names_it() -> None:

@@ -312,14 +312,6 @@ def test_the_next_epoch_is_drawn_ahead_one_at_a_time_and_none_behind_the_last() 
     assert order.wanted(2) is None
 
 
-@pytest.mark.parametrize(("on_error", "others"), [("raise", 0), ("replace", 10)])
-def test_a_run_has_samples_of_its_epoch_for_bad_ones_if_they_are_replaced(on_error: str, others: int) -> None:
-    order, _ = drawn_order(2, batch_size=4, on_error=on_error)
-    for epoch in range(2):
-        sent = np.frombuffer(order.run(0, epoch, 3, 4).others, np.int64)
-        assert sorted(sent) == list(range(10 * epoch, 10 * epoch + others))
-
-
 @pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
 def test_a_state_at_the_very_end_of_an_epoch_goes_on_with_the_next(last_batch: LastBatch) -> None:
     parameters = Parameters(source={}, batch_size=2, last_batch=last_batch, epochs=2, rank=0, world_size=1)
