@@ -43,7 +43,7 @@ def chunk_values(
     if stored is None:
         return np.broadcast_to(np.frombuffer(layout.fill, dtype).reshape(()), chunk)
     data = decode_chunk(stored, layout.filters, skipped, math.prod(chunk) * dtype.itemsize)
-    return data.view(dtype).reshape([chunk[axis] for axis in order]).transpose(np.argsort(order))
+    return data.view(dtype).reshape([chunk[axis] for axis in order]).transpose([*map(order.index, range(len(order)))])
 
 
 def decode_chunk(stored: bytes | memoryview | Bytes, filters: Sequence[ChunkFilter], skipped: int, size: int) -> Bytes:

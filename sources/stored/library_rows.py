@@ -9,7 +9,7 @@ from ...workers.base import SampleTooLargeError
 from ..files import ChunkCache, copy_runs, stretches
 from .hdf5_library import h5py, open_dataset, require_filters
 from .layout import StoredArray
-from .rows import ChunkedRows, region
+from .rows import ChunkedRows, regions
 
 _BLOCK_BYTES = 1 << 14
 
@@ -46,8 +46,9 @@ class LibraryRows(ChunkedRows):
 
     def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         axes = self._dataset.ndim  # elements that are arrays have further ones
-        for corner, stop, position in zip(corners, self._stops(corners, rows.shape[1:]), positions, strict=True):
-            wanted, box = region(corner, stop), region(0 * corner, stop - corner)
+        stops = self._stops(corners, rows.shape[1:])
+        places = zip(regions(corners, stops), regions(0 * corners, stops - corners), positions, strict=True)
+        for wanted, box, position in places:
             rows[position][box] = self._dataset[wanted[:axes]][(..., *wanted[axes:])]
 
     def _decoded(self, number: int) -> AnyArray:

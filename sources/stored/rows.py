@@ -56,13 +56,16 @@ class ChunkedRows(ABC):
         `corners`: shape (boxes, axes), in the array's axes, as are the rows'. Each chunk is decoded once.
         """
         stops = self._stops(corners, rows.shape[1:])
-        numbers, members = self._under(corners, stops)
+        numbers, starts, members = self._under(corners, stops)
+        self._fetch(numbers)
+        corners, low = corners[members], np.maximum(corners[members], starts)
+        end = np.minimum(stops[members], starts + self._chunk)
+        targets = positions[members].tolist()
+        there, here = regions(low - corners, end - corners), regions(low - starts, end - starts)
         for number, those in by_group(numbers):
-            chunk, start = self._lines_of(number), np.array(self._at(number)) * self._chunk
-            for member in members[those].tolist():
-                corner, low = corners[member], np.maximum(corners[member], start)
-                end = np.minimum(stops[member], start + self._chunk)
-                rows[positions[member]][region(low - corner, end - corner)] = chunk[region(low - start, end - start)]
+            chunk = self._lines_of(number)
+            for each in those.tolist():
+                rows[targets[each]][there[each]] = chunk[here[each]]
 
     def will_need_boxes(self, corners: IndexArray, box: IndexArray, *, now: bool = False) -> bool:
         """Start reading what `read_boxes` needs of boxes of this shape, as Column.will_need."""
@@ -71,22 +74,21 @@ class ChunkedRows(ABC):
     def _will_need_chunks(self, numbers: IndexArray, *, now: bool) -> bool:
         return True
 
+    def _fetch(self, numbers: IndexArray) -> None:  # noqa: B027 - only what is far away is fetched together
+        """Ask for these chunks, which are decoded next."""
+
     def _stops(self, corners: IndexArray, box: Sequence[int] | IndexArray) -> IndexArray:
         stops: IndexArray = np.minimum(corners + box, self._array.shape)
         return stops
 
-    def _under(self, corners: IndexArray, stops: IndexArray) -> tuple[IndexArray, IndexArray]:
-        """The numbers of the chunks under boxes, and which box each is under."""
+    def _under(self, corners: IndexArray, stops: IndexArray) -> tuple[IndexArray, IndexArray, IndexArray]:
+        """The chunks under boxes: their numbers, where they begin, and which box each is under."""
         firsts, lasts = corners // self._chunk, (stops - 1) // self._chunk
-        found = []
-        for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
-            along = np.ix_(*(np.arange(low, high + 1) for low, high in zip(first, last, strict=True)))
-            found.append(np.ravel_multi_index(along, self._grid, mode="clip").ravel())
-        return np.concatenate(found), np.repeat(np.arange(len(found)), [*map(len, found)])
-
-    def _at(self, number: int) -> tuple[int, ...]:
-        """The place of a chunk in the grid."""
-        return tuple(map(int, np.unravel_index(number, self._grid)))
+        most = (lasts - firsts).max(axis=0) + 1
+        places = firsts[:, np.newaxis] + np.indices(most).reshape(len(most), -1).T
+        members, each = np.nonzero(np.all(places <= lasts[:, np.newaxis], axis=2))
+        found = places[members, each]
+        return np.ravel_multi_index(tuple(found.T), self._grid), found * self._chunk, members
 
     def _lines_of(self, number: int) -> AnyArray:
         """The chunk of this number, of which boxes take some lines."""
@@ -128,8 +130,9 @@ class ChunkedRows(ABC):
         return self._array.file.path, self._array.name, number
 
 
-def region(begins: IndexArray, ends: IndexArray) -> tuple[slice, ...]:
-    return tuple(map(slice, begins.tolist(), ends.tolist()))
+def regions(begins: IndexArray, ends: IndexArray) -> list[tuple[slice, ...]]:
+    """Return the slices of boxes, which begin and end there; shape (boxes, axes)."""
+    return [tuple(map(slice, *each)) for each in zip(begins.tolist(), ends.tolist(), strict=True)]
 
 
 def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
@@ -173,19 +176,22 @@ class StoredRows(ChunkedRows):
         super().read(indices, positions, rows)
 
     def read_boxes(self, corners: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-        is_far = self._array.file.on_network
-        if is_far:
-            self.will_need_boxes(corners, np.array(rows.shape[1:]), now=True)
-        if not (is_far and self._in_one_piece):  # a map of a file on a network may end the process
+        if not (self._array.file.on_network and self._in_one_piece):  # a map of such a file may end the process
             super().read_boxes(corners, positions, rows)
             return
-        for corner, stop, position in zip(corners, self._stops(corners, rows.shape[1:]), positions, strict=True):
-            box = stop - corner
+        self.will_need_boxes(corners, np.array(rows.shape[1:]), now=True)
+        boxes = self._stops(corners, rows.shape[1:]) - corners
+        places = regions(0 * boxes, boxes)
+        for corner, box, place, position in zip(corners, boxes, places, positions, strict=True):
             offsets, size, strides = self._lines(corner, box)
             stored = np.empty((len(offsets), size), np.uint8)
             self._file.gather_at(offsets, np.arange(len(offsets)), stored)
             values: AnyArray = np.ndarray(box.tolist(), self._dtype, stored, strides=strides)
-            rows[position][region(0 * box, box)] = values
+            rows[position][place] = values
+
+    def _fetch(self, numbers: IndexArray) -> None:
+        if self._array.file.on_network:
+            self._will_need_chunks(np.unique(numbers), now=True)
 
     def _lines(self, corner: IndexArray, box: IndexArray) -> tuple[IndexArray, int, list[int]]:
         """The bytes of a box of an array in one piece: the offsets of its lines and their common size.
