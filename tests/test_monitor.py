@@ -175,7 +175,7 @@ def test_a_picture_is_drawn_where_only_ascii_is_spoken(starving: Trainer, tmp_pa
     picture = tmp_path / "monitor.svg"
     ascii_only = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "blobfeed", "monitor", str(starving.pid), "--seconds", "0.1"]
-    subprocess.run([*command, "--svg", str(picture)], env=ascii_only, check=True, capture_output=True, timeout=60)
+    subprocess.run([*command, "--svg", str(picture)], env=ascii_only, check=True, capture_output=True, timeout=200)
     assert "■" in picture.read_text(encoding="utf-8")
 
 

@@ -83,7 +83,7 @@ def _python(folder: Path, code: str, *arguments: str, options: tuple[str, ...] =
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

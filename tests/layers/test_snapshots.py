@@ -76,7 +76,7 @@ def test_the_binary_goes_on_at_the_snapshot_that_its_command_names(tmp_path: Pat
     def train(*options: str, phase: int = 0) -> list[str]:
         command = [str(program), "tells", "Tells", repr(values), "2", "10", "0", str(phase), *options]
         done = subprocess.run(
-            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=60, check=True
+            command, cwd=tmp_path, env=environment(tmp_path), capture_output=True, text=True, timeout=200, check=True
         )
         return [line for line in done.stdout.splitlines() if line.startswith("labels")]
 

@@ -72,7 +72,7 @@ def test_a_layer_reads_hdf5(program: Path, tmp_path: Path, kind: str, compressio
     )
     command = [str(program), "my_layers", "Prints", param_str, "2", "2", "0"]
     done = subprocess.run(
-        command, check=False, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=60
+        command, check=False, env=environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, timeout=200
     )
     assert (done.returncode, done.stderr) == (0, "")
     batches = [line for line in done.stdout.splitlines() if line.startswith("labels")]

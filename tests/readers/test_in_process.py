@@ -94,7 +94,7 @@ def test_a_mix_has_the_same_bytes_while_another_thread_asks_for_indices() -> Non
 
     def ask() -> None:
         for number in range(count):
-            found.append(bytes_of(batches.get(timeout=60)))
+            found.append(bytes_of(batches.get(timeout=200)))
             if number == 0:
                 far_ahead.wait(60)
 

@@ -148,4 +148,4 @@ def test_asking_for_the_shard_imports_neither_torch_nor_caffe() -> None:
         "import sys; from blobfeed.readers.sharding import find_shard; find_shard();"
         "sys.exit('torch' in sys.modules or 'caffe' in sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=200)

@@ -15,7 +15,7 @@ from tests.faults.fuzz import TARGETS, Target, wrong_copies
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_damaged_file_is_read_or_refused_by_name(name: str, tmp_path: Path) -> None:
-    assert list(wrong_copies(name, tmp_path, seed=2, count=10 if TARGETS[name].alone else 60)) == []
+    assert list(wrong_copies(name, tmp_path, seed=2, count=4 if TARGETS[name].alone else 20)) == []
 
 
 def _raise(_path: Path) -> None:

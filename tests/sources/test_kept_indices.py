@@ -97,7 +97,7 @@ def test_what_killed_writers_left_goes_and_files_of_others_stay(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tar(tmp_path / "killed.tar", [("0.cls", b"1")])
-    killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING], cwd=tmp_path, check=False, timeout=60)
+    killed = subprocess.run([sys.executable, "-c", _KILLED_WHILE_WRITING], cwd=tmp_path, check=False, timeout=200)
     assert killed.returncode == -9
     (left,) = folder.iterdir()
     _age(left, 100)

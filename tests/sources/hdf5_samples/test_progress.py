@@ -59,11 +59,11 @@ def test_a_scan_says_on_a_terminal_how_far_it_is(on_terminal: bool, tmp_path: Pa
             file[f"sample_{number}"] = np.zeros(2, np.uint8)
     command = [sys.executable, "-P", "-c", _SCAN, str(tmp_path / "a.h5")]
     if not on_terminal:
-        done = subprocess.run(command, check=True, capture_output=True, timeout=60)
+        done = subprocess.run(command, check=True, capture_output=True, timeout=200)
         assert (done.stdout.split(), done.stderr) == ([b"600"], b"")
         return
     ours, theirs = pty.openpty()
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=theirs, timeout=60)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=theirs, timeout=200)
     said = os.read(ours, 10_000).decode()
     os.close(theirs)
     os.close(ours)

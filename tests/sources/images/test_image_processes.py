@@ -38,7 +38,7 @@ def test_a_source_travels_without_its_buffers_and_reads_the_same_elsewhere(two_p
     assert len(sent) < 5000
     command = [sys.executable, "-c", code]
     result = subprocess.run(
-        command, input=sent, capture_output=True, timeout=60, check=False, pass_fds=source.descriptors
+        command, input=sent, capture_output=True, timeout=200, check=False, pass_fds=source.descriptors
     )
     assert result.returncode == 0, result.stderr.decode()
     assert result.stdout == b"".join(np.asarray(image).tobytes() for image in before["data"])
@@ -77,7 +77,7 @@ def test_freed_memory_is_kept_for_the_next_image() -> None:
         "work()\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
     )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=200, check=False)
     assert result.returncode == 0, result.stderr.decode()
     assert int(result.stdout) < 500, "126 MB were written to, 30,000 pages if each were fresh"
 

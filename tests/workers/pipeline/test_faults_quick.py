@@ -37,6 +37,7 @@ def test_chaos_changes_no_byte_of_three_epochs(work: Work, tmp_path: Path) -> No
     assert outcome.difference == Difference(0, 0, 0, 0)
 
 
+@pytest.mark.slow  # tests/workers/transport decodes them, too
 def test_hostile_frames_are_dropped_and_counted(tmp_path: Path) -> None:
     figures = list(hostile.study(_SHORT, tmp_path))
     assert [figure for figure in figures if not figure.holds] == []

@@ -21,6 +21,7 @@ from blobfeed.workers.transport import Activity, Count
 
 from blobfeed import Sample, SampleError
 from tests.support.boards import boards_of
+from tests.support.part import some_of
 from tests.support.pipelines import (
     LARGE,
     SAMPLES,
@@ -71,7 +72,8 @@ def test_sockets_that_gevent_has_patched_are_not_waited_for(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("num_loaders", "items"), [(1, SMALL), (1, LARGE), (2, SMALL), (5, SMALL), (5, LARGE), ("auto", LARGE)]
+    ("num_loaders", "items"),
+    some_of([(2, SMALL), (1, SMALL), (1, LARGE), ("auto", LARGE), (5, SMALL), (5, LARGE)], 3),
 )
 def test_what_is_delivered_does_not_depend_on_the_number_of_loaders(num_loaders: int | str, items: int) -> None:
     given = parameters(num_loaders=num_loaders)
@@ -179,7 +181,7 @@ def test_what_fails_once_in_a_task_of_one_row_is_tried_again(tmp_path: Path) -> 
     assert (tmp_path / "struck").exists()
 
 
-@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("on_error", some_of(["replace", "raise"], 2))
 def test_any_text_can_be_in_an_exception(on_error: str) -> None:
     def decode(sample: Sample, _: np.random.Generator) -> AnyArray:
         if sample.index == 9:
@@ -271,7 +273,7 @@ def shifted(batches: list[Delivered]) -> list[Delivered]:
     ]
 
 
-@pytest.mark.parametrize("items", [SMALL, LARGE])
+@pytest.mark.parametrize("items", some_of([SMALL, LARGE], 2))
 def test_postprocess_sees_every_batch_once(items: int) -> None:
     hooks = Hooks(postprocess=Shift())
     given = parameters()
@@ -279,7 +281,7 @@ def test_postprocess_sees_every_batch_once(items: int) -> None:
     assert delivered == shifted(Promise(given, items=items).batches())
 
 
-@pytest.mark.parametrize("items", [SMALL, LARGE])
+@pytest.mark.parametrize("items", some_of([SMALL, LARGE], 2))
 def test_a_loader_that_dies_in_postprocess_does_not_make_it_run_twice(items: int, tmp_path: Path) -> None:
     trap = Trap(Fault.KILLED, Place.READ, frozenset(range(SAMPLES)), tmp_path / "struck")
     given = parameters()
@@ -289,7 +291,7 @@ def test_a_loader_that_dies_in_postprocess_does_not_make_it_run_twice(items: int
         assert pipeline.statistics().loader_deaths == 1
 
 
-@pytest.mark.parametrize("items", [SMALL, LARGE])
+@pytest.mark.parametrize("items", some_of([SMALL, LARGE], 2))
 @pytest.mark.parametrize("fault", [Fault.EXCEPTION, Fault.SEGMENTATION_FAULT])
 def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: int, fault: Fault) -> None:
     given = parameters()
@@ -353,7 +355,7 @@ def test_loaders_that_are_killed_while_there_is_nothing_to_do_are_replaced_for_e
         assert [first, *rest] == Promise(parameters()).batches()[:4]
 
 
-@pytest.mark.parametrize(("room", "slots"), [(100.0, 5), (7.0, 3), (1.0, 2)])
+@pytest.mark.parametrize(("room", "slots"), some_of([(7.0, 3), (100.0, 5), (1.0, 2)], 3))
 def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
     monkeypatch: pytest.MonkeyPatch, room: float, slots: int
 ) -> None:

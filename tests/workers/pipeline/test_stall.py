@@ -23,6 +23,7 @@ from blobfeed.workers.transport import Activity, LoaderState, Message, links
 
 from blobfeed import AssemblerDied, PipelineClosed, PipelineStalled, Sample, SampleError
 from tests.support import leftovers
+from tests.support.part import some_of
 from tests.support.pipelines import (
     Numbered,
     Promise,
@@ -80,7 +81,7 @@ def test_loaders_report_where_samples_are_and_the_trainer_asks_no_source_of_the_
     with slow_pipeline(tmp_path / "gate", Elsewhere(), task_timeout_s=2.0) as pipeline:
         with pytest.raises(SampleError, match=r"sample 9 of epoch 0 \(shelf 9\): 2 loaders died on it"):
             list(deliver(pipeline))
-        assert pipeline.statistics().loader_deaths >= 3
+        assert pipeline.statistics().loader_deaths >= 2
 
 
 def test_a_stall_is_logged_with_what_every_loader_is_doing_and_is_no_error(
@@ -277,7 +278,7 @@ def test_a_pipeline_that_another_thread_closes_while_it_starts_has_no_process(mo
 # ---- the assembler dies
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+@pytest.mark.parametrize("number", some_of([signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT], 3))
 def test_the_death_of_the_assembler_is_seen_and_named(number: signal.Signals, tmp_path: Path) -> None:
     with slow_pipeline(tmp_path / "gate") as pipeline:
         held = [pipeline.take(), pipeline.take()]

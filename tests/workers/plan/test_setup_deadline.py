@@ -123,11 +123,13 @@ class _Sits(bdb.Bdb):
 
 
 def test_the_time_in_a_debugger_does_not_count() -> None:
-    with deadline(0.05):
+    left = False
+    with pytest.raises(PipelineStalled), deadline(0.3):  # noqa: PT012 - it may come as soon as the user has left
         begun = time.monotonic()
-        _Sits(lambda: time.monotonic() > begun + 0.3).runcall(lambda: None)
-        with pytest.raises(PipelineStalled):
-            time.sleep(1000)
+        _Sits(lambda: time.monotonic() > begun + 1.0).runcall(lambda: None)
+        left = True
+        time.sleep(1000)
+    assert left
 
 
 def test_the_time_under_a_tool_that_traces_without_a_user_counts() -> None:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import InterpreterError
-from tests.support.part import examples
+from tests.support.part import examples, some_of
 
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -202,7 +202,7 @@ for _ in BatchReader(source, batch_size=4, num_loaders=1, epochs=1, decode=decod
 """
 
 
-@pytest.mark.parametrize("then", ["", "os.rmdir(os.getcwd())"])
+@pytest.mark.parametrize("then", some_of(["os.rmdir(os.getcwd())", ""], 2))
 def test_a_module_from_where_the_program_began_is_found_after_chdir(tmp_path: Path, then: str) -> None:
     (tmp_path / "my_hooks.py").write_text("def decode(sample, rng):\n    return sample['data']\n")
     elsewhere = tmp_path / "elsewhere"
@@ -222,7 +222,7 @@ for _ in BatchReader(source, batch_size=4, num_loaders=1, epochs=1):
 """
 
 
-@pytest.mark.parametrize("flag", ["-E", "-I"])
+@pytest.mark.parametrize("flag", some_of(["-I", "-E"], 2))
 def test_a_search_path_that_the_trainer_ignores_is_ignored_by_its_children(flag: str, tmp_path: Path) -> None:
     (tmp_path / "zmq.py").write_text("raise ImportError('of another Python')\n")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}

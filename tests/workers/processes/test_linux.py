@@ -109,7 +109,7 @@ def decode(sample, rng):
 
 reader = BatchReader({{"arrays": {{"data": np.arange(8)}}}}, batch_size=4, num_loaders={loaders}, epochs=1)
 say(sum(int(batch["data"].sum()) for batch in reader))
-with pipeline(decode, num_loaders={loaders}, task_timeout_s=1.0) as feed:
+with pipeline(decode, num_loaders={loaders}, task_timeout_s=3.0) as feed:
     steps(feed, 5)
     while {loaders} and not feed.statistics().loader_deaths:  # the loader that hangs is killed
         time.sleep(0.01)

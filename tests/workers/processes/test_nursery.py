@@ -16,6 +16,7 @@ import pytest
 from blobfeed.workers.processes import Nursery, NurseryDied
 from blobfeed.workers.transport import LoaderEnded, LoaderStarted
 
+from tests.support.part import some_of
 from tests.support.waiting import is_gone, readable, wait_until
 
 Event = LoaderStarted | LoaderEnded
@@ -72,7 +73,7 @@ ENDS: dict[str, tuple[Callable[[int, int], object], str]] = {
 }
 
 
-@pytest.mark.parametrize("way", ENDS)
+@pytest.mark.parametrize("way", some_of(ENDS, 3))
 def test_it_is_told_how_a_loader_ended(way: str) -> None:
     way_to_end, how = ENDS[way]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.part import some_of
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, wait_until
 
@@ -93,7 +94,7 @@ def _environment(folder: Path, step: str, how: str) -> dict[str, str]:
     return {"PYTHONPATH": str(hooks), "HOLD_STEP": step, "HOLD_HOW": how, "HOLD_FILE": str(folder / "held")}
 
 
-@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("step", some_of(STEPS.values(), 3), ids=STEPS)
 def test_a_child_held_at_a_step_of_its_start_is_gone_soon_after_it_goes_on(tmp_path: Path, step: str) -> None:
     with trainer(tmp_path, BODY, env=_environment(tmp_path, step, "stop")) as run:
         held = _held(tmp_path)
@@ -109,7 +110,7 @@ def test_a_child_held_at_a_step_of_its_start_is_gone_soon_after_it_goes_on(tmp_p
         run.assert_nothing_is_left(children)
 
 
-@pytest.mark.parametrize("step", list(STEPS.values())[1:5], ids=list(STEPS)[1:5])
+@pytest.mark.parametrize("step", some_of(list(STEPS.values())[1:5], 4), ids=list(STEPS)[1:5])
 def test_an_assembler_that_imports_ends_when_it_has_done_so(tmp_path: Path, step: str) -> None:
     """A trainer that dies meanwhile leaves nothing, neither processes nor the folder of the sockets."""
     with trainer(tmp_path, BODY, env=_environment(tmp_path, step, "linger")) as run:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.part import some_of
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone
 
@@ -37,7 +38,7 @@ hear()
 """
 
 
-@pytest.mark.parametrize("fork", ["os.fork", "multiprocessing"])
+@pytest.mark.parametrize("fork", some_of(["os.fork", "multiprocessing"], 2))
 def test_a_fork_that_outlives_the_trainer_keeps_nothing_of_blobfeed_alive(tmp_path: Path, fork: str) -> None:
     with trainer(tmp_path, f"FORK = {fork!r}\n" + OUTLIVED) as run:
         outliving = int(run.next_line())
