@@ -112,8 +112,8 @@ STABLE_ABI = {
 
 EXTENSIONS = (
     Extension(
-        "blobfeed.readers.delivery._convert",
-        ["readers/delivery/convert.c"],
+        "blobfeed.workers.loading._convert",
+        ["workers/loading/convert.c"],
         extra_compile_args=["-O3", "-ffp-contract=off"],  # no fused operations: NumPy rounds after each
         **STABLE_ABI,
     ),

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from blobfeed.layers.standin import Blob as NumpyBlob
 from blobfeed.layers.torch_blob import Blob as TorchBlob
-from blobfeed.readers.delivery import Delivery, as_numpy, conversion, make_delivery, make_tops
+from blobfeed.readers.delivery import Delivery, as_numpy, make_delivery, make_tops
 from blobfeed.supplies import make_order
 from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.loading import conversion
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch
 from blobfeed.workers.transport import Ring, RowsLayout, Run
@@ -49,14 +50,13 @@ class Shape:
 _ORDER = make_order(1, shuffle=False, seed=0)
 
 
-class _Loans(NamedTuple):
+class _Plan(NamedTuple):
     loans: int = 2
+    gathered: Collection[str] = ()
 
 
 class StillPipeline:
     """The part of a Pipeline that a delivery asks for: the slots of a real ring, in turn, and always ready."""
-
-    gathered: Collection[str] = ()
 
     def __init__(self, shape: Shape, dtype: str, **values: object) -> None:
         self.parameters = check_parameters(
@@ -69,7 +69,7 @@ class StillPipeline:
         rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
         for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
             pass
-        self.progress, self.plan = _Count(0), _Loans()
+        self.progress, self.plan = _Count(0), _Plan()
         self._batch: Batch | None = None
 
     def peek(self) -> Batch:

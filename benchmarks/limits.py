@@ -21,7 +21,7 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.delivery import Conversion
+from blobfeed.workers.loading import Conversion
 from numpy.typing import NDArray
 
 from .datasets import HDF5_GZIP, JPEG

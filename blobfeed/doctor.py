@@ -27,7 +27,7 @@ _LIMITS = {
 }
 
 _EXTENSIONS = {
-    "blobfeed.readers.delivery._convert": "conversion in one pass: install blobfeed again where there is a C compiler",
+    "blobfeed.workers.loading._convert": "conversion in one pass: install blobfeed again where there is a C compiler",
     "blobfeed.sources.images._crop": "decoding crops alone: install blobfeed again beside libjpeg-turbo's headers",
 }
 

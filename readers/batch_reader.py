@@ -222,7 +222,7 @@ class BatchReader(Closing):
             )
         span, batches = self._span, self._batches
         if span is None or span.loop is not loop:
-            span = self._begin(loop)
+            span = self._begin(loop, into)
         if span.end is None:
             return batches.next(into)
         if batches.delivery.progress.epoch >= span.end:
@@ -233,16 +233,17 @@ class BatchReader(Closing):
             if batches.delivery.progress.taken > span.taken:
                 return None
         # A state of a stream that was saved behind a loop's last batch, before it was known to be the last.
-        self._begin(loop)
+        self._begin(loop, into)
         return self._next(loop, into)
 
-    def _begin(self, loop: object) -> _Span:
+    def _begin(self, loop: object, into: OwnArrays | None) -> _Span:
         if self._warns_of_other_ranks:
             self._warns_of_other_ranks = False
             warn_of_other_ranks()
         end, progress = self._span and self._span.end, self._batches.delivery.progress
         if end is not None and progress.epoch < end:
             self._batches.go_to(progress.plan_from(end))
+        self._batches.begin(own=into is not None)
         progress = self._batches.delivery.progress
         self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
         return span

@@ -111,7 +111,7 @@ def test_the_wheel_holds_every_module_compiled_for_every_python_and_the_marker_o
     (wheel,) = built.glob("*.whl")
     compiled = held_by(wheel) - modules_of(source)
     assert modules_of(source) - held_by(wheel) == set()
-    assert compiled <= {"blobfeed/readers/delivery/_convert.abi3.so", "blobfeed/sources/images/_crop.abi3.so"}
+    assert compiled <= {"blobfeed/workers/loading/_convert.abi3.so", "blobfeed/sources/images/_crop.abi3.so"}
     assert compiled or not shutil.which("cc")
     assert "-cp311-abi3-linux_" in wheel.name
     assert "blobfeed/py.typed" in held_by(wheel)

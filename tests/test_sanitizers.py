@@ -12,7 +12,7 @@ from textwrap import dedent
 import pytest
 
 _ROOT = Path(__file__).resolve().parent.parent
-_TESTS = ("tests/readers/delivery/test_convert.py", "tests/sources/images/test_crop.py")
+_TESTS = ("tests/workers/loading/test_convert.py", "tests/sources/images/test_crop.py")
 _SANITIZED = "-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g"
 
 _PROGRAM = """

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ...workers.api import AnyArray
-from .conversion import Conversion
+from ...workers.loading import Conversion
 
 
 class DeviceConversion:

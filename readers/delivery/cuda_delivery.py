@@ -22,15 +22,15 @@ from numpy.typing import NDArray
 
 from ...workers.api import AnyArray, IndexArray
 from ...workers.base import close_all
-from ...workers.loading import CROPS
+from ...workers.loading import CROPS, Conversion
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Position
 from ...workers.processes import interrupts_deferred
-from .conversion import Conversion, check_range, check_types, check_whole_numbers
 from .cuda_convert import DeviceConversion
 from .cuda_device import CudaDevice
 from .delivery import Blob, Delivery, Upcoming, require_shape
 from .tops import EvenTop, Shape, Top
+from .value_checks import check_range, check_types, check_whole_numbers
 
 
 class _Sent(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from ...workers.base import ParameterError
 from ...workers.pipeline import Pipeline
 from .delivery import Blob, Delivery, HostDelivery, as_numpy, is_as_stored
-from .tops import Top
+from .tops import Top, as_in_slots, loaders_conversions
 
 if TYPE_CHECKING:
     from .delivery import Memory
@@ -35,6 +35,9 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
         return HostDelivery(pipeline, tops)
     import torch
 
+    if conversions := loaders_conversions(tops, [as_numpy(blob.data).dtype for blob in blobs]):
+        pipeline.go_to(pipeline.plan.converted(conversions))
+        tops = as_in_slots(tops, pipeline.plan.conversions)
     shows = [_can_be_shown(top, blob) for top, blob in zip(tops, blobs, strict=True)]
     return HostDelivery(pipeline, tops, loans=pipeline.plan.loans, shows=shows, shown_as=torch.from_numpy)
 

@@ -174,7 +174,7 @@ class HostDelivery(Delivery):
         self._lent: tuple[Batch, list[AnyArray]] | None = None
         """The batch that was handed over last, until the next one is asked for."""
         self._shown_as = shown_as
-        self._gathered = pipeline.gathered
+        self._gathered = pipeline.plan.gathered
         self._made_in_blobs = [
             (i, top)
             for i, top in enumerate(tops)

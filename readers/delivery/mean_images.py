@@ -1,8 +1,6 @@
-"""The mean of whole images, of which each row loses the part under its crop, mirrored where the row is: as in Caffe.
+"""The means that `transform` names: numbers, or the mean of whole images in a file.
 
-`mean_file` names it: a NumPy array, or the blob that Caffe's compute_image_mean writes. Only the loader that drew a
-crop knows where it lies, so it leaves a note beside the rows (CROPS in transform.py). Were the mean subtracted in the
-loader, slots would hold float32 for uint8, four times the memory and the copying.
+`mean_file` names a NumPy array, or the blob that Caffe's compute_image_mean writes.
 """
 
 from __future__ import annotations
@@ -16,10 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import AnyArray, IndexArray
+from ...workers.api import channels_first_hint
 from ...workers.base import ParameterError, read_whole
-
-Mean = NDArray[np.float32]
+from ...workers.loading import Mean, MeanImage
 
 _NPY = b"\x93NUMPY"
 
@@ -85,39 +82,21 @@ def _from_blob(content: bytes, path: Path) -> NDArray[Any]:
     return data.reshape(shape)
 
 
-class MeanImage:
-    """`whole`: shape (channels, height, width). `shape`: of a sample, with at most that height and width.
-
-    `both`: shape (2, channels, height, width), the mean and its mirror image, so that every part is read forwards.
-    """
-
-    def __init__(self, whole: Mean, shape: tuple[int, ...]) -> None:
-        self.both: Mean = np.stack([whole, whole[:, :, ::-1]])
-        self._height, self._width = shape[1:]
-        self._spare_height, self._spare_width = (
-            have - want for have, want in zip(whole.shape[1:], shape[1:], strict=True)
+def mean_of(
+    values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value", axis: int = 0
+) -> Mean:
+    """`mean_value`, or `scale`, for samples of `shape`: one number, or one for each entry of `axis`, 0 or -1."""
+    entries = shape[axis] if shape else 1
+    if len(values) not in (1, entries):
+        of_last = "; for the last axis, such as the features of a window, say axis: last"
+        hint = "" if axis else of_last if shape[-1:] == (len(values),) else channels_first_hint(shape)
+        each = "channels" if axis == 0 else "entries of the last axis"
+        raise ParameterError(
+            f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
+            f"shape {shape}: expected one value, or one for each of the {entries} {each}{hint}"
         )
-
-    @property
-    def centre(self) -> Mean:
-        """The part under a centred crop, shape (channels, height, width)."""
-        return np.ascontiguousarray(self.part((0, self._spare_height // 2, self._spare_width // 2)))
-
-    def corners(self, notes: AnyArray) -> IndexArray:
-        """Return the start of each row's part in `both`: image, top and left, shape (rows, 3).
-
-        `notes`: shape (rows, 3), CropMirror.note of each row. The centres of image and mean lie upon each other; a part
-        that would reach beyond a mean smaller than the image is moved back into it.
-        """
-        down, right, mirrored = notes.T.astype(np.int64)
-        top = np.clip(self._spare_height // 2 + down, 0, self._spare_height)
-        left = np.clip(self._spare_width // 2 + right, 0, self._spare_width)
-        return np.stack([mirrored, top, np.where(mirrored, self._spare_width - left, left)], axis=1)
-
-    def part(self, corner: tuple[int, int, int]) -> Mean:
-        """A view, shape (channels, height, width)."""
-        image, top, left = corner
-        return self.both[image, :, top : top + self._height, left : left + self._width]
+    others = [1] * (len(shape) - 1)
+    return np.array(values, np.float32).reshape(([-1, *others] if axis == 0 else [*others, -1]) if shape else [])
 
 
 def mean_image(whole: Mean, shape: tuple[int, ...], path: Path, top: str) -> MeanImage:

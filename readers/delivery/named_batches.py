@@ -17,7 +17,7 @@ from ...workers.processes import interrupts_deferred
 from .delivery import Delivery, HostDelivery, is_as_stored
 from .loans import LentBlocks
 from .own_arrays import OwnArray, OwnArrays
-from .tops import Shape, Top
+from .tops import Shape, Top, as_in_slots, loaders_conversions
 
 if TYPE_CHECKING:
     import torch
@@ -93,9 +93,9 @@ class NamedBatches:
     """A pipeline's batches, each delivered into arrays that are made for it.
 
     The parameter `device` chooses their kind: "" NumPy arrays, "cpu" or a CUDA device torch tensors. They are the
-    user's own for as long as anything refers to them: in main memory, if nothing is to be converted, those of the slot
-    itself, of at most `pipeline.plan.loans` batches at a time, and else of memory that is used again. Raises
-    ParameterError.
+    user's own for as long as anything refers to them: in main memory those of the slot itself, into which the loaders
+    have converted what is to be converted, of at most `pipeline.plan.loans` batches at a time; else of memory that is
+    used again. Raises ParameterError.
     """
 
     def __init__(self, pipeline: Pipeline, tops: Sequence[Top]) -> None:
@@ -124,12 +124,16 @@ class NamedBatches:
             self.on = cuda_device.CudaDevice(device)
             # The caller's own tensors; torch reuses memory that was freed.
             self._memory = [partial(torch.empty, dtype=dtype, device=self.on.device) for dtype in types]
+        self._conversions = loaders_conversions(tops, [top.dtype for top in tops]) if self.on is None else {}
+        if self._conversions:
+            self.pipeline.go_to(self.pipeline.plan.converted(self._conversions))
         self.delivery = self._new_delivery()
 
     def _new_delivery(self) -> Delivery:
         if self.on is None:
-            shows = [is_as_stored(top) for top in self._tops]
-            return HostDelivery(self.pipeline, self._tops, loans=self.pipeline.plan.loans, shows=shows)
+            plan = self.pipeline.plan
+            tops = as_in_slots(self._tops, plan.conversions)
+            return HostDelivery(self.pipeline, tops, loans=plan.loans, shows=[is_as_stored(top) for top in tops])
         from . import cuda_delivery
 
         return cuda_delivery.CudaDelivery(self.pipeline, self._tops, self.on)
@@ -160,6 +164,15 @@ class NamedBatches:
         if filled is not None and not any(isinstance(blob, OwnArray) for blob in filled.blobs):
             return filled.blobs
         return list(map(_Array, self._memory, self.delivery.next_shapes()))
+
+    def begin(self, *, own: bool) -> None:
+        """Prepare a loop; with `own` its batches are put into the user's arrays, and converted on the way there.
+
+        Slots have other types then, so the processes start anew if the last loop was of the other kind.
+        """
+        plan = self.pipeline.plan.converted({} if own else self._conversions)
+        if plan.conversions != self.pipeline.plan.conversions:
+            self.go_to(plan.resumed(self.delivery.progress.state()))
 
     def go_to(self, plan: Plan) -> None:
         """Go on with `plan`, which is the pipeline's from another position on; discard what was prefetched."""

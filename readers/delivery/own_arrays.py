@@ -12,9 +12,10 @@ import numpy as np
 
 from ...workers.api import nearest
 from ...workers.base import ParameterError
-from .conversion import Conversion, check_types
+from ...workers.loading import Conversion
 from .delivery import as_numpy
 from .tops import EvenTop, JoinedTop, Shape, Top, UnevenTop
+from .value_checks import check_types
 
 if TYPE_CHECKING:
     import torch

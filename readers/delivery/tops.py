@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from ...workers.api import AnyArray, ArraySpec, IndexArray, Pad, Parameters, RaggedRows, Transform, nearest
 from ...workers.base import ParameterError, UnequalShapesError, in_folder
-from ...workers.loading import CROPS
+from ...workers.loading import CROPS, Conversion
 from ...workers.plan import Batch
-from .conversion import Conversion, check_types, check_whole_numbers, mean_of, out_of_range, whole_numbers
-from .mean_images import load_mean_file, mean_image
+from .mean_images import load_mean_file, mean_image, mean_of
+from .value_checks import check_types, check_whole_numbers, out_of_range, whole_numbers
 
 Shape = tuple[int, ...]
 
@@ -71,6 +71,11 @@ class EvenTop(_ConvertedTop):
     def shape(self, batch: Batch) -> Shape:
         return (batch.rows, *self.spec.shape)
 
+    @property
+    def converted(self) -> EvenTop:
+        """The same top where the loaders have converted it."""
+        return EvenTop(self.name, replace(self.spec, dtype=np.dtype(np.float32)), Conversion())
+
     def rows(self, batch: Batch) -> AnyArray:
         """The slot's own memory, shape (rows, *sample shape)."""
         return cast("AnyArray", batch.tops[self.name])
@@ -80,8 +85,7 @@ class EvenTop(_ConvertedTop):
 
     def corners(self, batch: Batch) -> IndexArray | None:
         """Return the place of each row's part of the mean image, shape (rows, 3); None if all have the same."""
-        image, notes = self.conversion.image, batch.tops.get(CROPS)
-        return image.corners(notes) if image is not None and isinstance(notes, np.ndarray) else None
+        return self.conversion.corners(batch.tops.get(CROPS))
 
 
 class UnevenTop(_ConvertedTop):
@@ -246,6 +250,26 @@ def make_tops(specs: Mapping[str, ArraySpec], parameters: Parameters, base_dir: 
     if taken := [top.name for top in made if top.name in specs]:
         raise ParameterError(f"two tops are called {taken[0]!r}: 'pad' and 'concatenate' make one: rename yours")
     return [*tops, *made]
+
+
+def loaders_conversions(tops: Sequence[Top], into: Iterable[np.dtype[np.generic]]) -> dict[str, Conversion]:
+    """Return the conversions that loaders can do, by top; `into`: the type of the memory of each top.
+
+    That is float32, which holds every stored value, so that there is nothing to check.
+    """
+    return {
+        top.name: top.conversion
+        for top, dtype in zip(tops, into, strict=True)
+        if isinstance(top, EvenTop)
+        and dtype == np.float32
+        and np.can_cast(top.spec.dtype, dtype)
+        and (top.conversion.changes_values or top.spec.dtype != dtype)
+    }
+
+
+def as_in_slots(tops: Sequence[Top], conversions: Collection[str]) -> list[Top]:
+    """Return the tops where the loaders have converted those that `conversions` names."""
+    return [top.converted if isinstance(top, EvenTop) and top.name in conversions else top for top in tops]
 
 
 def describes_another(top: Top) -> bool:

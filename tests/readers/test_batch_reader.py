@@ -249,8 +249,9 @@ def test_a_batch_is_its_slot_and_may_be_written_to(source: dict[str, Any]) -> No
     assert 2 < len(addresses) < 16, "slots are used again"
 
 
-def test_a_converted_batch_lies_in_memory_that_is_used_again(source: dict[str, Any]) -> None:
-    with read(source, epochs=10, num_loaders=1, transform={"scale": 0.5}) as reader:
+def test_a_batch_that_the_trainer_converts_lies_in_memory_that_is_used_again(source: dict[str, Any]) -> None:
+    """It is converted behind a hook over whole batches."""
+    with read(source, epochs=10, num_loaders=1, transform={"scale": 0.5}, postprocess=lambda batch: None) as reader:
         addresses = {batch["data"].ctypes.data for batch in reader}
     assert len(addresses) == 2
 

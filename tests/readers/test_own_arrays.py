@@ -98,13 +98,18 @@ def test_batches_are_tuples_of_the_arrays_if_they_are_asked_for(source: dict[str
 # ---- loops, states, Ctrl-C, the end
 
 
-def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[str, Any]) -> None:
-    with read(source, epochs=None, shuffle=False) as reader:
+@pytest.mark.parametrize("transform", [{}, {"scale": 0.5}])
+def test_loops_of_both_kinds_follow_each_other_and_end_each_other(
+    source: dict[str, Any], transform: dict[str, Any]
+) -> None:
+    with read(source, epochs=None, shuffle=False, transform=transform) as reader:
         into = reader.into(own := arrays())
         assert next(into)["label"].tolist() == [0, 1, 2, 3]
         assert len(own["label"]) == 4
         plain = iter(reader)
-        assert next(plain)["label"].tolist() == [4, 5, 6, 7]
+        batch = next(plain)
+        assert batch["label"].tolist() == [4, 5, 6, 7]
+        np.testing.assert_array_equal(batch["data"], images(SAMPLES)[4:8] * transform.get("scale", 1))
         with pytest.raises(PipelineClosed):
             next(into)
         with pytest.raises(ParameterError):
@@ -112,11 +117,13 @@ def test_loops_of_both_kinds_follow_each_other_and_end_each_other(source: dict[s
         assert next(plain)["label"].tolist() == [8, 9]
 
 
-@pytest.mark.parametrize("then_plain", [False, True])
-def test_ctrl_c_loses_no_batch_whichever_loop_goes_on(source: dict[str, Any], then_plain: bool) -> None:
+@pytest.mark.parametrize(("then_plain", "transform"), [(False, {}), (True, {}), (True, {"scale": 1.5})])
+def test_ctrl_c_loses_no_batch_whichever_loop_goes_on(
+    source: dict[str, Any], then_plain: bool, transform: dict[str, Any]
+) -> None:
     """Without epochs the next loop continues: a plain one gets memory of its own, not the user's arrays."""
     own, step, interrupted = arrays(), 0, True
-    with read(source, epochs=None, shuffle=False, last_batch="wrap") as reader:
+    with read(source, epochs=None, shuffle=False, last_batch="wrap", transform=transform) as reader:
         next(reader.into(own))  # what is imported and opened the first time is no part of a step
         number = 1
         while interrupted:

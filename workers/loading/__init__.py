@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from .conversion import BLOCK_ITEMS, Conversion, Mean, MeanImage
 from .given_worker import GivenWorker, Maker
 from .postprocessing import BatchSamples, Postprocessor
 from .resized_crop import central_part, random_part
+from .row_converter import RowConverter, converted_specs
 from .row_maker import RowMaker, copy_row
 from .transform import CROPS, Crop, CropMirror
 from .worker import IndexedWorker, RowDecoder, SampleDecoder, WorkDone, Worker, Workplace, location_of, read_one

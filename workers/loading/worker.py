@@ -57,6 +57,7 @@ from ..transport import (
     summary_of,
 )
 from .postprocessing import BatchSamples, Postprocessor
+from .row_converter import RowConverter
 from .row_maker import RowMaker
 
 _log = logging.getLogger("blobfeed")
@@ -90,7 +91,8 @@ class WorkDone(msgspec.Struct, frozen=True):
 class Workplace(msgspec.Struct, frozen=True):
     """The resources of a loader. `rows`: those of all slots by name; slot s has rows s * batch_size … of each top.
 
-    `drawn`: the file with a sampler's draws. `guard`: a context manager around each call of user code.
+    `drawn`: the file with a sampler's draws. `guard`: a context manager around each call of user code. `converter`:
+    converts rows on their way into a slot.
     """
 
     rows: NamedRows
@@ -98,6 +100,7 @@ class Workplace(msgspec.Struct, frozen=True):
     send_error: SendError
     drawn: SharedFile
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
+    converter: RowConverter | None = None
 
 
 class Worker(ABC):
@@ -120,6 +123,7 @@ class Worker(ABC):
         self._postprocessor = postprocessor
         self._all_rows = place.rows
         self._send_error = place.send_error
+        self._converter = place.converter
         self.guard = place.guard
 
     def announce(self, task: Fill) -> None:  # noqa: B027 - a stream is read as it comes
@@ -129,10 +133,17 @@ class Worker(ABC):
         """Do the task `message`; a sample that raises becomes a bad row, not an exception. `rows`: see `fill`."""
         match message:
             case Fill():
-                done = self.fill(message, rows)
+                done = self._converted(message, rows)
                 return self._finish(message, done) if message.finishes else done
             case Draw():
                 return WorkDone(drawn=self.draw(message))
+
+    def _converted(self, task: Fill, rows: NamedRows | None) -> WorkDone:
+        if self._converter is None:
+            return self.fill(task, rows)
+        first = task.slot * self.parameters.batch_size + task.first_row
+        out = _cut_rows(self.rows, first, task.rows) if rows is None else rows
+        return self._converter.fill(out, task.rows, partial(self.fill, task))
 
     def draw(self, task: Draw) -> Drawn:
         """Draw an epoch into the file that all loaders read; an exception of the sampler becomes a failure."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -188,11 +188,6 @@ class Pipeline(Closing):
     def _look(self) -> None:
         if not self._intake.ready and self._feed is not None and (batches := self._feed.ready(self._intake.wanted)):
             self._hold(batches)
-
-    @property
-    def gathered(self) -> Collection[str]:
-        """The tops that `Batch.make` takes as ConvertedRows."""
-        return self._plan.source.gathered if self._plan.reads_only else ()
 
     def deliver_into_host(self, *, calls_make: bool) -> None:
         """Batches are copied to memory of this process, so `num_loaders: auto` may make them here; before the start.

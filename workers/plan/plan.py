@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ import msgspec
 
 from ..api import AnySource, ArraySpec, Parameters, Rows
 from ..base import ParameterError
-from ..loading import CROPS, RowDecoder, Worker, Workplace
+from ..loading import CROPS, Conversion, RowConverter, RowDecoder, Worker, Workplace, converted_specs
 from ..order import At, Cut, GivenBatches, Schedule, Supply, batches_per_task, by_batch
 from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, processors_granted
 from .batch import Batch
@@ -56,7 +56,8 @@ class Plan:
     took.
 
     `decoded` holds the source and the hooks: user code, which only the trainer and the loaders open.
-    `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot.
+    `specs`: the tops, by name and in order. `slot_specs`: these and the other arrays of a slot. `conversions`: what the
+    loaders do to these tops on their way into the slots, where they are float32 then.
     `is_ordered`: true if the user or the tops' names say their order. `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_task`: the
@@ -80,6 +81,7 @@ class Plan:
     tried: int = 0
     most_slots: int = _NO_LIMIT
     loans: int = 0
+    conversions: Mapping[str, Conversion] = field(default_factory=dict)
 
     def require_order(self, use: str) -> None:
         """Raise ParameterError, begun by `use`, which takes tops by position, if nothing says their order."""
@@ -186,6 +188,9 @@ class Plan:
     def worker(self, place: Workplace) -> Worker:
         """Return the worker for one loader; raises any exception of unpickling user code."""
         decoded: RowDecoder = self.decoded.value
+        if self.conversions:
+            converter = RowConverter(self.conversions, self.slot_specs, self.gathered)
+            place = msgspec.structs.replace(place, converter=converter)
         return decoded.worker(self.supply, self.parameters, place)
 
     @property
@@ -194,12 +199,20 @@ class Plan:
         return decoded.source
 
     @cached_property
-    def reads_only(self) -> bool:
-        """True if rows are only copied as they are stored: nothing is decoded, and no user code runs."""
-        if not self.supply.is_computed or self.postprocesses:
-            return False
+    def _copies_rows(self) -> bool:
+        """True if rows are only copied as they are stored: nothing is decoded."""
         decoded: RowDecoder = self.decoded.value
-        return decoded.rows.changes_nothing and decoded.source.stores_rows
+        return not self.postprocesses and decoded.rows.changes_nothing and decoded.source.stores_rows
+
+    @property
+    def reads_only(self) -> bool:
+        """True if rows are only copied as they are stored, and no user code runs."""
+        return self.supply.is_computed and self._copies_rows
+
+    @property
+    def gathered(self) -> Collection[str]:
+        """The tops whose rows may be converted on the way out of a mapped file: see ConvertedRows."""
+        return self.source.gathered if self._copies_rows else ()
 
     @property
     def copies_memory(self) -> bool:
@@ -215,7 +228,7 @@ class Plan:
     @cached_property
     def delivered(self) -> tuple[str, ...]:
         """The names of the slot's arrays that the trainer reads."""
-        return (*self.specs, *(name for name in self.slot_specs if name == CROPS))
+        return (*self.specs, *(name for name in self._in_slots if name == CROPS))
 
     @property
     def status_lines(self) -> int:
@@ -244,14 +257,18 @@ class Plan:
         remote = self.parameters.remote_loaders
         return 0 if remote is None else remote.most
 
+    @cached_property
+    def _in_slots(self) -> Mapping[str, ArraySpec]:
+        return converted_specs(self.slot_specs, self.conversions)
+
     @property
     def layout(self) -> RowsLayout:
         """The layout of a slot, which holds a batch."""
-        return RowsLayout(self.slot_specs, self.parameters.batch_size)
+        return RowsLayout(self._in_slots, self.parameters.batch_size)
 
     @property
     def batch_bytes(self) -> int:
-        return sum(spec.nbytes for spec in self.slot_specs.values()) * self.parameters.batch_size
+        return sum(spec.nbytes for spec in self._in_slots.values()) * self.parameters.batch_size
 
     @property
     def description(self) -> About:
@@ -274,6 +291,15 @@ class Plan:
     def _batches_in_task(self, seconds_per_row: float) -> int:
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
         return batches_per_task(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
+
+    def converted(self, conversions: Mapping[str, Conversion]) -> Plan:
+        """Return this plan with `conversions` done by the loaders.
+
+        Without them if a hook runs over whole batches, which come before it, or rows travel over a network, four times
+        as long then.
+        """
+        stays = self.postprocesses or self.parameters.remote_loaders is not None
+        return replace(self, conversions={} if stays else conversions)
 
 
 class Position(msgspec.Struct, frozen=True):

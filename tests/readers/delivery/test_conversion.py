@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, Mean, check_range, check_whole_numbers, mean_of
-from blobfeed.readers.delivery import conversion as delivery_values
+from blobfeed.readers.delivery import check_range, check_whole_numbers, mean_of
 from blobfeed.workers.api import AnyArray
+from blobfeed.workers.loading import Conversion, Mean, conversion
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -49,7 +49,7 @@ def test_values_are_what_the_same_arithmetic_gives_for_each_alone(
         given = data.draw(arrays.arrays(np.float32, along, elements=st.floats(-2, 2, width=32)))
     out = np.full(rows.shape, np.nan, np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delivery_values, "_BLOCK_ITEMS", block)
+        patch.setattr(conversion, "BLOCK_ITEMS", block)
         Conversion(given, mean).put(rows, out)
     expected = rows.astype(np.float32)
     if mean is not None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, make_tops
+from blobfeed.readers.delivery import make_tops
 from blobfeed.workers.api import Hooks
+from blobfeed.workers.loading import Conversion
 
 from blobfeed import EndOfData, InexactValueError, ParameterError
 from tests.support.standin_files import images, narrowed, write_hdf5

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, MeanImage, mean_image
+from blobfeed.readers.delivery import mean_image
 from blobfeed.workers.api import AnyArray, Transform
-from blobfeed.workers.loading import CropMirror
+from blobfeed.workers.loading import Conversion, CropMirror, MeanImage
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -9,9 +9,10 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, HostDelivery, conversion, make_tops
+from blobfeed.readers.delivery import HostDelivery, make_tops
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.loading import Conversion, conversion
 from blobfeed.workers.plan import State
 
 from blobfeed import ParameterError, SampleError

@@ -1,4 +1,4 @@
-"""Converts a batch's values on their way from the slot into the top: type, mean and scale, in one pass.
+"""Converts type, mean and scale in one pass: on the way into a slot that is handed over, or from the slot into a blob.
 
 The extension `_convert` (convert.c) does it where it was built, and NumPy else, with the same values to the bit.
 Measured for 64×3×224×224 (38 MB of float32) on one core of an AMD EPYC 9004, where the plain copy of float32 takes
@@ -17,17 +17,16 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...workers.api import AnyArray, Gather, IndexArray, channels_first_hint, exact_up_to
-from ...workers.base import InexactValueError, ParameterError
-from .mean_images import Mean, MeanImage
+from ..api import AnyArray, Gather, IndexArray
 
 try:
     from ._convert import convert
 except ImportError:  # installed without a compiler
     convert = None  # type: ignore[assignment]
 
-_BLOCK_ITEMS = 1 << 18
+BLOCK_ITEMS = 1 << 18
 """A megabyte of float32: most of a block is still in the second-level cache when the next operation comes to it."""
 
 _ROW_ITEMS = 1 << 14
@@ -36,7 +35,44 @@ _ROW_ITEMS = 1 << 14
 _STREAMED_BYTES = 1 << 24
 """Results from here on go past the caches: with others' data they are larger than these anyway."""
 
+Mean = NDArray[np.float32]
+
 _NO_MEAN: Mean = np.zeros((), np.float32)
+
+
+class MeanImage:
+    """`whole`: shape (channels, height, width). `shape`: of a sample, with at most that height and width.
+
+    `both`: shape (2, channels, height, width), the mean and its mirror image, so that every part is read forwards.
+    """
+
+    def __init__(self, whole: Mean, shape: tuple[int, ...]) -> None:
+        self.both: Mean = np.stack([whole, whole[:, :, ::-1]])
+        self._height, self._width = shape[1:]
+        self._spare_height, self._spare_width = (
+            have - want for have, want in zip(whole.shape[1:], shape[1:], strict=True)
+        )
+
+    @property
+    def centre(self) -> Mean:
+        """The part under a centred crop, shape (channels, height, width)."""
+        return np.ascontiguousarray(self.part((0, self._spare_height // 2, self._spare_width // 2)))
+
+    def corners(self, notes: AnyArray) -> IndexArray:
+        """Return the start of each row's part in `both`: image, top and left, shape (rows, 3).
+
+        `notes`: shape (rows, 3), CropMirror.note of each row. The centres of image and mean lie upon each other; a part
+        that would reach beyond a mean smaller than the image is moved back into it.
+        """
+        down, right, mirrored = notes.T.astype(np.int64)
+        top = np.clip(self._spare_height // 2 + down, 0, self._spare_height)
+        left = np.clip(self._spare_width // 2 + right, 0, self._spare_width)
+        return np.stack([mirrored, top, np.where(mirrored, self._spare_width - left, left)], axis=1)
+
+    def part(self, corner: tuple[int, int, int]) -> Mean:
+        """A view, shape (channels, height, width)."""
+        image, top, left = corner
+        return self.both[image, :, top : top + self._height, left : left + self._width]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,6 +146,13 @@ class Conversion:
     def _factors(self) -> AnyArray:
         return np.asarray(self.scale, np.float32)
 
+    def corners(self, notes: object) -> IndexArray | None:
+        """Return the place of each row's part of the mean image, shape (rows, 3); None if all have the same.
+
+        `notes`: the slot's array CROPS, if it has one.
+        """
+        return self.image.corners(notes) if self.image is not None and isinstance(notes, np.ndarray) else None
+
     def gather_into(self, out: AnyArray, stored: np.dtype[np.generic]) -> Gather | None:
         """Return a function that converts samples of the type `stored` into `out`; None if `put` has to do it.
 
@@ -117,7 +160,7 @@ class Conversion:
         """
         if _is_plain(stored, out):
             return partial(self._put_compiled, out)
-        is_large = _ROW_ITEMS <= math.prod(out.shape[1:]) <= _BLOCK_ITEMS
+        is_large = _ROW_ITEMS <= math.prod(out.shape[1:]) <= BLOCK_ITEMS
         return partial(self._put_found, out) if is_large and out.dtype == np.float32 else None
 
     def _put_found(self, out: AnyArray, values: AnyArray, begins: IndexArray, positions: IndexArray) -> None:
@@ -181,126 +224,12 @@ def _cast(values: AnyArray, out: AnyArray) -> None:
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Cuts `shape` into blocks of at most `_BLOCK_ITEMS` items, contiguous where the array is."""
+    """Cuts `shape` into blocks of at most `BLOCK_ITEMS` items, contiguous where the array is."""
     items = math.prod(shape[1:])
-    step = max(1, _BLOCK_ITEMS // max(1, items))
+    step = max(1, BLOCK_ITEMS // max(1, items))
     for first in range(0, shape[0], step):
         here = slice(first, first + step)
-        if items <= _BLOCK_ITEMS:
+        if items <= BLOCK_ITEMS:
             yield (here,)
         else:
             yield from ((here, *inner) for inner in _blocks(shape[1:]))
-
-
-def mean_of(
-    values: tuple[float, ...], shape: tuple[int, ...], top: str, parameter: str = "mean_value", axis: int = 0
-) -> Mean:
-    """`mean_value`, or `scale`, for samples of `shape`: one number, or one for each entry of `axis`, 0 or -1."""
-    entries = shape[axis] if shape else 1
-    if len(values) not in (1, entries):
-        of_last = "; for the last axis, such as the features of a window, say axis: last"
-        hint = "" if axis else of_last if shape[-1:] == (len(values),) else channels_first_hint(shape)
-        each = "channels" if axis == 0 else "entries of the last axis"
-        raise ParameterError(
-            f"parameter 'transform.{parameter}' has {len(values)} values, and the samples of top {top!r} have the "
-            f"shape {shape}: expected one value, or one for each of the {entries} {each}{hint}"
-        )
-    others = [1] * (len(shape) - 1)
-    return np.array(values, np.float32).reshape(([-1, *others] if axis == 0 else [*others, -1]) if shape else [])
-
-
-def check_types(stored: np.dtype[np.generic], into: np.dtype[np.generic], conversion: Conversion, top: str) -> None:
-    """Raises ParameterError where values of the one type are not meant for memory of the other, whatever they are."""
-    if conversion.changes_values and into.kind != "f":
-        raise ParameterError(
-            f"top {top!r} has a mean or a scale, and is to be put into {into.name} memory, which would cut the result "
-            "to whole numbers: give it memory of a floating-point type, or leave out 'transform.scale' and the mean"
-        )
-    if not np.can_cast(stored, into, "same_kind"):
-        raise ParameterError(
-            f"top {top!r} has values of type {stored.name}, and is to be put into {into.name} memory, which cannot "
-            "hold them: make another type of them in decode, or leave the top out of 'tops'"
-        )
-
-
-def check_whole_numbers(rows: AnyArray, into: np.dtype[np.generic], top: str) -> None:
-    """Raises InexactValueError where `rows` has integers that the type `into` cannot hold exactly."""
-    bounds = _bounds(rows.dtype, into)
-    if bounds is None or not rows.size:
-        return
-    lowest, highest = bounds
-    for value in (int(rows.max()), int(rows.min())):
-        if not lowest <= value <= highest:
-            raise InexactValueError(
-                f"top {top!r} got the {rows.dtype.name} value {value}, and {into.name} holds whole numbers exactly "
-                f"only from {lowest} to {highest}: store or decode it as a float if rounding is meant, split it "
-                "into two tops, or read it with a BatchReader, whose tensors keep the type"
-            )
-
-
-@functools.cache
-def _bounds(stored: np.dtype[np.generic], into: np.dtype[np.generic]) -> tuple[int, int] | None:
-    """Return the lowest and the highest whole number that `into` holds exactly.
-
-    None if it holds all of `stored`, or `stored` has no integers.
-    """
-    if stored.kind not in "iu" or into.kind not in "iuf":
-        return None
-    (lowest, highest), (least, most) = whole_numbers(into), whole_numbers(stored)
-    return None if lowest <= least and most <= highest else (lowest, highest)
-
-
-def whole_numbers(dtype: np.dtype[np.generic]) -> tuple[int, int]:
-    """The lowest and the highest of the whole numbers that a type holds without a gap."""
-    if dtype.kind == "f":
-        limit = exact_up_to(dtype)
-        return -limit, limit
-    if dtype.kind == "b":
-        return 0, 1
-    return int(np.iinfo(dtype.name).min), int(np.iinfo(dtype.name).max)
-
-
-def check_range(
-    rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion, top: str, corners: IndexArray | None = None
-) -> None:
-    """Raises InexactValueError where a value gets infinite in the type `into`, as `Conversion.put` would.
-
-    Needed only for memory on a device: in host memory `Conversion.put` raises FloatingPointError itself, at no cost.
-    `corners`: as there.
-    """
-    if _stays_within(rows, into, conversion):
-        return
-    step = max(1, _BLOCK_ITEMS // max(1, math.prod(rows.shape[1:])))
-    for first in range(0, len(rows), step):
-        here = slice(first, first + step)
-        try:
-            conversion.put(rows[here], np.empty(rows[here].shape, into), None if corners is None else corners[here])
-        except FloatingPointError:
-            raise out_of_range(rows, into, conversion, top) from None
-
-
-def _stays_within(rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion) -> bool:
-    """Return true if no value can leave the range, which types and mean alone may show."""
-    kind, computed_in = rows.dtype.kind, conversion.computed_in(into)
-    if into.kind != "f" or kind not in "biuf" or not rows.size:
-        return True
-    if kind == "f" and computed_in.itemsize < rows.itemsize:
-        return False
-    if computed_in == into:
-        return True
-    ends = (rows.min(), rows.max()) if kind == "f" or rows.itemsize > 1 else whole_numbers(rows.dtype)
-    mean = conversion.mean if conversion.image is None else conversion.image.both
-    largest = max(abs(float(end)) for end in ends) + (0.0 if mean is None else float(np.abs(mean).max()))
-    return bool(largest * np.abs(conversion.scale).max() < np.finfo(into.name).max)
-
-
-def out_of_range(rows: AnyArray, into: np.dtype[np.generic], conversion: Conversion, top: str) -> InexactValueError:
-    """The error for `rows`, of which one value is finite and gets infinite on its way into the type `into`."""
-    finite = rows[np.isfinite(rows)]
-    value = finite[np.abs(finite.astype(np.float64)).argmax()]
-    changed = ", from which 'transform' subtracts and which it scales" if conversion.changes_values else ""
-    return InexactValueError(
-        f"top {top!r} got the {rows.dtype.name} value {value:g}{changed}, and {into.name} holds none beyond "
-        f"{float(np.finfo(into.name).max):g}: bring the values into that range in decode, or read them with a "
-        "BatchReader, whose arrays keep the type"
-    )

@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import Conversion, MeanImage, conversion
 from blobfeed.workers.api import AnyArray
+from blobfeed.workers.loading import Conversion, MeanImage, conversion
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tests.support.part import examples
 
-convert: Any = pytest.importorskip("blobfeed.readers.delivery._convert", reason="no compiler was there").convert
+convert: Any = pytest.importorskip("blobfeed.workers.loading._convert", reason="no compiler was there").convert
 
 pytestmark = pytest.mark.pure
 
