@@ -95,7 +95,7 @@ class Job:
         job = cls(task, [], made)
         for run in task.runs:
             if run.offset >= 0:
-                job.add(drawn, run.offset, run.rows)
+                job.add(drawn, run.offset + 8 * run.position, run.rows)
         return job
 
     def add(self, drawn: SharedFile, offset: int, count: int) -> None:

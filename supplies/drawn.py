@@ -17,7 +17,7 @@ import numpy as np
 
 from ..workers.api import IndexArray, Parameters
 from ..workers.base import ParameterError
-from ..workers.order import At, DrawnEpoch, DrawsFile, Rounds, Supply
+from ..workers.order import At, DrawnEpoch, Draws, DrawsFile, Rounds, Supply
 from ..workers.transport import Draw, Drawn, Packed, Run, SharedFile
 from .samplers import AboutSampler, Sampler, draw_epoch
 from .walk import Walk
@@ -69,7 +69,9 @@ class DrawnSupply(Supply):
 
     def rounds(self, given: Parameters, at: At) -> Rounds:
         drawn = DrawnEpochs(given, self.about)
-        return Walk(drawn, given, at, drawn)
+        rounds = Walk(drawn, given, at)
+        rounds.draws = drawn
+        return rounds
 
     def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
         return _samples_of(self._file, run)
@@ -125,7 +127,7 @@ class _Epoch(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class DrawnEpochs:
+class DrawnEpochs(Draws):
     """The epochs that are drawn, one ahead of the rounds, in the assembler.
 
     `failure`: the reason why an epoch could not be drawn.
@@ -134,7 +136,6 @@ class DrawnEpochs:
     parameters: Parameters
     about: AboutSampler
     file: DrawsFile = field(init=False, repr=False)
-    """Set by the process that has it."""
     failure: Drawn | None = None
     _failed: dict[int, Drawn] = field(default_factory=dict)
     _drawn: dict[int, _Epoch] = field(default_factory=dict)
@@ -150,6 +151,9 @@ class DrawnEpochs:
     def is_computed(self) -> bool:
         return False
 
+    def use_file(self, file: DrawsFile) -> None:
+        self.file = file
+
     # ---- for the rounds
 
     def length(self, epoch: int) -> int | None:
@@ -164,7 +168,7 @@ class DrawnEpochs:
         if drawn.starts is not None:
             item, end = int(drawn.starts[item]), int(drawn.starts[item + items])
             items = end - item
-        return Run(row, items, epoch, item, drawn.offset + _INDEX_BYTES * item, of=drawn.samples)
+        return Run(row, items, epoch, item, drawn.offset, of=drawn.samples)
 
     def called(self, epoch: int) -> str:
         return f"{self.about.name}, epoch {epoch}"
@@ -236,5 +240,5 @@ def samples_in(draws: IndexArray) -> IndexArray:
 
 def _samples_of(file: DrawsFile | None, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
     assert file is not None
-    draws = file.read(run.offset, run.rows, np.int64)
+    draws = file.read(run.offset + _INDEX_BYTES * run.position, run.rows, np.int64)
     return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws

@@ -121,10 +121,10 @@ class ShardRounds(Rounds):
         run = Run(row, size, self.epoch, sequence * size, shard=self._first_shard + shard)
         self._under_way.add((self.epoch, self.item))
         self.item += 1
-        return Placed([run], 1, At(self.epoch, self.item))
+        return Placed([run], 1, [At(self.epoch, self.item)])
 
-    def note_rows(self, run: Run, rows: int) -> list[Run]:
-        """Record that the stream had `rows` rows for `run`; returns the batch that they make, [] for none."""
+    def note_rows(self, runs: list[Run], rows: int) -> list[Run]:
+        (run,) = runs
         size, drops = self.parameters.batch_size, self.parameters.last_batch == "drop"
         item = run.position // size * self.shards + run.shard - self._first_shard
         self._under_way.discard((run.epoch, item))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from ..workers.api import IndexArray, Parameters
-from ..workers.order import At, Cut, Draws, Placed, Rounds, part_of
+from ..workers.order import At, Cut, Placed, Rounds, part_of
 from ..workers.transport import Run
 
 
@@ -44,9 +44,9 @@ class Epochs(Protocol):
 class Walk(Rounds):
     """The rounds of `epochs` from `at` on."""
 
-    def __init__(self, epochs: Epochs, given: Parameters, at: At, draws: Draws | None = None) -> None:
+    def __init__(self, epochs: Epochs, given: Parameters, at: At) -> None:
         self.parameters, self.epoch, self.item = given, at.epoch, at.item
-        self.ended, self.failure, self.draws = False, "", draws
+        self.ended, self.failure = False, ""
         self._epochs, self.is_computed = epochs, epochs.is_computed
         self._cut = Cut(given, gives_batches=epochs.gives_batches)
         self._ranks, self._rank = given.ranks, given.own_rank
@@ -70,7 +70,10 @@ class Walk(Rounds):
         epoch, end, length = found[-1]
         runs = list(self._runs(row, found, first, first + each))
         self.epoch, self.item = (epoch, end) if self._cut.rounds_in(length - end) else (epoch + 1, 0)
-        return Placed(runs, rounds, At(self.epoch, self.item))
+        if self.is_computed:
+            return Placed(runs, rounds, ())
+        inner = [At(runs[0].epoch, runs[0].position + each // rounds * n) for n in range(1, rounds)]  # of one run
+        return Placed(runs, rounds, [*inner, At(self.epoch, self.item)])
 
     def affinity(self, run: Run, skipped: int) -> int | None:
         return self._epochs.affinity(run, skipped)

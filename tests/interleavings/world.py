@@ -87,7 +87,7 @@ class World:
         self.plan = plan
         self.assembly = Assembly(plan)
         self.file = DrawsFile()
-        self.assembly.schedule.use_file(self.file)
+        self.assembly.schedule.draws.use_file(self.file)
         self.batches, self.releases = Link(), Releases()
         self.feed = SmallFeed(plan, self.batches, self.releases)
         self.results: dict[int, list[Any]] = {}
@@ -312,7 +312,7 @@ class World:
             stream_rows = min(run.rows, max(0, SHARD_ROWS[run.shard] - run.position))
         if self.variant.drawn:
             for run in task.runs:
-                read = tuple(self.file.read(run.offset, run.rows).tolist())
+                read = tuple(self.file.read(run.offset + 8 * run.position, run.rows).tolist())
                 require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
         elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
         self._report(number, Done(number, task.task, elapsed, bad, stream_rows))

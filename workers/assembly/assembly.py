@@ -143,14 +143,14 @@ class Assembly:
             return
         self.tasks_done += 1
         if task.draw is not None:
-            self.schedule.note_drawn(task.draw, done.drawn or Drawn(failure="the epoch was not drawn"))
+            self.schedule.draws.note_drawn(task.draw, done.drawn or Drawn(failure="the epoch was not drawn"))
             return
-        self.schedule.note_done(task.batch, done.stream_rows)
         self._task_size.observe(task.rows, (done.elapsed_ns - done.hook_ns) / 1e9)
         self.work = Work(self.work.busy_s + done.elapsed_ns / 1e9, self.work.rows + task.rows)
         for bad in done.bad:
             skipped, row = divmod(bad.row, self._parameters.batch_size)
             self._note_bad(task.batch + skipped, msgspec.structs.replace(bad, row=row))
+        self.schedule.note_done(task.batch, done.stream_rows)
 
     def _note_bad(self, batch: int, bad: BadRow) -> None:
         if bad.replacement < 0:
@@ -178,8 +178,9 @@ class Assembly:
     def _settle(self, poisoned: Task, death: Death) -> None:
         """Replace or fail a task on which loaders died repeatedly."""
         if poisoned.draw is not None:
-            text = f"{self.schedule.called(poisoned.draw)}: {poisoned.deaths} loaders died on it, the last one, {death}"
-            self.schedule.note_drawn(poisoned.draw, Drawn(failure=text))
+            draws, what = self.schedule.draws, f"{poisoned.deaths} loaders died on it, the last one, {death}"
+            text = f"{draws.called(poisoned.draw.epoch)}: {what}"
+            draws.note_drawn(poisoned.draw, Drawn(failure=text))
             return
         replace = self._parameters.on_error == "replace" and self.schedule.can_be_cut
         if replace and not poisoned.is_hook:

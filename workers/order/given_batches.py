@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar, NoReturn
 
 from ..api import Parameters
-from ..transport import Announce, Draw, Drawn, Give, Replaced, Run
-from .supply import At, Supply
+from ..transport import Announce, Draw, Give, Replaced, Run
+from .supply import At, Draws, Supply
 
 
 @dataclass(slots=True)
@@ -26,7 +26,7 @@ class GivenBatches:
 
     can_be_cut: ClassVar[bool] = False
     advice: ClassVar[str] = ""
-    drawn: ClassVar[None] = None
+    draws: ClassVar[Draws] = Draws()
     finished: ClassVar[bool] = False
     complaint: ClassVar[str] = ""
     cause: ClassVar[tuple[int, str]] = 0, ""
@@ -66,17 +66,8 @@ class GivenBatches:
     def announcement(self, batch: int, _count: int, slot: int, replaced: Replaced) -> Announce:
         return Announce(batch, slot, replaced, (Run(0, self._given.pop(batch).rows, 0, 0),))
 
-    def use_file(self, file: object) -> None:
-        """Do nothing: no epoch is drawn."""
-
     def wanted(self) -> Draw | None:
         return None
-
-    def called(self, draw: Draw) -> str:
-        raise TypeError(f"given batches need no draw, and were asked for {draw!r}")
-
-    def note_drawn(self, draw: Draw, answer: Drawn) -> None:
-        raise TypeError(f"given batches need no draw, and got {draw!r}: {answer!r}")
 
 
 class GivenSupply(Supply):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..transport import Announce, Draw, Drawn, Replaced, Run
-from .supply import Draws, DrawsFile, Rounds
+from ..transport import Announce, Draw, Replaced, Run
+from .supply import Draws, Rounds
 
 
 def between(runs: Iterable[Run], first_row: int, end: int) -> Iterator[Run]:
@@ -43,8 +43,7 @@ def _counted_from(row: int, runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def part_of(run: Run, skipped: int, rows: int) -> Run:
     """Return the `rows` rows behind the first `skipped` ones of `run`, or any others of its epoch."""
-    offset = run.offset if run.offset < 0 else run.offset + 8 * skipped
-    return Run(run.row + skipped, rows, run.epoch, run.position + skipped, offset, run.shard, run.of)
+    return Run(run.row + skipped, rows, run.epoch, run.position + skipped, run.offset, run.shard, run.of)
 
 
 # ---- the sequence of batches
@@ -54,14 +53,13 @@ def part_of(run: Run, skipped: int, rows: int) -> Run:
 class _Stretch:
     """Batches that were placed together, of which only the last may be short; their rows adjoin.
 
-    `ends`: see Announce. `had`: the batch that a stream had, once that is known.
+    `ends`: see Announce. `runs`: of a stream that has made the batch, what it had.
     """
 
     first: int
     runs: list[Run] = field(default_factory=list)
     rounds: int = 0
     ends: list[tuple[int, int]] = field(default_factory=list)
-    had: list[Run] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -73,11 +71,10 @@ class _Stretch:
 class Schedule:
     """The sequence of a run's batches, counted from 0: the samples of each, from when it is opened until it is told.
 
-    `drawn`: the order if a sampler draws. Rows count as in Run.
+    Rows count as in Run.
     """
 
     rounds: Rounds
-    drawn: Draws | None = None
     opened: int = 0
     """The number of batches that were opened."""
     _stretches: dict[int, _Stretch] = field(default_factory=dict)
@@ -88,12 +85,12 @@ class Schedule:
         return self.rounds.parameters.batch_size
 
     @property
-    def _failed_draw(self) -> Drawn | None:
-        return None if self.drawn is None else self.drawn.failure
+    def draws(self) -> Draws:
+        return self.rounds.draws
 
     @property
     def _is_over(self) -> bool:
-        return self.rounds.ended or self._failed_draw is not None
+        return self.rounds.ended or self.draws.failure is not None
 
     # ---- batches
 
@@ -117,10 +114,7 @@ class Schedule:
                 break
             new.runs += placed.runs
             new.rounds += placed.rounds
-            if not self.rounds.is_computed:
-                inner = range(1, placed.rounds)  # of several rounds there is one run
-                new.ends += [(run.epoch, run.position + size * n) for run in placed.runs for n in inner]
-                new.ends.append(placed.end)
+            new.ends += placed.ends
         self._stretches.update(dict.fromkeys(range(self.opened, self.opened + new.rounds), new))
         self.opened += new.rounds
         return new.rounds
@@ -156,9 +150,8 @@ class Schedule:
 
     def note_done(self, batch: int, stream_rows: int) -> None:
         """Record that a loader has made rows of the batch; `stream_rows`: the rows that a stream had for it."""
-        if not self.can_be_cut:
-            made = self._stretches[batch]
-            made.had = self.rounds.note_rows(made.runs[0], stream_rows)
+        made = self._stretches[batch]
+        made.runs = self.rounds.note_rows(made.runs, stream_rows)
 
     def sample_in(self, batch: int, row: int, seen: int) -> tuple[int, int, str]:
         """Return (epoch, index, location) of the sample in `row`, as far as known; `seen`: the loader's last sample."""
@@ -175,40 +168,21 @@ class Schedule:
         They were opened together, and are forgotten with this.
         """
         stretch, first = self._found(batch, 0)
-        size, all_runs = self.batch_size, stretch.runs if self.can_be_cut else stretch.had
         for each in range(batch, batch + count):
             del self._stretches[each]
-        runs = _counted_from(first, between(all_runs, first, first + count * size))
+        runs = _counted_from(first, between(stretch.runs, first, first + count * self.batch_size))
         if not runs:
             return None
-        if self.rounds.is_computed:
-            return Announce(batch, slot, replaced, runs)
         ends = tuple(stretch.ends[batch - stretch.first :][:count])
-        return Announce(batch, slot, replaced, runs, ends, b"" if self.drawn is None else self.drawn.indices(runs))
+        return Announce(batch, slot, replaced, runs, ends, self.draws.indices(runs))
 
     # ---- draws
 
-    def called(self, draw: Draw) -> str:
-        """Return the name of a drawn epoch for messages."""
-        return "" if self.drawn is None else self.drawn.called(draw.epoch)
-
-    def use_file(self, file: DrawsFile) -> None:
-        """Record the file that holds drawn epochs."""
-        if self.drawn is not None:
-            self.drawn.file = file
-
     def wanted(self) -> Draw | None:
         """Return the epoch that a sampler is to draw next, once; its task has no number yet. None if there is none."""
-        if self.drawn is None:
-            return None
-        in_use = next((stretch.runs[0].offset for stretch in self._stretches.values()), None)
-        self.drawn.free(self.rounds.epoch, in_use)
-        return None if self.rounds.ended else self.drawn.wanted(self.rounds.epoch)
-
-    def note_drawn(self, draw: Draw, answer: Drawn) -> None:
-        """Record the answer to `draw`."""
-        if self.drawn is not None:
-            self.drawn.note_drawn(draw, answer)
+        in_use = next((run.offset for stretch in self._stretches.values() for run in stretch.runs), None)
+        self.draws.free(self.rounds.epoch, in_use)
+        return None if self.rounds.ended else self.draws.wanted(self.rounds.epoch)
 
     # ---- the end
 
@@ -219,13 +193,13 @@ class Schedule:
     @property
     def complaint(self) -> str:
         """The reason why the run cannot continue; "" if it can."""
-        failed = self._failed_draw
+        failed = self.draws.failure
         return (self.rounds.failure if failed is None else failed.failure) if self._all_announced else ""
 
     @property
     def cause(self) -> tuple[int, str]:
         """The exception behind the complaint: its number on the error channel and its traceback; (0, "") for none."""
-        failed = self._failed_draw
+        failed = self.draws.failure
         return (0, "") if failed is None else (failed.cause, failed.traceback)
 
     @property

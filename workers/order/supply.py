@@ -40,11 +40,11 @@ class DrawnEpoch(msgspec.Struct, frozen=True):
 
 
 class Placed(NamedTuple):
-    """`rounds` rounds, whose batches of this rank are `runs`. `end`: where the next one begins."""
+    """`rounds` rounds, whose batches of this rank are `runs`. `ends`: see Announce."""
 
     runs: list[Run]
     rounds: int
-    end: At
+    ends: Sequence[At]
 
 
 class DrawsFile(Protocol):
@@ -55,24 +55,30 @@ class DrawsFile(Protocol):
     def free(self, offset: int, size: int, /) -> None: ...
 
 
-class Draws(Protocol):
-    """The epochs that loaders draw for the rounds."""
+class Draws:
+    """The epochs that loaders draw for the rounds: none, unless the supply overrides this."""
 
-    file: DrawsFile
-    failure: Drawn | None
+    failure: Drawn | None = None
     """The reason why the epoch that is needed could not be drawn."""
 
+    def use_file(self, file: DrawsFile) -> None:
+        """Use the file, which holds the drawn epochs."""
+
     def called(self, epoch: int) -> str:
-        """Return the name of a drawn epoch for messages."""
+        """Return the name of an epoch for messages."""
+        return f"epoch {epoch}"
 
     def wanted(self, epoch: int) -> Draw | None:
-        """Return the next epoch to draw if the rounds stand in `epoch`, each once."""
+        """Return the next epoch to draw if the rounds stand in `epoch`, each once; None if there is none."""
+        return None
 
     def note_drawn(self, draw: Draw, answer: Drawn) -> None:
         """Record the answer to `draw`."""
+        raise TypeError(f"no epoch is drawn, and {draw!r} got {answer!r}")
 
     def indices(self, runs: Sequence[Run]) -> bytes:
-        """Return the sample of each row of `runs`, as int64."""
+        """Return the sample of each row of `runs`, as int64, if they were drawn."""
+        return b""
 
     def free(self, epoch: int, in_use: int | None) -> None:
         """Give back the memory of epochs before `epoch` that lie before the offset `in_use`; None: none is in use."""
@@ -82,7 +88,6 @@ class Rounds(ABC):
     """The rounds of a supply from a place on, for one assembler.
 
     `ended`: no round follows; `failure`: the reason, if that is not the end of a loop over a stream, or of all epochs.
-    `draws`: the epochs that are drawn, if some are.
     """
 
     parameters: Parameters
@@ -90,13 +95,13 @@ class Rounds(ABC):
     item: int
     ended: bool
     failure: str
-    draws: Draws | None = None
+    draws: Draws = Draws()
 
     can_be_cut: bool = True
     """True if several loaders may make rows of one affinity."""
 
     is_computed: bool = False
-    """True if the trainer can compute the samples, and where each round begins."""
+    """True if the trainer can compute where each round begins, and so knows the end."""
 
     advice: str = ""
     """What to do about a sample on which loaders die, if it is not to repair it."""
@@ -108,9 +113,9 @@ class Rounds(ABC):
         It returns several rounds, at most `most`, if their samples of this rank make one run.
         """
 
-    def note_rows(self, run: Run, rows: int) -> list[Run]:
-        """Record that `rows` rows were made of `run`; returns the batch that they make, [] for none."""
-        return [run]
+    def note_rows(self, runs: list[Run], rows: int) -> list[Run]:
+        """Record that a stream had `rows` rows for the batch `runs`; returns what it holds then, [] for nothing."""
+        return runs
 
     @abstractmethod
     def affinity(self, run: Run, skipped: int) -> int | None:

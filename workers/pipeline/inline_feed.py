@@ -94,7 +94,7 @@ class InlineFeed:
         """Each under its number, from 1 on."""
         drawn = SharedFile.create("blobfeed-drawn")
         self._drawn: SharedFile | None = drawn
-        self._schedule.use_file(drawn)
+        self._schedule.draws.use_file(drawn)
         self._board: StatusBoard | None = StatusBoard.create(0)
         self._board.describe(plan.description._replace(slots=0))
         self._counts = Statistics()
@@ -139,7 +139,7 @@ class InlineFeed:
         work = WorkDone() if self._makes_later and isinstance(task, Fill) else self._work(task)
         with interrupts_deferred():
             if isinstance(task, Draw):
-                self._schedule.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
+                self._schedule.draws.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
             else:
                 self._note_made(task, work)
             self._task = None
@@ -149,7 +149,7 @@ class InlineFeed:
         """Return the next batches to make, or the epoch to draw; raises the error of a run that has neither."""
         schedule, plan = self._schedule, self._plan
         # Of a cold file 64 small batches take 0.1 s, and the first one 2 ms.
-        most = 1 if not schedule.opened and plan.supply.is_computed else plan.batches_per_task
+        most = plan.batches_per_task if schedule.opened else 1
         if not (free := self._slots.free(most)):
             raise PipelineStalled(too_many_held(plan.slots))
         first = schedule.opened
@@ -169,7 +169,6 @@ class InlineFeed:
     def _note_made(self, task: Fill, work: WorkDone) -> None:
         """Hand out the batches of a task, but none with a row that could not be made, or behind that."""
         schedule, size = self._schedule, self._plan.parameters.batch_size
-        schedule.note_done(task.batch, work.stream_rows)
         count = -(-task.rows // size)
         for bad in work.bad:
             self._note_bad(bad, task.batch)
@@ -178,6 +177,7 @@ class InlineFeed:
                 break
         if self._last is not None and self._last.error == "TooManyBadSamples":
             count = 0
+        schedule.note_done(task.batch, work.stream_rows)
         replaced = tuple((bad.row, bad.replacement) for bad in work.bad if bad.replacement >= 0)
         message = schedule.announcement(task.batch, count, task.slot, replaced) if count else None
         if message is None:

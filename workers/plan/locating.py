@@ -88,7 +88,7 @@ def _walk(plan: Plan, first: int, last: int, drawn: dict[int, DrawnEpoch]) -> It
         plan = plan.from_batch(first - plan.first_number)
     plan = replace(plan, specs={}, slot_specs={})  # only the samples are wanted
     schedule, memory = plan.schedule(), _Memory()
-    schedule.use_file(memory)
+    schedule.draws.use_file(memory)
     for number in range(plan.first_number, last + 1):
         while not schedule.open(1):
             if schedule.complaint:
@@ -99,7 +99,7 @@ def _walk(plan: Plan, first: int, last: int, drawn: dict[int, DrawnEpoch]) -> It
                 raise ParameterError("the sampler's epochs cannot be drawn here")
             if asked.epoch not in drawn:
                 drawn[asked.epoch] = plan.supply.epoch_of(plan.parameters, asked.epoch)
-            schedule.note_drawn(asked, memory.keep(asked, drawn[asked.epoch]))
+            schedule.draws.note_drawn(asked, memory.keep(asked, drawn[asked.epoch]))
         announce = schedule.announcement(number - plan.first_number, 1, 0, ())
         if announce is not None and number >= first:
             (batch,) = plan.unpack(announce, {})

@@ -171,8 +171,7 @@ class Plan:
 
     def schedule(self) -> Schedule | GivenBatches:
         """Return the schedule for one assembler, from the plan's start."""
-        rounds = self.supply.rounds(self.parameters, self.start)
-        return Schedule(rounds, rounds.draws)
+        return Schedule(self.supply.rounds(self.parameters, self.start))
 
     def new_ring(self) -> AnyRing:
         """Make the ring, in the trainer; raises RingAllocationError."""

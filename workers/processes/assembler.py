@@ -93,7 +93,7 @@ class Assembler:
             lines, home = range(plan.max_loaders, plan.status_lines), config.remote_home(config, self._poller)
             self._pools.append(new_pool(home, wanted=0, lines=lines, in_flight=_IN_FLIGHT))
         self._assembly = Assembly(plan)
-        self._assembly.schedule.use_file(SharedFile(config.descriptors.drawn))
+        self._assembly.schedule.draws.use_file(SharedFile(config.descriptors.drawn))
         self._releases: links.Decoder[ToAssembler] = links.Decoder(ToAssembler)
         self._results: links.Decoder[FromLoader] = links.Decoder(FromLoader)
         self._stopping = False

@@ -38,7 +38,7 @@ class Run(Message, frozen=True):
     """The `rows` rows from `row` on: the samples of `epoch` from its `position` on.
 
     Rows count from the beginning of the message's batch, and go on into the batches behind it. `offset`: where the
-    shared file has the samples, if a sampler drew them; else -1. `shard`: that of a stream, in which positions count.
+    shared file has the epoch, if a sampler drew it; else -1. `shard`: that of a stream, in which positions count.
     `of`: the number of samples in the epoch, if a sampler drew it.
     """
 

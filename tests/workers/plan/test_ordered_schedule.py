@@ -145,7 +145,7 @@ class Memory:
         self.gives_batches = gives_batches
         self.numbers = np.full(100_000, HOLE, np.int64)
         self.most = 0
-        schedule.use_file(self)
+        schedule.draws.use_file(self)
 
     def free(self, offset: int, size: int) -> None:
         self.numbers[offset // 8 :][: size // 8] = HOLE
@@ -161,13 +161,13 @@ class Memory:
             return False
         drawn = self.lists[wanted.epoch]
         if isinstance(drawn, Drawn):
-            self.schedule.note_drawn(wanted, drawn)
+            self.schedule.draws.note_drawn(wanted, drawn)
             return True
         flat = np.concatenate(drawn) if self.gives_batches else np.array(drawn)
         sizes = np.array([len(batch) for batch in drawn]) if self.gives_batches else np.empty(0, np.int64)
         written = np.concatenate([flat, sizes])
         self.numbers[wanted.offset // 8 :][: len(written)] = written
-        self.schedule.note_drawn(wanted, Drawn(len(flat), len(sizes)))
+        self.schedule.draws.note_drawn(wanted, Drawn(len(flat), len(sizes)))
         self.most = max(self.most, int(np.count_nonzero(self.numbers != HOLE)))
         return True
 
@@ -176,7 +176,9 @@ def schedule_of(parameters: Parameters, *, gives_batches: bool = False, **start:
     about = AboutSampler("sampler()", gives_batches=gives_batches)
     given: dict[str, Any] = {"epoch": 0, "position": 0} | start
     order = DrawnEpochs(parameters, about)
-    return Schedule(Walk(order, parameters, At(given["epoch"], given["position"])), order)
+    rounds = Walk(order, parameters, At(given["epoch"], given["position"]))
+    rounds.draws = order
+    return Schedule(rounds)
 
 
 class Made(NamedTuple):
@@ -206,7 +208,7 @@ def run(schedule: Schedule, memory: Memory, *, slots: int = 3, together: int = 2
             rows = schedule.rows_of(batch)
             for row in range(0, rows, 3):  # what tasks of three rows would read
                 for part in schedule.runs(batch, row, min(3, rows - row)):
-                    read.setdefault(batch, []).extend(memory.read(part.offset, part.rows).tolist())
+                    read.setdefault(batch, []).extend(memory.read(part.offset + 8 * part.position, part.rows).tolist())
         moved = memory.draw()
         if announced < schedule.opened and not (opened or moved):
             announce = schedule.announcement(announced, 1, 0, ())
