@@ -204,10 +204,8 @@ class RowMaker:
         for name, value in arrays.items():
             if transform is None or crop is None or name not in self._images:
                 self._store(name, value, out[name], row)
-            elif name == self._images[0]:
-                transform.put(value, out[name], row, crop, is_cut=is_cut)
             else:
-                transform.put_beside(value, out[name], row, crop, is_cut=is_cut)
+                transform.put(value, out[name], row, crop, is_cut=is_cut, is_beside=name != self._images[0])
 
     def _whole(self, sample: Mapping[str, AnyArray], is_cut: bool) -> Sequence[int]:
         """Return the shape of the image out of which the crop is taken."""

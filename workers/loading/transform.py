@@ -43,18 +43,13 @@ _TAKEN_BY_OPENCV = frozenset(map(np.dtype, ("uint8", "uint16", "float32")))
 class Crop(msgspec.Struct, frozen=True):
     """The crop of an image, in pixels, and whether it is mirrored from left to right.
 
-    `size`: its height and width, if it is resized to those of the top. `front`: its first slice, of a volume.
+    `corner`: where it begins, along the axes that are cut. `size`: its height and width, if it is resized to those of
+    the top.
     """
 
-    top: int
-    left: int
+    corner: tuple[int, ...]
     mirrored: bool
     size: tuple[int, int] | None = None
-    front: int = 0
-
-    @property
-    def corner(self) -> tuple[int, int, int]:
-        return self.front, self.top, self.left
 
 
 class CropMirror:
@@ -156,7 +151,7 @@ class CropMirror:
 
     def corner_in(self, shape: Sequence[int], crop: Crop) -> tuple[int, ...]:
         """Return where the part begins in an array of `shape`, whose last axes are the image's."""
-        return *(0,) * (len(shape) - self._axes), *crop.corner[-self._axes :]
+        return *(0,) * (len(shape) - self._axes), *crop.corner
 
     def part(self, array: AnyArray, crop: Crop) -> AnyArray:
         """Return a view of the part of an array whose last axes are the image's."""
@@ -175,13 +170,11 @@ class CropMirror:
                 f"{self._larger_in_words()}, or crop less"
             )
         if not self._train:
-            front, top, left = [0, *(each // 2 for each in spare)][-3:]
-            return Crop(top, left, mirrored=False, front=front)
+            return Crop(tuple(each // 2 for each in spare), mirrored=False)
         # Always one draw more than axes, so that the option mirror does not change where a sample is cropped.
         *places, mirror = rng.random(self._axes + 1).tolist()
-        drawn = [int(place * (each + 1)) for place, each in zip(places, spare, strict=True)]
-        front, top, left = [0, *drawn][-3:]
-        return Crop(top, left, self._mirror and mirror < 0.5, front=front)
+        drawn = tuple(int(place * (each + 1)) for place, each in zip(places, spare, strict=True))
+        return Crop(drawn, self._mirror and mirror < 0.5)
 
     def _drawn_part(self, height: int, width: int, options: RandomResizedCrop, rng: np.random.Generator) -> Crop:
         mirrored = False
@@ -190,7 +183,7 @@ class CropMirror:
             top, left, *size = random_part(height, width, options, rng)
         else:
             top, left, *size = central_part(height, width, (self._size[0], self._size[1]))
-        return Crop(top, left, mirrored, (size[0], size[1]))
+        return Crop((top, left), mirrored, (size[0], size[1]))
 
     @property
     def resizes(self) -> bool:
@@ -209,7 +202,8 @@ class CropMirror:
         crop = self.draw((0, *size), rng)
         part = crop.size or (height, width)
         least = sufficient_size(size, part, (height, width)) if self._resized else size
-        return Needed(least, (crop.top, crop.left, *part))
+        top, left = crop.corner
+        return Needed(least, (top, left, *part))
 
     def _crop_in_words(self) -> str:
         is_square = self._axes == 2 and self._size[0] == self._size[1]
@@ -222,31 +216,29 @@ class CropMirror:
 
     def note(self, crop: Crop, shape: Sequence[int]) -> tuple[int, int, int]:
         """Return the offset of `crop` from the centre of an image of `shape`, down and right, and 1 if mirrored."""
-        height, width = self.part_shape(shape)[1:]
-        return crop.top - (shape[1] - height) // 2, crop.left - (shape[2] - width) // 2, int(crop.mirrored)
+        (top, left), (height, width) = crop.corner[-2:], self.part_shape(shape)[1:]
+        return top - (shape[1] - height) // 2, left - (shape[2] - width) // 2, int(crop.mirrored)
 
-    def put(self, sample: AnyArray, rows: Rows, row: int, crop: Crop, *, is_cut: bool = False) -> None:
-        """Transform `sample`, shape (channels, height, width), into a row of a top.
+    def put(
+        self, sample: AnyArray, rows: Rows, row: int, crop: Crop, *, is_cut: bool = False, is_beside: bool = False
+    ) -> None:
+        """Transform `sample`, whose last axes are those of the image, into a row of a top.
 
-        `is_cut`: it is the part already. Raises SampleTooLargeError if the top varies and the sample does not fit.
+        `is_cut`: it is the part already. `is_beside`: it is not the image, but cut and mirrored as that is.
+        Raises SampleTooLargeError if the top varies and the sample does not fit.
         """
-        out = rows.reserve(row, self.output_shape(sample.shape)) if isinstance(rows, RaggedRows) else rows[row]
-        self.copy(sample, out, Crop(0, 0, crop.mirrored) if is_cut else crop)
-
-    def put_beside(self, sample: AnyArray, rows: Rows, row: int, crop: Crop, *, is_cut: bool = False) -> None:
-        """Put the same part of another top into a row, mirrored as the image."""
-        part = sample if is_cut else self.part(sample, crop)
-        out = rows.reserve(row, part.shape) if isinstance(rows, RaggedRows) else rows[row]
-        out[...] = part[..., ::-1] if crop.mirrored else part
-
-    def copy(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
-        """Copy the part `crop` of `sample` into `out`."""
-        if self._axes == 3:
+        shape = self.part_shape(sample.shape) if is_beside else self.output_shape(sample.shape)
+        out = rows.reserve(row, shape) if isinstance(rows, RaggedRows) else rows[row]
+        crop = Crop((0,) * self._axes, crop.mirrored) if is_cut else crop
+        if is_beside or self._axes == 3:
             part = self.part(sample, crop)
             out[...] = part[..., ::-1] if crop.mirrored else part
-            return
-        height, width = crop.size or out.shape[1:]
-        part = sample[:, crop.top : crop.top + height, crop.left : crop.left + width]
+        else:
+            self._put_picture(sample, out, crop)
+
+    def _put_picture(self, sample: AnyArray, out: AnyArray, crop: Crop) -> None:
+        (top, left), (height, width) = crop.corner, crop.size or out.shape[1:]
+        part = sample[:, top : top + height, left : left + width]
         if part.shape[1:] != out.shape[1:]:
             part = resized(part, out.shape[1:])
         if len(out) < len(part):

@@ -84,7 +84,8 @@ def test_a_part_is_resized_by_opencv(dtype: str, lies: str, how: dict[str, Any])
         assert crop.size is not None
         rows = np.zeros((1, *crop_mirror.output_shape(sample.shape)), dtype)
         crop_mirror.put(sample, rows, 0, crop)
-        part = pixels[crop.top : crop.top + crop.size[0], crop.left : crop.left + crop.size[1]]
+        top, left = crop.corner
+        part = pixels[top : top + crop.size[0], left : left + crop.size[1]]
         by = max(crop.size[0] / 20, crop.size[1] / 30)
         expected = cv2.resize(part, (30, 20), interpolation=cv2.INTER_AREA if by > 2 else cv2.INTER_LINEAR)
         expected = expected[:, ::-1, order] if crop.mirrored else expected[:, :, order]

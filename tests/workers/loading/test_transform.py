@@ -65,8 +65,9 @@ def naive(sample: NDArray[Any], options: Transform, crop: Crop) -> NDArray[Any]:
     crop_height, crop_width = (asked, asked) if isinstance(asked, int) else asked
     size = (crop_height or height, crop_width or width)
     out = np.zeros((len(colored), *size), sample.dtype)
+    top, left = crop.corner
     for c, y, x in np.ndindex(out.shape):
-        out[c, y, size[1] - 1 - x if crop.mirrored else x] = colored[c, crop.top + y, crop.left + x]
+        out[c, y, size[1] - 1 - x if crop.mirrored else x] = colored[c, top + y, left + x]
     return out
 
 
@@ -125,9 +126,9 @@ def test_mirroring_turns_every_channel_of_every_type(
         monkeypatch.setattr(transform, "_opencv", lambda: None)
     sample = image(channels, 9, 11, dtype, lies=lies)
     crop_mirror = CropMirror(Transform(crop_size=7, mirror=True), train=True)
-    out = np.zeros((channels, 7, 7), dtype)
-    crop_mirror.copy(sample, out, Crop(1, 3, mirrored=True))
-    np.testing.assert_array_equal(out, sample[:, 1:8, 3:10][:, :, ::-1])
+    out = np.zeros((1, channels, 7, 7), dtype)
+    crop_mirror.put(sample, out, 0, Crop((1, 3), mirrored=True))
+    np.testing.assert_array_equal(out[0], sample[:, 1:8, 3:10][:, :, ::-1])
 
 
 @given(st.integers(1, 9), st.integers(9, 20), st.integers(9, 20), st.booleans(), st.integers(0, 2**32))
@@ -135,7 +136,8 @@ def test_a_test_crop_is_centred_and_never_mirrored(size: int, height: int, width
     crop_mirror = CropMirror(Transform(crop_size=size, mirror=mirror), train=False)
     rng = np.random.default_rng(seed)
     before = rng.bit_generator.state
-    assert crop_mirror.draw((3, height, width), rng) == Crop((height - size) // 2, (width - size) // 2, mirrored=False)
+    centre = (height - size) // 2, (width - size) // 2
+    assert crop_mirror.draw((3, height, width), rng) == Crop(centre, mirrored=False)
     assert rng.bit_generator.state == before, "nothing is drawn in TEST"
 
 
@@ -145,7 +147,7 @@ def test_train_crops_reach_every_place_alike_and_mirror_half_of_them() -> None:
     drawn = [crop_mirror.draw((3, 10, 11), rng) for _ in range(12_000)]
     counts = np.zeros((3, 4, 2), int)
     for crop in drawn:
-        counts[crop.top, crop.left, int(crop.mirrored)] += 1
+        counts[*crop.corner, int(crop.mirrored)] += 1
     assert abs(counts - 500).max() < 110, "24 kinds of crop, 500 of each: five standard deviations"
 
 
@@ -154,7 +156,7 @@ def test_a_sample_is_cropped_in_the_same_place_with_mirroring_and_without() -> N
     mirrored = CropMirror(Transform(crop_size=8, mirror=True), train=True)
     for seed in range(50):
         one, other = (both.draw((3, 20, 30), np.random.default_rng(seed)) for both in (plain, mirrored))
-        assert (one.top, one.left) == (other.top, other.left)
+        assert one.corner == other.corner
 
 
 def test_gray_is_opencvs_gray_for_every_byte() -> None:
