@@ -72,22 +72,21 @@ class Places:
     """The corners of patches, a function of their numbers.
 
     `axes`: the corners along each axis. `edges`: along each, the first patch of each block, and the end: the patches of
-    a block are numbered together. `names`, `sizes`: of the axes. `held_in` begins what `where` says. `block_bytes`: of
-    the decoded chunks under a block. `kept`: the numbers of those patches that there are, None for all.
+    a block are numbered together. `sizes`: of a patch, by the names of the axes. `held_in` begins what `where` says.
+    `block_bytes`: of the decoded chunks under a block. `kept`: the numbers of the patches that there are, None for all.
     """
 
     def __init__(
         self,
         axes: Sequence[Sequences],
         edges: Sequence[IndexArray],
-        names: Sequence[Axis],
-        sizes: Sequence[int],
+        sizes: Mapping[str, int],
         held_in: str,
         block_bytes: int,
     ) -> None:
         self.block_bytes = block_bytes
         self._axes, self._edges, self._grid = axes, edges, [*map(len, axes)]
-        self._names, self._sizes, self._held_in = [*map(str, names)], sizes, held_in
+        self._sizes, self._held_in = sizes, held_in
         self.kept: IndexArray | None = None
 
     def __len__(self) -> int:
@@ -118,12 +117,12 @@ class Places:
 
     def where(self, index: int) -> str:
         """Return the place of a patch; the first axis goes through all files."""
-        corner = zip(self._names, self.corners(np.array([index]))[0].tolist(), self._sizes, strict=True)
-        return f"{self._held_in}[{', '.join(f'{name} {at}:{at + size}' for name, at, size in corner)}]"
+        corner = zip(self._sizes.items(), self.corners(np.array([index]))[0].tolist(), strict=True)
+        return f"{self._held_in}[{', '.join(f'{name} {at}:{at + size}' for (name, size), at in corner)}]"
 
     def by_axis(self, patches: IndexArray) -> dict[str, IndexArray]:
         """Return the corners by the names of the axes."""
-        return dict(zip(self._names, self.corners(patches).T, strict=True))
+        return dict(zip(self._sizes, self.corners(patches).T, strict=True))
 
 
 @dataclass(frozen=True)
@@ -251,19 +250,16 @@ class Patching:
     def __init__(self, options: PatchOptions, tops: Mapping[str, Parts], what: str) -> None:
         self._options, self._what = options, what
         self._image, self._first = next(iter(tops.items()))
-        first = self._first
-        self._names = _names_of(first[0])
-        self.names = [*map(str, self._names)]
-        named = self._by_axis(options.size)
-        self._is_dropped = 0 not in named
-        self._sizes = dict(sorted({0: 1, **named}.items()))
-        self._select = {self._names[axis]: value for axis, value in self._by_axis(options.select).items()}
-        self.steps = [int(extents_of(array)[0]) for array in first]
+        self.names = _names_of(self._first[0])
+        named, self._select = self._by_axis(options.size), self._by_axis(options.select)
+        self._is_dropped = self.names[0] not in named
+        self._sizes = {name: named.get(name, 1) for name in self.names if name in {*named, self.names[0]}}
+        self.steps = [int(extents_of(array)[0]) for array in self._first]
         by_top = [top for top, value in options.shift.items() if isinstance(value, dict)]
         chosen(tops, [str(top) for top in by_top], f"{what}: parameter 'patch.shift'")
         shifts = {top: self._shift_of(top) for top in tops}
         self.cuts = {top: self._cut(parts, shifts[top]) for top, parts in tops.items()}
-        self.places = self._places([[shift.get(axis, 0) for axis in self._sizes] for shift in shifts.values()])
+        self.places = self._places(shifts.values())
 
     @property
     def as_window(self) -> WindowOptions | None:
@@ -271,7 +267,8 @@ class Patching:
         more = self._options.border == "pad" or self._options.select or self._options.shift or self._options.where
         if more or self._is_dropped or any(cut.axes != (0, *(-1,) * (len(cut.axes) - 1)) for cut in self.cuts.values()):
             return None
-        return WindowOptions(length=self._sizes[0], stride=self._by_axis(self._options.stride).get(0, self._sizes[0]))
+        first, length = next(iter(self._sizes.items()))
+        return WindowOptions(length=length, stride=self._by_axis(self._options.stride).get(first, length))
 
     def leave_out(self, parts: Parts, files: FileStore, others: Sequence[Store[Any]]) -> None:
         """Keep the patches of which the mask `parts` has enough."""
@@ -302,74 +299,71 @@ class Patching:
         column.stores[0].close()
         return np.concatenate(found)
 
-    def _places(self, shifts: Sequence[Sequence[int]]) -> Places:
-        is_padded, sizes = self._options.border == "pad", [*self._sizes.values()]
+    def _places(self, shifts: Collection[Mapping[str, int]]) -> Places:
         given = self._by_axis(self._options.stride)
-        if unknown := given.keys() - self._sizes.keys():
-            raise self._wrong("stride", f"axes of 'patch.size', which {self._names[min(unknown)]} is not")
+        if unknown := [name for name in given if name not in self._sizes]:
+            raise self._wrong("stride", f"axes of 'patch.size', which {unknown[0]} is not")
         cut = max(self.cuts.values(), key=lambda cut: cut.spec.nbytes)
         array, chunks = cut.parts[0], dict[int, int]()
         if array.chunk_samples is not None and array.layout.chunk:
             chunks = {of: array.layout.chunk[axis] for axis, of in zip(axes_of(array), cut.axes, strict=True)}
-        axes, edges, names = [], [], [self._names[axis] for axis in self._sizes]
-        for number, (axis, size) in enumerate(self._sizes.items()):
-            ends = self.steps if axis == 0 else [int(extents_of(self._first[0])[axis])]
-            along = [0, *(shift[number] for shift in shifts)]
+        axes, edges, extents = [], [], dict(zip(self.names, extents_of(self._first[0]).tolist(), strict=True))
+        for number, (name, size) in enumerate(self._sizes.items()):
+            ends = [extents[name]] if number else self.steps
+            along = [0, *(shift.get(name, 0) for shift in shifts)]
             before, behind = min(along), max(along)
             # What must lie inside: with padding a patch's first value.
-            length = (1 if is_padded else size + behind) - before
-            what = f"{self._what}: 'patch.size' along {names[number]}, shifts counted"
-            axes.append(Sequences(np.cumsum(ends), length, given.get(axis, size), what, -before))
+            length = (1 if self._options.border == "pad" else size + behind) - before
+            what = f"{self._what}: 'patch.size' along {name}, shifts counted"
+            axes.append(Sequences(np.cumsum(ends), length, given.get(name, size), what, -before))
             edges.append(axes[-1].blocks(chunks.get(number, 1)) if chunks else np.array([0, len(axes[-1])]))
         block_bytes = sum(cut.chunk_bytes(chunks) for cut in self.cuts.values())
-        return Places(axes, edges, names, sizes, str(self._first[0]), block_bytes)
+        return Places(axes, edges, self._sizes, str(self._first[0]), block_bytes)
 
-    def _cut(self, parts: Parts, shift: Mapping[int, int]) -> Cut:
+    def _cut(self, parts: Parts, shift: Mapping[str, int]) -> Cut:
         array, names, extents = parts[0], _names_of(parts[0]), extents_of(parts[0]).tolist()
         if array.longest is not None or array.dtype.kind in "SU":
             raise SourceError(f"{self._what}: {array} holds {array.dtype}: expected numbers for patches")
-        patched = {self._names[axis]: axis for axis in self._sizes}
-        numbers = [*self._sizes]
+        numbers = {name: number for number, name in enumerate(self._sizes)}
         sizes, runs, dropped = [], [], []
         for axis, (name, extent) in enumerate(zip(names, extents, strict=True)):
             taken = self._select.get(name)
-            if taken is not None and (name in patched or max(np.ravel(taken), default=extent) >= extent):
+            if taken is not None and (name in numbers or max(np.ravel(taken), default=extent) >= extent):
                 raise self._wrong("select", f"for {name} of {array} numbers below {extent}, and no size")
-            whole = self._sizes[patched[name]] if name in patched else extent
+            whole = self._sizes.get(name, extent)
             runs.append(((0, whole),) if taken is None else tuple((int(at), 1) for at in np.ravel(taken)))
             sizes.append(sum(number for _, number in runs[-1]))
-            if isinstance(taken, int) or (self._is_dropped and patched.get(name) == 0):
+            if isinstance(taken, int) or (self._is_dropped and numbers.get(name) == 0):
                 dropped.append(axis)
             for part, first in zip(parts, self._first, strict=True):
-                if name in patched and (of := extents_of(first)[patched[name]]) != extents_of(part)[axis]:
+                if name in numbers and (of := extents_of(first)[self.names.index(name)]) != extents_of(part)[axis]:
                     raise SourceError(
                         f"{self._what}: {part} has {extents_of(part)[axis]} along {name} and {first} has {of}: patches "
                         "need arrays over one grid"
                     )
         return Cut(
             parts,
-            tuple(numbers.index(patched[name]) if name in patched else -1 for name in names),
+            tuple(numbers.get(name, -1) for name in names),
             tuple(sizes),
-            tuple(shift.get(patched.get(name, -1), 0) for name in names),
+            tuple(shift.get(name, 0) for name in names),
             tuple(runs),
             tuple(dropped),
             np.array(self._options.fill).astype(array.delivered_dtype).item(),
         )
 
-    def _shift_of(self, top: str) -> Mapping[int, int]:
+    def _shift_of(self, top: str) -> Mapping[str, int]:
         given: Mapping[Axis, Any] = self._options.shift
         if any(isinstance(value, dict) for value in given.values()):
             return self._by_axis(given.get(top, {}))
         return {} if top == self._image else self._by_axis(given)
 
-    def _by_axis(self, given: Mapping[Axis, Any]) -> dict[int, Any]:
-        """`given` by the number of the axis; raises ParameterError for an axis that there is none of."""
-        known = {str(name): axis for axis, name in enumerate(self._names)}
-        known |= {str(axis): axis for axis in range(len(self._names)) if str(axis) not in known}
+    def _by_axis(self, given: Mapping[Axis, Any]) -> dict[str, Any]:
+        """`given` by the name of the axis; raises ParameterError for an axis that there is none of."""
+        known = {str(number): name for number, name in enumerate(self.names)} | {name: name for name in self.names}
         if unknown := [axis for axis in given if str(axis) not in known]:
             raise ParameterError(
                 f"{self._what}: parameter 'patch' names the axis {unknown[0]!r}: {self._first[0]} has the axes "
-                f"{', '.join(map(str, self._names))}"
+                f"{', '.join(self.names)}"
             )
         return {known[str(axis)]: value for axis, value in given.items()}
 
@@ -378,6 +372,6 @@ class Patching:
         return ParameterError(f"{self._what}: parameter 'patch.{name}' is {value}: expected {expected}")
 
 
-def _names_of(array: StoredArray) -> list[Axis]:
+def _names_of(array: StoredArray) -> list[str]:
     """The names of the axes, or their numbers."""
-    return [array.dims[axis] if array.dims else number for number, axis in enumerate(axes_of(array))]
+    return [array.dims[axis] if array.dims else str(number) for number, axis in enumerate(axes_of(array))]
