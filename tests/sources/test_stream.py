@@ -108,7 +108,7 @@ def _kill_a_loader(pipeline: Pipeline, number: int) -> None:
         os.kill(loaders[number % len(loaders)], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("taken", [0, 7, 20])
+@pytest.mark.parametrize("taken", some_of([7, 0, 20], 3))
 def test_a_run_goes_on_from_its_state(whole: list[Seen], taken: int) -> None:
     with make_pipeline() as pipeline:
         begun = [seen(batch) for batch in batches(pipeline, taken)]
@@ -266,7 +266,7 @@ def into_one_bytearray() -> Iterator[tuple[bytearray, int]]:
         yield data, number
 
 
-@pytest.mark.parametrize("make", [into_one_dict, into_one_array, into_one_list, into_one_bytearray])
+@pytest.mark.parametrize("make", some_of([into_one_dict, into_one_array, into_one_list, into_one_bytearray], 2))
 def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any) -> None:
     source = StreamSource(make, capacity=10)
     with BatchReader(source, batch_size=8, epochs=1, last_batch="partial", num_loaders=0) as reader:
@@ -282,7 +282,7 @@ def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
     assert samples_of(1, read_all(source=source)) == list(range(6))
 
 
-@pytest.mark.parametrize(("shards", "world_size"), [(1, 1), (3, 1), (1, 2), (2, 2)])
+@pytest.mark.parametrize(("shards", "world_size"), some_of([(2, 2), (1, 1), (3, 1), (1, 2)], 4))
 def test_random_numbers_belong_to_one_sample_of_all_shards_and_ranks(shards: int, world_size: int) -> None:
     def draw(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
         return {"number": sample["number"], "own": np.array(rng.random()), "global": np.array(random.random())}
@@ -399,7 +399,7 @@ def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:
         yield {"number": number}
 
 
-@pytest.mark.parametrize("on_error", ["raise", "replace"])
+@pytest.mark.parametrize("on_error", some_of(["replace", "raise"], 2))
 def test_a_sample_on_which_loaders_die_is_an_error_behind_the_batches_before_it(on_error: str) -> None:
     with make_pipeline(StreamSource(ends_its_loader, shards=1), num_loaders=1, on_error=on_error) as pipeline:
         found: list[list[int]] = []

@@ -182,7 +182,7 @@ def test_loaders_deliver_the_bytes_that_are_delivered_in_process(name: str) -> N
 # ---- object storage
 
 
-@pytest.mark.parametrize(("name", "ragged"), REMOTE, ids=str)
+@pytest.mark.parametrize(("name", "ragged"), some_of(REMOTE, 3), ids=str)
 def test_samples_from_object_storage_are_those_from_disk(name: str, ragged: bool) -> None:
     """In this process one by one, and in loaders by threads that fetch ahead."""
     content = content_of(41, size=(75, 25), ragged=ragged)
@@ -241,7 +241,7 @@ def names(error: object, name: str, path: Path) -> bool:
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("name", STAMPED)
+@pytest.mark.parametrize("name", some_of(STAMPED, 3))
 def test_a_file_that_was_changed_is_refused_by_name(name: str, change: Callable[[Path], None]) -> None:
     content = content_of(8)
     for was_open, cuts in product((False, True), (content.cuts, ())):
@@ -394,7 +394,7 @@ def load(state: dict[str, Any], source: Source, **parameters: Any) -> None:
         next(iter(reader))
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_of(KINDS, 2))
 def test_a_state_goes_on_over_moved_data_and_over_changed_ones_only_where_that_is_accepted(
     name: str, tmp_path: Path
 ) -> None:
@@ -415,7 +415,7 @@ def test_a_state_goes_on_over_moved_data_and_over_changed_ones_only_where_that_i
 # ---- several sources
 
 
-@pytest.mark.parametrize(("name", "ragged"), CASES, ids=CASE_IDS)
+@pytest.mark.parametrize(("name", "ragged"), some_of(CASES, 2), ids=CASE_IDS)
 @FEW
 @given(indices=st.lists(st.integers(0, 11), max_size=14))
 def test_two_put_end_to_end_have_the_samples_of_both(name: str, ragged: bool, indices: list[int]) -> None:
@@ -433,7 +433,7 @@ def test_two_put_end_to_end_have_the_samples_of_both(name: str, ragged: bool, in
             assert [source.where(index) for index in range(12)] == [*one.places, *other.places]
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", some_of(KINDS, 3))
 def test_a_mix_has_whole_epochs_of_each_source(name: str) -> None:
     with written(name, content_of(6)) as one, written(name, content_of(4, seed=1)) as other:
         given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_loaders": 0, "epochs": None}
