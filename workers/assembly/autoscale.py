@@ -85,10 +85,7 @@ class AutoScale:
         """Begin with `first` loaders; there are never more than `most`."""
         self.wanted = first
         self._most = most
-        self._begun = -math.inf
-        self._work = Work()
-        self._groups = 0
-        self._waited_s = 0.0
+        self._begin(-math.inf, Work())
         self._trial: tuple[int, float] | None = None
         """The number of loaders before it, and their rate."""
         self._failed: tuple[float, float] | None = None
@@ -155,7 +152,7 @@ class AutoScale:
 
     def _try_another(self, window: _Window, row_s: float) -> None:
         number = self.wanted
-        if number > 1 and number * self._row_s < (number - 1) * row_s:  # they do the work of fewer
+        if number * self._row_s < (number - 1) * row_s:  # they do the work of fewer
             self.wanted -= 1
         elif number < self._most:
             most = number + 1 if self._failed else 4 * number

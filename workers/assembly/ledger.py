@@ -226,7 +226,7 @@ class Ledger:
         if task is None:
             return
         others = self._left[batch] - self._rows_in(task, batch) - 1
-        if not others or self._is_behind_failure(task):
+        if not others:
             del self._finishers[batch]
             self._enqueue(task)
 
@@ -481,8 +481,6 @@ class Ledger:
             waiting, self._queue = self._queue, []
             for *_, task in waiting:
                 self._enqueue(task)
-            for last in list(self._finishers):
-                self._look_at_finisher(last)
 
     def retry(self, task: Task) -> None:
         """Put back a poisoned row with the next candidate, skipping the one on which loaders died."""

@@ -120,6 +120,13 @@ def test_replaced_rows_are_announced_and_each_bad_sample_is_told_and_counts_once
     assert told(made) == [announce(0, 0, ((0, 3), (1, 2)), rows=2), announce(1, 1, ((0, 1),), rows=2)]
 
 
+def test_rows_of_two_batches_that_are_opened_together_are_replaced_each_in_its_own() -> None:
+    made = assembly(rows=2, rows_per_task=4, slots=4, batches=2)
+    (whole,) = orders(made)
+    report(made, whole, bad_row(1, 5, replacement=3), bad_row(2, 6, replacement=4))
+    assert [message.replaced for message in told(made)] == [((1, 3), (2, 4))]
+
+
 def test_a_row_replaced_again_after_a_death_in_the_hook_is_no_further_one() -> None:
     made = assembly(rows=1, batches=1, postprocess=True)
     (whole,) = orders(made)

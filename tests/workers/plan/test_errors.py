@@ -136,6 +136,9 @@ STATES: dict[str, Scenario] = {
     "a stream's state of fewer epochs that join": lambda _: stream(last_batch="wrap", epochs=5).resumed(
         stream(last_batch="wrap", epochs=2).begin().state()
     ),
+    "a batch behind the last one": lambda _: indexed().at_batch(10),
+    "a batch before the first one": lambda _: indexed().at_batch(-1),
+    "a batch of a stream": lambda _: stream().at_batch(1),
     "a state with weights of before": other(plan_of(12), lambda state: {**state, "weights": "[[1, 2]]"}),
     "weights for a sampler that takes none": lambda _: IterableSampler("s", [1], gives_batches=False).reweighed([1], 1),
     "weights without a sampler": lambda _: indexed().reweighed([1]),

@@ -236,7 +236,8 @@ def test_epochs_that_a_stream_joins_without_a_border_stay_as_many(last_batch: st
 def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
     prefetch: int | str, batches_per_task: int, loans: int, slots: int
 ) -> None:
-    plan = replace(indexed(batches_per_task, prefetch_batches=prefetch), loans=loans)
+    plan = indexed(batches_per_task, prefetch_batches=prefetch)
+    plan = replace(plan, loans=loans) if loans else plan
     assert plan.slots == slots
     assert plan.layout.rows == 4
 
