@@ -23,6 +23,7 @@ from .feed import LoaderFeed
 from .fetching import DatasetMaker, Fetcher, Recipe, say_epoch
 from .keys import SeededSampler, say_epoch_to_sampler
 from .loop import VERSION, Loop, first_state
+from .packed_list import on_its_way
 
 if TYPE_CHECKING:
     from .cached_items import CachedItems
@@ -158,7 +159,7 @@ class DataLoader(TorchDataLoader[_Item_co]):
             )
             parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
             self.feed = LoaderFeed(
-                DatasetMaker(recipe, seed),
+                DatasetMaker(recipe._replace(dataset=on_its_way(dataset)), seed),
                 {name: part for name, part in parts.items() if part is not None},
                 parameters,
                 kind=type(dataset).__name__,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple, get_origin
 import numpy as np
 import pytest
 import torch
+from blobfeed.readers.dataloader.packed_list import on_its_way
+from blobfeed.workers.transport import pack
 from torch.utils.data import (
     BatchSampler,
     Dataset,
@@ -154,6 +157,26 @@ def test_batches_that_are_kept_stay_and_grow() -> None:
         ]
         kept[0] += 1  # it is writable
     loader.close()
+
+
+def test_a_long_list_of_plain_items_travels_as_an_array() -> None:
+    pairs = [(f"/data/photo_{number}.jpg", number) for number in range(100_000)]
+    data, buffers, _ = pack(on_its_way(pairs))
+    there = pickle.loads(data, buffers=buffers)
+    assert len(data) < 1000
+    assert (len(there), there[-1], there[3:5], list(there) == pairs) == (100_000, pairs[-1], pairs[3:5], True)
+    with pytest.raises(IndexError):
+        there[100_000]
+    for others in ([*pairs, np.int64(1)], ["x" * 2000] * 100_000):
+        assert pickle.loads(pickle.dumps(on_its_way(others))) == others
+    loader = DataLoader(pairs, 50_000, num_workers=1, collate_fn=with_kind_of_dataset)
+    assert next(iter(loader)) == (pairs[:50_000], type(there))
+    loader.close()
+
+
+def with_kind_of_dataset(items: list[Any]) -> Any:
+    info: Any = torch.utils.data.get_worker_info()
+    return items, type(info.dataset)
 
 
 class Sized(Dataset[torch.Tensor]):
