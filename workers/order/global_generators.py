@@ -110,7 +110,8 @@ class _Torch:
     )
 
     def seed(self, key: int) -> None:
-        sys.modules["torch"].default_generator.manual_seed(key)
+        # 63 bits, as torch's own: `initial_seed` goes into a tensor then. The draws come from the lower 32.
+        sys.modules["torch"].default_generator.manual_seed(key & (1 << 63) - 1)
 
     def stamp(self) -> object:
         return sys.modules["torch"].default_generator.get_state().numpy().tobytes()

@@ -391,7 +391,9 @@ def test_worker_init_fn_and_worker_info() -> None:
     loop = iter(loader)
     with pytest.raises(LookupError, match="in worker_init_fn"):
         next(loop)
-    assert {tuple(torch.cat(batch).tolist()) for batch in loop} == {(0, 0, 1)}
+    batches = [torch.cat(batch).tolist() for batch in loop]
+    assert {tuple(batch[:3]) for batch in batches} == {(0, 0, 1)}
+    assert len({batch[3] for batch in batches}) == len(batches)
     loader.close()
 
 
@@ -408,6 +410,6 @@ class Workers(Dataset[Any]):
     def __len__(self) -> int:
         return 8
 
-    def __getitem__(self, index: int) -> tuple[int, int, int]:
+    def __getitem__(self, index: int) -> tuple[int, ...]:
         info: Any = torch.utils.data.get_worker_info()
-        return self.number, info.id, info.num_workers
+        return self.number, info.id, info.num_workers, torch.initial_seed()
