@@ -403,13 +403,12 @@ class _Stacker:
 
     def __call__(self, batch: Sequence[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
         first = batch[0]
-        if first.is_nested:  # it has no shape
-            return torch.stack(list(batch), 0)
+        if first.is_nested or first.layout is not torch.strided:
+            return collate.collate_tensor_fn(batch)  # which says that it cannot
         size = len(batch) * first.numel() * first.element_size()
-        plain = first.layout is torch.strided and first.device.type == "cpu"
         # Of several types torch makes a common one, and into memory of another it would cast.
         alike = {(type(each), each.dtype, each.requires_grad) for each in batch} == {(torch.Tensor, first.dtype, False)}
-        if self._writer is None or not plain or not alike or not size:
+        if self._writer is None or first.device.type != "cpu" or not alike or not size:
             return torch.stack(list(batch), 0)
         out = self._writer.tensor(first.dtype, (len(batch), *first.shape), size)
         return torch.stack(list(batch), 0, out=out)

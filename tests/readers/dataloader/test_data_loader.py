@@ -367,6 +367,13 @@ def test_error_is_the_user_s_own_and_the_run_goes_on(workers: int) -> None:
     loader.close()
 
 
+def test_tensors_that_torch_does_not_collate_are_refused_in_its_words() -> None:
+    loader = DataLoader([torch.eye(2).to_sparse()] * 2, 2, num_workers=1)
+    with pytest.raises(RuntimeError, match="sparse tensors are not currently supported"):
+        next(iter(loader))
+    loader.close()
+
+
 @pytest.mark.parametrize("workers", [0])
 def test_bad_sample_is_replaced(workers: int) -> None:
     given: dict[str, Any] = {"batch_size": 4, "num_workers": workers, "seed": 1, "on_error": "replace"}
