@@ -23,6 +23,8 @@ FILES = ("test_state_dict", "test_dataloader", "test_sampler", "test_hugging_fac
 
 _IMPORT = re.compile(r"from torchdata\.stateful_dataloader import (.*\bStatefulDataLoader\b.*)")
 _TEST_S = 300
+_GROUP = 8
+"""The tests of one run of pytest: they take long, and the sums so far are printed behind each."""
 
 
 def changed(text: str) -> str:
@@ -75,19 +77,20 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="torchdata-tests-") as folder:
         shutil.copytree(given.checkout / "torchdata", Path(folder, "torchdata"))
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join((folder, os.environ.get("PYTHONPATH", "")))}
+        run = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider"]
         for name in given.files:
             text = changed((given.checkout / "test" / "stateful_dataloader" / f"{name}.py").read_text())
             Path(folder, f"{name}.py").write_text(text)
-            for group in re.findall(
-                r"^class (Test\w+)", text, re.MULTILINE
-            ):  # a class each: it takes long, and says so far
-                report = Path(folder, f"{name}.{group}.xml")
-                command = [sys.executable, "-P", "-m", "pytest", f"{name}.py::{group}", "-q", f"--junitxml={report}"]
-                command += [f"--timeout={_TEST_S}", "-p", "no:cacheprovider", *(["-k", given.k] if given.k else [])]
+            listed = [*run, "--collect-only", f"{name}.py", *(["-k", given.k] if given.k else [])]
+            output = subprocess.run(listed, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+            tests = [line for line in output.stdout.splitlines() if line.startswith(f"{name}.py::")]
+            for first in range(0, len(tests), _GROUP):
+                report = Path(folder, f"{name}.{first}.xml")
+                command = [*run, *tests[first : first + _GROUP], f"--junitxml={report}", f"--timeout={_TEST_S}"]
                 subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
                 if report.exists():
                     totals.add(report)
-                    print(f"behind {name}::{group}: {totals}", file=sys.stderr)
+                    print(f"{name}, {first + _GROUP} of {len(tests)}: {totals}", file=sys.stderr)
     for reason, tests in sorted(totals.failed.items(), key=lambda each: -len(each[1])):
         print(f"{len(tests):4} {reason}")
         for test in tests:
