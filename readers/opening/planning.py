@@ -115,8 +115,7 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
     supply, first = make_supply(
         parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir)
     )
-    if supply.items is not None:
-        Cut(parameters, gives_batches=supply.gives_batches).require(supply.items)
+    Cut(parameters, supply.items, gives_batches=supply.gives_batches).require()
     if parameters.on_error == "raise" and supply.is_computed:
         source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
@@ -127,7 +126,7 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
             assert isinstance(source, Source)
             plan = _ordered_plan(parameters, hooks, source, transform, base_dir, supply, first)
     plan = replace(plan, start=_begin(plan, supply))
-    if supply.items is not None and (rest := plan.cut.unequal_rest(supply.items)):
+    if rest := plan.cut.unequal_rest:
         _log.warning(
             "last_batch is 'partial', and an epoch's last round has a sample for %d of %d ranks: the others end the "
             "epoch a batch earlier; where ranks wait for each other in each step, use last_batch 'wrap' or 'drop'",

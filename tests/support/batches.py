@@ -21,14 +21,14 @@ class RankedBatches:
     def __init__(self, samples: int, parameters: Parameters, start: int = 0) -> None:
         self.samples, self.parameters = samples, parameters
         self.world_size, self.round_rows = parameters.ranks, parameters.batch_size * parameters.ranks
-        self._cut, self._start = Cut(parameters), At(*divmod(start, samples))
-        self._cut.require(samples)
+        self._cut, self._start = Cut(parameters, samples), At(*divmod(start, samples))
+        self._cut.require()
         self.batches_per_epoch = self._cut.rounds_in(samples)
-        self.total = self._cut.count(self._start, samples, parameters.epochs)
+        self.total = self._cut.count(self._start, parameters.epochs)
 
     def round_start(self, k: int) -> int:
         """Return the global position where round k begins."""
-        epoch, item = self._cut.start(self._start, k, self.samples)
+        epoch, item = self._cut.start(self._start, k)
         return epoch * self.samples + item
 
     def ends_epoch(self, k: int) -> bool:

@@ -8,9 +8,9 @@
 - partial: the last round of an epoch splits the remaining samples among the ranks, in parts whose sizes differ by one
   at most; a rank that gets none has a round less in that epoch.
 
-`start` and `count` hold where all epochs have the same length. Batches from the place `start(at, k)` on are exactly
-those from `at` on without the first k; batch_size, world_size and last_batch may differ, too, and still no sample of
-the epoch comes twice.
+`start` and `count` need the length of all epochs. Batches from the place `start(at, k)` on are exactly those from `at`
+on without the first k; batch_size, world_size and last_batch may differ, too, and still no sample of the epoch comes
+twice.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from .supply import At
 
 
 class Cut:
-    """The cut of one rank. `gives_batches`: an item is a whole batch, and not a sample."""
+    """The cut of one rank. `items`: those of every epoch; None if lengths become known on the way.
 
-    def __init__(self, given: Parameters, *, gives_batches: bool = False) -> None:
-        self._given = given
+    `gives_batches`: an item is a whole batch, and not a sample.
+    """
+
+    def __init__(self, given: Parameters, items: int | None = None, *, gives_batches: bool = False) -> None:
+        self._given, self._items = given, items
         self._what = "batches" if gives_batches else "samples"
         self.each = 1 if gives_batches else given.batch_size
         """A rank's items in a full round."""
@@ -36,8 +39,11 @@ class Cut:
         whole, rest = divmod(items, self.round_items)
         return whole + (rest >= self._least)
 
-    def start(self, at: At, k: int, items: int) -> At:
-        """Return where the k-th round from `at` on begins; every epoch has `items` items."""
+    def start(self, at: At, k: int) -> At:
+        """Return where the k-th round from `at` on begins; `at` itself where that is not known."""
+        items = self._items
+        if items is None:
+            return at
         if self._given.last_batch == "wrap":
             return At(*divmod(at.epoch * items + at.item + k * self.round_items, items))
         if k < (first := self.rounds_in(items - at.item)):
@@ -45,9 +51,10 @@ class Cut:
         epochs, number = divmod(k - first, self.rounds_in(items))
         return At(at.epoch + 1 + epochs, number * self.round_items)
 
-    def count(self, at: At, items: int, epochs: int | None) -> int | None:
-        """Return the number of this rank's rounds from `at` on, of `epochs` epochs in all; None without an end."""
-        if epochs is None:
+    def count(self, at: At, epochs: int | None) -> int | None:
+        """Return the number of this rank's rounds from `at` on, of `epochs` epochs in all; None: unknown, or no end."""
+        items = self._items
+        if items is None or epochs is None:
             return None
         if self._given.last_batch == "wrap":
             return max(0, -(-((epochs - at.epoch) * items - at.item) // self.round_items))
@@ -55,9 +62,10 @@ class Cut:
             return 0
         return self.rounds_in(items - at.item) + (epochs - at.epoch - 1) * self.rounds_in(items)
 
-    def unequal_rest(self, items: int) -> int:
-        """Return the samples in the last round of an epoch if only some ranks get one of them, else 0."""
-        rest = items % self.round_items
+    @property
+    def unequal_rest(self) -> int:
+        """The samples in the last round of an epoch if it is known that only some ranks get one of them, else 0."""
+        rest = (self._items or 0) % self.round_items
         return rest if self._given.last_batch == "partial" and rest < self._given.ranks else 0
 
     def refusal(self, items: int, epoch: str = "an epoch") -> str:
@@ -76,7 +84,7 @@ class Cut:
             )
         return ""
 
-    def require(self, items: int) -> None:
-        """Raise ParameterError if epochs of so many items cannot be cut."""
-        if why := self.refusal(items):
+    def require(self) -> None:
+        """Raise ParameterError if it is known that epochs cannot be cut."""
+        if self._items is not None and (why := self.refusal(self._items)):
             raise ParameterError(why)

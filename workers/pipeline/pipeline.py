@@ -204,9 +204,9 @@ class Pipeline(Closing):
         self._hold(self._feed.next(self._intake.wanted, self._held))
 
     def _hold(self, batches: Sequence[Batch]) -> None:
-        if self._plan.supply.items is None:  # a stream may have no batch at a place, and how many depends on the time
-            for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
-                batch.number = number
+        # A stream may have no batch at a place of the sequence, and how many depends on the time.
+        for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
+            batch.number = number
         self._held.batches |= {batch.sequence: batch for batch in batches}
         self._intake = Intake(self._intake.progress, tuple(batches), batches[-1].sequence + 1)
 

@@ -66,26 +66,24 @@ def _some(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
     drawn: dict[int, DrawnEpoch] = {}
     if plan.supply.items is not None:
         for number in wanted:
-            yield from _walk(plan, number, number, drawn)
+            if plan.total_batches is not None and number - plan.first_number >= plan.total_batches:
+                raise _no_batch(number, plan)
+            yield from _walk(plan.from_batch(number - plan.first_number), number, drawn)
     elif wanted:
-        yield from ((number, batch) for number, batch in _walk(plan, wanted[0], wanted[-1], drawn) if number in wanted)
+        yield from ((number, batch) for number, batch in _walk(plan, wanted[-1], drawn) if number in wanted)
 
 
 def _begin_of(plan: Plan, number: int) -> At:
     """Return where batch `number` begins."""
     if plan.supply.items is not None or number == plan.first_number:
         return Position(plan, number - plan.first_number).at
-    *_, (_, batch) = _walk(plan, plan.first_number, number - 1, {})
+    *_, (_, batch) = _walk(plan, number - 1, {})
     assert batch.end is not None
     return batch.end
 
 
-def _walk(plan: Plan, first: int, last: int, drawn: dict[int, DrawnEpoch]) -> Iterator[tuple[int, Batch]]:
-    """Yield batches `first` … `last`; epochs are drawn here, once in all calls with the same `drawn`."""
-    if plan.supply.items is not None:
-        if plan.total_batches is not None and last - plan.first_number >= plan.total_batches:
-            raise _no_batch(last, plan)
-        plan = plan.from_batch(first - plan.first_number)
+def _walk(plan: Plan, last: int, drawn: dict[int, DrawnEpoch]) -> Iterator[tuple[int, Batch]]:
+    """Yield the plan's batches up to `last`; epochs are drawn here, once in all calls with the same `drawn`."""
     plan = replace(plan, specs={}, slot_specs={})  # only the samples are wanted
     schedule, memory = plan.schedule(), _Memory()
     schedule.draws.use_file(memory)
@@ -101,7 +99,7 @@ def _walk(plan: Plan, first: int, last: int, drawn: dict[int, DrawnEpoch]) -> It
                 drawn[asked.epoch] = plan.supply.epoch_of(plan.parameters, asked.epoch)
             schedule.draws.note_drawn(asked, memory.keep(asked, drawn[asked.epoch]))
         announce = schedule.announcement(number - plan.first_number, 1, 0, ())
-        if announce is not None and number >= first:
+        if announce is not None:
             (batch,) = plan.unpack(announce, {})
             yield number, batch
 

@@ -90,12 +90,11 @@ class Plan:
 
     @cached_property
     def cut(self) -> Cut:
-        return Cut(self.parameters, gives_batches=self.supply.gives_batches)
+        return Cut(self.parameters, self.supply.items, gives_batches=self.supply.gives_batches)
 
     def batches_of(self, epochs: int | None, at: At | None = None) -> int | None:
         """Return this rank's batches from `at`, else the start, to the end of `epochs` epochs; None: unknown."""
-        items = self.supply.items
-        return None if items is None else self.cut.count(at or self.start, items, epochs)
+        return self.cut.count(at or self.start, epochs)
 
     @cached_property
     def total_batches(self) -> int | None:
@@ -135,8 +134,7 @@ class Plan:
 
     def moved(self, at: At, number: int) -> Plan:
         """Return this plan from `at` on, where batch `number` begins, or the epoch's rest is no round."""
-        items = self.supply.items
-        return replace(self, start=at if items is None else self.cut.start(at, 0, items), first_number=number)
+        return replace(self, start=self.cut.start(at, 0), first_number=number)
 
     def from_start(self) -> Plan:
         """Return this plan from the beginning of the run."""
@@ -318,10 +316,7 @@ class Position(msgspec.Struct, frozen=True):
     @property
     def at(self) -> At:
         """The place where the next round begins."""
-        plan, items = self.plan, self.plan.supply.items
-        if self.next is not None or items is None:
-            return self.next or plan.start
-        return plan.cut.start(plan.start, self.taken, items)
+        return self.next or self.plan.cut.start(self.plan.start, self.taken)
 
     @property
     def epoch(self) -> int:
@@ -330,8 +325,7 @@ class Position(msgspec.Struct, frozen=True):
 
     def epoch_behind(self, ahead: int) -> int:
         """Return the first epoch of which no batch was taken before, nor is one of the next `ahead`."""
-        items = self.plan.supply.items
-        epoch, item = self.at if items is None else self.plan.cut.start(self.at, ahead, items)
+        epoch, item = self.plan.cut.start(self.at, ahead)
         return epoch + (item > 0)
 
     def batches_before(self, epoch: int) -> int | None:
