@@ -124,10 +124,12 @@ def test_the_time_in_which_logs_are_made_ready_is_none_of_training(
 
     monkeypatch.setattr(training_display, "_tensorboard", slow)
     path, lines = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1"), tmp_path / "log.jsonl"
+    begun = time.monotonic()
     assert run("train", "--solver", path, "--log", lines, "--tensorboard", tmp_path / "board").exit_code == 0
+    most = time.monotonic() - begun - 2
     first = json.loads(lines.read_text().splitlines()[0])
-    assert first["seconds"] < 2
-    assert first["samples_per_s"] > 8 / 2  # of a batch
+    assert first["seconds"] < most
+    assert first["samples_per_s"] > 8 / most  # of a batch
 
 
 def test_ctrl_c_while_logs_are_made_ready_ends_the_command_without_a_snapshot(

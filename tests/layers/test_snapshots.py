@@ -67,7 +67,7 @@ class Tells(MultiProcessInputLayer):
 
 
 def test_the_binary_goes_on_at_the_snapshot_that_its_command_names(tmp_path: Path) -> None:
-    program = compile_caffe_train(tmp_path)
+    program = compile_caffe_train()
     (tmp_path / "tells.py").write_text(_MODULE)
     (tmp_path / "more.txt").write_text(f"# flags\n--weights=x\n --snapshot={SNAPSHOT}\n")
     (tmp_path / "flags.txt").write_text("--flagfile=more.txt\n")

@@ -44,10 +44,10 @@ def _linked_to_the_system_s_library() -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module", params=["the system's library", "a library that fails"])
-def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(request: pytest.FixtureRequest) -> Path:
     own = ("-DHAS_HDF5", "-rdynamic")
     flags = own if request.param == "a library that fails" else _linked_to_the_system_s_library()
-    return compile_caffe_train(tmp_path_factory.mktemp("program"), *flags)
+    return compile_caffe_train(*flags)
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,15 +21,16 @@ import blobfeed
 _SOURCE = Path(__file__).with_name("caffe_train.c")
 
 
-def compile_caffe_train(folder: Path, *flags: str) -> Path:
-    """The program in `folder`; skips the test if there is no compiler, header or library to build it with."""
+@cache
+def compile_caffe_train(*flags: str) -> Path:
+    """The program, made once in a process; skips the test if there is nothing to build it with."""
     compiler = shutil.which(os.environ.get("CC", "")) or shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         pytest.skip("needs a C compiler: none of $CC, cc, gcc is there")
     include = sysconfig.get_path("include")
     if not Path(include, "Python.h").exists():
         pytest.skip(f"needs Python's headers: no Python.h in {include}")
-    program = folder / "caffe_train"
+    program = Path(tempfile.mkdtemp(dir=os.environ["XDG_CACHE_HOME"])) / "caffe_train"  # removed at the end of the run
     command = [compiler, "-O1", "-Wall", "-I", include, str(_SOURCE), "-o", str(program), *_link_flags(), *flags]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr}"
