@@ -10,6 +10,7 @@ import cv2
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.trainer.layer_types.data import Data, _DataLayer
 from blobfeed.trainer.net import Net
 from blobfeed.trainer.prototxt import Phase
 from numpy.typing import NDArray
@@ -23,6 +24,14 @@ GOLDEN = np.load(Path(__file__).parents[1] / "golden" / "files.npz")
 CASES = sorted(key.removesuffix("/prototxt") for key in GOLDEN.files if key.endswith("/prototxt"))
 
 Batch = dict[str, NDArray[np.float32]]
+
+
+@pytest.fixture(autouse=True)
+def _made_in_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start no loaders, but for one test: they would make the same batches."""
+    if request.function is not test_in_train_crops_lie_anywhere_and_half_are_mirrored:
+        given = Data._param_str
+        monkeypatch.setattr(_DataLayer, "_param_str", lambda layer: {**given(layer), "num_loaders": 0})
 
 
 @pytest.fixture(scope="module")
