@@ -130,7 +130,7 @@ def an_error_names_its_sample_behind_the_batches_before_it(make: type[Face], fol
     with (folder / "train.h5").open("r+b") as stream:
         stream.seek(at)
         stream.write(b"\xff\xff\xff")
-    with closing(make({"hdf5": {"path": str(folder / "train.h5")}}, shuffle=False)) as face:
+    with closing(make({"hdf5": {"path": str(folder / "train.h5")}}, shuffle=False, num_loaders=0)) as face:
         assert face.take()[1] == list(range(BATCH))
         with pytest.raises(face.raises) as caught:
             face.take()

@@ -39,7 +39,7 @@ def declared(tmp_path: Path) -> dict[str, Any]:
         write_npy(tmp_path, "many", 0, 90) | {"weight": 0.7},
         write_npy(tmp_path, "few", 1000, 40) | {"weight": 0.3},
     ]
-    return {"mix": parts, "batch_size": 10, "num_loaders": 1, "shuffle": True, "seed": 4}
+    return {"mix": parts, "batch_size": 10, "num_loaders": 0, "shuffle": True, "seed": 4}
 
 
 def delivered(pipeline: Pipeline, batches: int) -> Iterator[AnyArray]:
@@ -78,7 +78,7 @@ def test_a_running_mix_goes_on_from_its_state(tmp_path: Path, declared: dict[str
         whole = list(delivered(pipeline, 17))
         state = pipeline.state_dict()
         whole += delivered(pipeline, 12)
-    with open_pipeline(check_parameters(declared | {"num_loaders": 0}), base_dir=tmp_path) as resumed:
+    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as resumed:
         resumed.load_state_dict(state)
         assert all(map(np.array_equal, delivered(resumed, 12), whole[17:]))
 
@@ -87,6 +87,6 @@ def test_the_ranks_of_a_mix_share_its_draws(tmp_path: Path, declared: dict[str, 
     with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
         whole = list(delivered(pipeline, 8))
     for rank in range(2):
-        shard = check_parameters(declared | {"rank": rank, "world_size": 2, "num_loaders": 0})
+        shard = check_parameters(declared | {"rank": rank, "world_size": 2})
         with open_pipeline(shard, base_dir=tmp_path) as pipeline:
             assert all(map(np.array_equal, delivered(pipeline, 4), whole[rank::2]))

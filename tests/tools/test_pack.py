@@ -361,6 +361,7 @@ def test_fashion_mnist_is_packed_and_timed(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
     skimage = pytest.importorskip("skimage", reason="scikit-image's photographs are not installed")
     originals = Path(skimage.__file__).parent / "data"
@@ -394,6 +395,7 @@ def test_the_bench_has_torch_beside_it(found: Found) -> None:
     assert " 1.00× " in lines[-1]
 
 
+@pytest.mark.slow
 def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threads(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="the comparison needs torch")
     listed = write_list(tmp_path, {f"{number}.jpg": encoded(picture(300, 300)) for number in range(8)})

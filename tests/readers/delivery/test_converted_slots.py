@@ -48,7 +48,7 @@ def test_what_is_handed_over_has_been_converted_by_the_loaders(
     source: Any = {"npy": {"data": "data.npy"}} if kind == "npy" else StreamSource(records, shards=2, names=("data",))
     given: dict[str, Any] = {"transform": {"scale": 0.3, "mean_value": [4, 5, 6]}, "seed": 3, **values}
     given = {"batch_size": 4, "shuffle": kind == "npy", "num_loaders": num_loaders, "base_dir": tmp_path, **given}
-    with BatchReader(source, **given, postprocess=lambda batch: None) as by_trainer:
+    with BatchReader(source, **{**given, "num_loaders": 0}, postprocess=lambda batch: None) as by_trainer:
         expected = [(batch.indices, batch["data"]) for _ in range(2) for batch in by_trainer]
     monkeypatch.setattr(LentBlocks, "empty", lambda *_, **__: pytest.fail("a batch was copied"))
     with BatchReader(source, **given) as reader:

@@ -39,7 +39,7 @@ class _Feeding:
         kind = str(values.pop("dtype", "uint8"))
         write_images(folder / "train.h5", dtype=kind)
         parameters = check_parameters(
-            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 1, **values}
+            {"source": {"hdf5": {"path": "train.h5"}}, "batch_size": 4, "num_loaders": 0, **values}
         )
         self.pipeline = open_pipeline(parameters, hooks or Hooks(), base_dir=folder)
         self.tops = make_tops(self.pipeline.specs, parameters, folder)
