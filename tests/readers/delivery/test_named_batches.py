@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
     return write_hdf5(tmp_path / "train.h5", SAMPLES)
 
 
-SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 1, "shuffle": True, "epochs": 1, "last_batch": "partial"}
+SETTINGS: dict[str, Any] = {"batch_size": 4, "num_loaders": 0, "shuffle": True, "epochs": 1, "last_batch": "partial"}
 
 
 class OnADevice(Face):
@@ -93,8 +93,7 @@ def test_streams_end_their_loops_on_a_device_too(device: str, last_batch: str) -
     settings = {**SETTINGS, "shuffle": False, "last_batch": last_batch}
     loops = {}
     for where in (device, ""):
-        given = {**settings, "num_loaders": int(bool(where)), "device": where}
-        with BatchReader(StreamSource(numbers, shards=1), **given) as reader:
+        with BatchReader(StreamSource(numbers, shards=1), **settings, device=where) as reader:
             loops[where] = [[batch["label"].tolist() for batch in reader] for _ in range(3)]
             loops[where].append([reader.state_dict()])
     assert loops[device] == loops[""]
