@@ -31,6 +31,9 @@ _LONG = (
     "test_documents.py",
     "test_remote_loaders.py",
     "test_contract.py",
+    "test_data_loader.py",
+    "test_monitor.py",
+    "test_cli_interrupt.py",
     "test_published_bytes.py",
     "test_tensorflow_dataset.py",
     "test_samplers.py",
@@ -44,6 +47,7 @@ _LONG = (
     "test_batch_reader.py",
     "test_faces.py",
     "test_pipeline.py",
+    "test_stall.py",
     "test_trainer_death.py",
     "test_stream.py",
     "test_keras_dataset.py",
@@ -57,7 +61,6 @@ _LONG = (
     "test_module.py",
     "test_caffe.py",
     "test_framework_examples.py",
-    "test_cli_interrupt.py",
 )
 
 # Left to `make test-all`: other frameworks, documents, examples, a cluster, servers of others, kills and crashes in

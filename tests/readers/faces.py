@@ -152,7 +152,7 @@ def after_ctrl_c_within_close_a_second_close_leaves_no_process(
         assert children() == before, step
         if not interrupted:
             return
-        step += 1 if at_every_line else 3 * step  # each step starts processes
+        step += 1 if at_every_line else 7 * step  # each step starts processes
 
 
 def children() -> set[Any]:

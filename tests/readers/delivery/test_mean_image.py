@@ -115,7 +115,7 @@ class _Watched(MultiProcessInputLayer):
 def test_a_layer_subtracts_it_in_both_phases_and_shows_hooks_the_tops_alone(
     given_images: dict[str, Any], phase: str
 ) -> None:
-    with LayerHarness(_Watched, {**given_images, "num_loaders": 1}, phase=phase) as harness:
+    with LayerHarness(_Watched, {**given_images, "num_loaders": 0}, phase=phase) as harness:
         for _ in range(6):
             tops = harness.forward()
             assert _is_its_label(tops["data"], tops["label"])
