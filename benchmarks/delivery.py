@@ -27,7 +27,7 @@ from blobfeed.supplies import make_order
 from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.loading import conversion
 from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.plan import Batch
+from blobfeed.workers.plan import Batch, SlotTops
 from blobfeed.workers.transport import Ring, RowsLayout, Run
 
 from blobfeed import ArraySpec
@@ -77,7 +77,7 @@ class StillPipeline:
             taken = self.progress.taken
             rows = self.parameters.batch_size
             first = taken % SLOTS * rows
-            slot = {name: top[first : first + rows] for name, top in self.ring.rows.items()}
+            slot = SlotTops({name: top[first : first + rows] for name, top in self.ring.rows.items()})
             self._batch = Batch(taken, 0, 0, rows, slot, taken, [Run(0, rows, 0, 0)], _ORDER)
         return self._batch
 

@@ -18,8 +18,8 @@ import numpy as np
 from ...workers.api import AnyArray, ConvertedRows
 from ...workers.base import BlobfeedError, InexactValueError, UnequalShapesError
 from ...workers.pipeline import Pipeline
-from ...workers.plan import Batch, Position
-from .loans import SlotLoans
+from ...workers.plan import Batch, Position, SlotTops
+from .loans import Lendable, SlotLoans
 from .tops import EvenTop, Shape, Top
 
 if TYPE_CHECKING:
@@ -169,7 +169,9 @@ class HostDelivery(Delivery):
         shown_as: Callable[[AnyArray], Any] = np.asarray,
     ) -> None:
         super().__init__(pipeline, tops)
-        self._shown = [(i, top) for i, top in enumerate(tops) if loans and shows[i]]
+        self._every = list(enumerate(tops))
+        self._shown = [(i, top) for i, top in self._every if loans and shows[i]]
+        self._never_shown = [each for each in self._every if each not in self._shown]
         self._loans = SlotLoans[Batch](loans)
         self._lent: tuple[Batch, list[AnyArray]] | None = None
         """The batch that was handed over last, until the next one is asked for."""
@@ -195,17 +197,16 @@ class HostDelivery(Delivery):
             self._loans.forget_oldest()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        batch, copies = upcoming.batch, list[Any]()
+        batch, copies = upcoming.batch, cast("list[Any]", [None] * len(self.tops))
         lends = self._shown and batch.make is None and self._loans.are_left and hasattr(blobs[0], "adopt")
-        shown = {i for i, _ in self._shown} if lends else set[int]()
-        for i, top in enumerate(self.tops):
-            copies.append(None if i in shown else blobs[i].data)
-            if i not in shown:
-                require_shape(top, upcoming.shapes[i], tuple(copies[i].shape))
+        copied = self._never_shown if lends else self._every
+        for i, top in copied:
+            copies[i] = blobs[i].data
+            require_shape(top, upcoming.shapes[i], tuple(copies[i].shape))
         made = self._make_in(batch, copies)
-        for top, copy in zip(self.tops, copies, strict=True):
-            if copy is not None and top.name not in made:
-                top.put(batch, as_numpy(copy))
+        for i, top in copied:
+            if top.name not in made:
+                top.put(batch, as_numpy(copies[i]))
         return copies
 
     def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
@@ -234,12 +235,11 @@ class HostDelivery(Delivery):
 
     def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
         copies = () if self.filled is None else self.filled.copies
-        shown = [(blobs[i], top) for i, top in self._shown if blobs and copies[i] is None]
+        shown = [blobs[i] for i, _ in self._shown if blobs and copies[i] is None]
         if shown:
             if self._lent is None or self._lent[0] is not batch:
-                rows: list[Any] = [batch.tops[top.name] for _, top in shown]
-                self._lent = batch, self._loans.lend(batch, rows)
-            for (blob, _), array in zip(shown, self._lent[1], strict=True):
+                self._lent = batch, self._loans.lend(batch, self._lendable(cast(SlotTops, batch.tops)))
+            for blob, array in zip(shown, self._lent[1], strict=True):
                 if hasattr(blob, "adopt"):
                     blob.adopt(self._shown_as(array))
         if self.pipeline.is_next(batch):
@@ -247,6 +247,12 @@ class HostDelivery(Delivery):
         if not shown and self.pipeline.holds(batch):
             self.pipeline.release(batch)
         self.pipeline.look_ahead()
+
+    def _lendable(self, tops: SlotTops) -> Lendable:
+        if tops.lendable is None:
+            rows: list[Any] = [tops[top.name] for _, top in self._shown]
+            tops.lendable = Lendable(rows)
+        return tops.lendable
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:

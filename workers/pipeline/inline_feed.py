@@ -26,7 +26,7 @@ from ..assembly import BadSamples, Slots
 from ..base import BlobfeedError, PipelineStalled, RingAllocationError, close_all
 from ..loading import WorkDone, Workplace
 from ..order import OwnGlobals
-from ..plan import Batch, Plan
+from ..plan import Batch, Plan, SlotTops
 from ..processes import Watch, interrupts_deferred
 from ..transport import (
     BadRow,
@@ -78,6 +78,8 @@ class InlineFeed:
         self._plan = plan
         self._watch = watch
         self._rows = _rows(plan)
+        self._made: dict[int, SlotTops] = {}
+        """The views of each slot."""
         self._slots = Slots(plan.slots)
         self._schedule = plan.schedule()
         self._task: ToLoader | None = None
@@ -184,7 +186,7 @@ class InlineFeed:
             if self._last is None:
                 self._slots.drop(task.batch)
             return
-        self._came = batches = self._plan.unpack(message, self._rows)
+        self._came = batches = self._plan.unpack(message, self._rows, self._made)
         self._sizes |= {batch.sequence: batch.rows for batch in batches}
         if self._makes_later:
             for place, batch in enumerate(batches):

@@ -17,7 +17,7 @@ import zmq
 
 from ..api import Statistics
 from ..base import AssemblerDied, BlobfeedError, PipelineClosed, PipelineStalled, close_all, fill_standard_streams
-from ..plan import Batch, Plan
+from ..plan import Batch, Plan, SlotTops
 from ..processes import (
     WHERE_TO_LOOK,
     AssemblerProcess,
@@ -93,6 +93,8 @@ class ProcessFeed:
         """The batches that are released, as the assembler was told last."""
         self._held = Held()
         """The batches that the trainer holds."""
+        self._made: dict[int, SlotTops] = {}
+        """The views of each slot."""
         self._untold = 0
         """The number of batches that were released since."""
         # A message for each of several small batches would cost more than copying them.
@@ -156,7 +158,7 @@ class ProcessFeed:
 
     def _open(self, announce: Announce) -> list[Batch]:
         """Return the announced batches, as views on their slots."""
-        return self._plan.unpack(announce, self.shared.ring.rows)
+        return self._plan.unpack(announce, self.shared.ring.rows, self._made)
 
     def next_announce(self, wanted: int, held: Held) -> Announce:
         """Return the announcement of the next batches, the same one until the batches behind them are wanted."""
@@ -317,7 +319,7 @@ class ProcessFeed:
         with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
             assembler, self._assembler = self._assembler, None
             link, self._release_link = self._release_link, None
-            self._failure = None
+            self._failure, self._made = None, {}
             end = () if assembler is None else (partial(self._end, assembler, link), self._finish_trace, self._keep)
             close_all(*end, partial(links.end_context, self._context), self.shared.close)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -11,6 +12,15 @@ import numpy as np
 from ..api import DirectRows, IndexArray, Rows
 from ..order import At, Supply
 from ..transport import Run
+
+
+class SlotTops(dict[str, Rows]):
+    """The tops of the batch in a slot. A slot's are made once, and used for each whole batch that comes to lie there.
+
+    `lendable`: what the delivery knows of their memory.
+    """
+
+    lendable: Any = None
 
 
 class Batch(msgspec.Struct, eq=False, dict=True):

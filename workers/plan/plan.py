@@ -25,7 +25,7 @@ from ..base import ParameterError
 from ..loading import CROPS, Conversion, RowConverter, RowDecoder, Worker, Workplace, converted_specs
 from ..order import At, Cut, GivenBatches, Schedule, Supply, batches_per_task, by_batch
 from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, processors_granted
-from .batch import Batch
+from .batch import Batch, SlotTops
 from .state import State, check_state
 
 _AHEAD = 4
@@ -100,16 +100,25 @@ class Plan:
     def total_batches(self) -> int | None:
         return self.batches_of(self.parameters.epochs)
 
-    def unpack(self, announce: Announce, rows: Mapping[str, Rows]) -> list[Batch]:
-        """Return the batches of an announcement, as views on `rows`, those of all slots."""
+    def unpack(
+        self, announce: Announce, rows: Mapping[str, Rows], made: dict[int, SlotTops] | None = None
+    ) -> list[Batch]:
+        """Return the batches of an announcement, as views on `rows`, those of all slots.
+
+        `made`: the views of slots that were made before, by slot; more are added.
+        """
         size, replaced, done = self.parameters.batch_size, dict(announce.replaced), 0
         first_row, sequence, supply, delivered = announce.slot * size, announce.batch, self.supply, self.delivered
-        batches = []
+        batches, made = list[Batch](), {} if made is None else made
         for place, runs in by_batch(announce.runs, size).items():
             begin, (first, *others) = place * size, runs
             count = first.rows + sum([run.rows for run in others]) if others else first.rows
             end = begin + count
-            tops = {name: rows[name][first_row + begin : first_row + end] for name in delivered}
+            tops = made.get(announce.slot + place) if count == size else None
+            if tops is None:
+                tops = SlotTops({name: rows[name][first_row + begin : first_row + end] for name in delivered})
+                if count == size:
+                    made[announce.slot + place] = tops
             mine = (
                 {row - begin: index for row, index in replaced.items() if begin <= row < end} if replaced else replaced
             )

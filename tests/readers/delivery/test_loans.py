@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from blobfeed.readers.delivery import LentBlocks
+from blobfeed.readers.delivery import Lendable, LentBlocks, SlotLoans
 from blobfeed.workers.api import AnyArray
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,6 +48,21 @@ def test_a_loop_that_drops_each_array_stays_within_two_blocks() -> None:
         assert array.flags.writeable
         addresses.add(array.ctypes.data)
     assert len(addresses) == 2
+
+
+def test_lent_arrays_have_the_types_and_the_memory_of_a_slots() -> None:
+    memory, loans = np.arange(40, dtype=np.uint8), SlotLoans[str](1)
+    slots = [memory[:8].view("M8[s]"), memory[8:24].reshape(4, 4)[1:3], memory[24:40].view("i2,f4,S2")]
+    lent = loans.lend("slot", Lendable(slots))
+    for array, slot in zip(lent, slots, strict=True):
+        assert (array.shape, array.dtype, array.tobytes()) == (slot.shape, slot.dtype, slot.tobytes())
+        assert np.shares_memory(array, slot)
+    kept = lent[2]["f0"]
+    del lent, array
+    assert loans.oldest_back() is None
+    assert not loans.are_left
+    del kept
+    assert loans.oldest_back() == "slot"
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from blobfeed.supplies import EpochOrder, MixedOrder, StreamSupply, make_order
 from blobfeed.workers.api import Parameters, RemoteLoaders
-from blobfeed.workers.plan import Batch, Plan, max_loaders, usable_cores
+from blobfeed.workers.plan import Batch, Plan, SlotTops, max_loaders, usable_cores
 from blobfeed.workers.transport import Announce, Packed, Run
 
 from blobfeed import ArraySpec, ParameterError
@@ -79,6 +79,16 @@ def test_batches_are_views_on_their_rows_and_know_where_they_stand() -> None:
     np.testing.assert_array_equal(first.indices, ORDER.indices(10, 4))
     np.testing.assert_array_equal(second.indices, ORDER.indices(14, 4))
     assert (first.sequence, second.sequence) == (3, 4)
+
+
+def test_the_views_of_a_slot_are_made_once_for_whole_batches() -> None:
+    plan, made = indexed(), dict[int, SlotTops]()
+    schedule = plan.schedule()
+    opened = [(schedule.opened, schedule.open(2)) for _ in range(3)]
+    announces = [schedule.announcement(first, count, 0, ()) for first, count in opened]
+    whole, short, again = (plan.unpack(announce, rows(), made)[0].tops for announce in announces if announce)
+    assert whole is again
+    assert [len(tops["data"]) for tops in (whole, short)] == [4, 2]
 
 
 def test_each_batch_has_the_replacements_of_its_own_rows() -> None:
