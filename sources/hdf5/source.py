@@ -9,36 +9,29 @@ from typing import Any
 
 import numpy as np
 
-from ...workers.api import NotNegative, Paths, Positive, Tops, check_options
+from ...workers.api import Paths, Positive, Tops, check_options
 from ..files import Locking, RemoteStamp, Stamp, kept, list_hdf5_files, stamp_of
 from ..stored import (
     Arrangement,
-    ArrayOptions,
     Attributes,
     Chunked,
+    ChunkedOptions,
     Parts,
     StoredArray,
-    by_conventions,
     dims_by_top,
     stored_table,
 )
 from ..table import Table
 
 
-class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class HDF5Options(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {hdf5: …}`, beside those of all stored arrays.
 
     path: an HDF5 file, a list of them, a glob, or a text file that lists them, one a line, as Caffe's HDF5Data takes.
         HDF5 files are known by their signature, not by their name.
     max_length: of strings (bytes) or arrays of varying length; a longer one is an error, or replaced by
         `on_error: replace`. Without it they are all looked at once, at the start.
-    decode_cf: true applies the attributes by which netCDF says what numbers mean (scale_factor, add_offset, _FillValue,
-        missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
-        log names the tops that have such attributes.
     locking: whether files are locked while open; false for network file systems that cannot lock.
-    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
-        more), or none if it is 0. By default 32 MB, and with `patch` what a window of 16 blocks of patches needs, up to
-        256 MB.
     allow_external: whether external links, external storage and virtual data sets may lead out of the file's folder. A
         file from somebody else could name any file of the machine.
     open_files: files that each loader keeps open at a time; without it a quarter of its descriptors, from 16 to 4,096.
@@ -46,9 +39,7 @@ class HDF5Options(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only
 
     path: Paths
     max_length: Positive | None = None
-    decode_cf: bool | None = None
     locking: Locking = None
-    chunk_cache_bytes: NotNegative | None = None
     allow_external: bool = False
     open_files: Positive | None = None
 
@@ -82,12 +73,11 @@ def open_hdf5(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
 
     return stored_table(
         "hdf5",
-        by_conventions(examined(wanted), "source hdf5", decode_cf=checked.decode_cf),
+        examined(wanted),
         checked,
         lambda name: examined([name])[name],
         locking=checked.locking,
         open_files=checked.open_files,
-        chunk_cache_bytes=checked.chunk_cache_bytes,
     )
 
 

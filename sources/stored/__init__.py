@@ -15,7 +15,7 @@ from .layout import (
     from_names,
 )
 from .npy import open_npy, read_header
-from .opening import ArrayOptions, by_conventions, stored_table
+from .opening import ArrayOptions, ChunkedOptions, stored_table
 from .packing import CF_ATTRIBUTES, Attributes
 from .patches import Enough, PatchOptions
 from .store import FileStore

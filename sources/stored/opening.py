@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from ...workers.api import Positive
+from ...workers.api import NotNegative, Positive
 from ...workers.base import ParameterError, SourceError
 from ..files import Locking, RemoteStamp
 from ..table import Column, Store, Table, WindowOptions
@@ -41,6 +41,21 @@ class ArrayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     patch: PatchOptions | None = None
 
 
+class ChunkedOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The options of stored arrays that have chunks and attributes.
+
+    decode_cf: true applies the attributes by which netCDF says what numbers mean (scale_factor, add_offset, _FillValue,
+        missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
+        log names the tops that have such attributes.
+    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
+        more), or none if it is 0. By default 32 MB, and with `patch` what a window of 16 blocks of patches needs, up to
+        256 MB.
+    """
+
+    decode_cf: bool | None = None
+    chunk_cache_bytes: NotNegative | None = None
+
+
 def stored_table(
     kind: str,
     tops: Mapping[str, Parts],
@@ -49,7 +64,6 @@ def stored_table(
     *,
     locking: Locking = None,
     open_files: int | None = None,
-    chunk_cache_bytes: int | None = 0,
     others: Sequence[Store[Any]] = (),
     columns: Sequence[Column] = (),
     order: Sequence[str] = (),
@@ -57,13 +71,16 @@ def stored_table(
     """Return the table of these arrays, or of windows or patches of them, as `options` say.
 
     `find`: finds another array, for the boundaries of windows and for masks. `others`: further stores that hold values.
-    `columns`: further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore, but for
-    `chunk_cache_bytes`: None for what the options say.
+    `columns`: further tops; `order`: of all, that of `tops` if it is empty. The rest as for FileStore.
     Raises SourceError if the arrays of a top differ in the shape or type of their samples.
     """
+    what = f"source {kind}"
+    cache_bytes: int | None = 0
+    if isinstance(options, ChunkedOptions):
+        tops, cache_bytes = _by_conventions(tops, what, decode_cf=options.decode_cf), options.chunk_cache_bytes
     arrays = [array for parts in tops.values() for array in parts]
     stamps = [stamp for array in arrays for stamp in (array.file, *array.others)]
-    window, patch, limit, what = options.window, options.patch, options.limit, f"source {kind}"
+    window, patch, limit = options.window, options.patch, options.limit
     for parts in tops.values():
         _require_readable(parts, what)
     if patch is not None:
@@ -75,9 +92,9 @@ def stored_table(
         window = patching.as_window
     if patch is not None and window is None:
         masks = find(patch.where.variable) if patch.where else ()
-        if chunk_cache_bytes is None:
-            chunk_cache_bytes = min(max(_CACHE_BYTES, _WINDOW * patching.places.block_bytes), _MOST_CACHE_BYTES)
-        files = FileStore([*stamps, *(mask.file for mask in masks)], locking, open_files, chunk_cache_bytes)
+        if cache_bytes is None:
+            cache_bytes = min(max(_CACHE_BYTES, _WINDOW * patching.places.block_bytes), _MOST_CACHE_BYTES)
+        files = FileStore([*stamps, *(mask.file for mask in masks)], locking, open_files, cache_bytes)
         if patch.where:
             patching.leave_out(masks, files, others)
         return Table(
@@ -93,8 +110,8 @@ def stored_table(
             ],
             corners=patching.places.by_axis,
         )
-    cache_bytes = _CACHE_BYTES if chunk_cache_bytes is None else chunk_cache_bytes
-    files = FileStore(stamps, locking, open_files, _cache_bytes(cache_bytes, tops, what))
+    cache_bytes = _cache_bytes(_CACHE_BYTES if cache_bytes is None else cache_bytes, tops, what)
+    files = FileStore(stamps, locking, open_files, cache_bytes)
     # Tops that are cut at the same samples, as those of the same HDF5 files are: samples are located once for all.
     groups: dict[tuple[int, ...], dict[str, Parts]] = {}
     for top, parts in tops.items():
@@ -120,7 +137,7 @@ def stored_table(
     return table.windows(window, bounds, limit, patching.names[0] if patch else "0")
 
 
-def by_conventions(tops: Mapping[str, Parts], what: str, *, decode_cf: bool | None) -> Mapping[str, Parts]:
+def _by_conventions(tops: Mapping[str, Parts], what: str, *, decode_cf: bool | None) -> Mapping[str, Parts]:
     """Return the arrays as `decode_cf` says: with what their attributes say applied, or as they are stored.
 
     With None, a warning names the tops that have such attributes. Raises SourceError for attributes that are not as the

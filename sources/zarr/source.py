@@ -10,32 +10,24 @@ from pathlib import Path
 
 import numpy as np
 
-from ...workers.api import NotNegative, Paths, Tops, check_options
+from ...workers.api import Paths, Tops, check_options
 from ...workers.base import SourceError, folder_of, is_url, join_path
 from ..files import digest, expand_paths, natural_key, objects_below, spread
-from ..stored import ArrayOptions, ChunkObjects, StoredArray, by_conventions, dims_by_top, from_names, stored_table
+from ..stored import ChunkedOptions, ChunkObjects, StoredArray, dims_by_top, from_names, stored_table
 from ..table import Store, Table
 from .examine import examine_array
 
 _WHAT = "source zarr"
 
 
-class ZarrOptions(ArrayOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ZarrOptions(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The options of `source: {zarr: …}`, beside those of all stored arrays.
 
     path: a group that has an array for each top, several of them put end to end, or a glob; or an array by itself,
         which is the only top.
-    decode_cf: true applies the attributes by which netCDF says what numbers mean (scale_factor, add_offset, _FillValue,
-        missing_value, valid_range, _Unsigned), as float32 and NaN; false reads what is stored; without it, too, and the
-        log names the tops that have such attributes.
-    chunk_cache_bytes: decoded chunks that each loader keeps; at least one of each top (the log says so if that is
-        more), or none if it is 0. By default 32 MB, and with `patch` what a window of 16 blocks of patches needs, up to
-        256 MB.
     """
 
     path: Paths
-    decode_cf: bool | None = None
-    chunk_cache_bytes: NotNegative | None = None
 
 
 def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Path = Path()) -> Table:
@@ -62,10 +54,9 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
     chunks = _Chunks([array for parts in columns.values() for array in parts])
     return stored_table(
         "zarr",
-        by_conventions(columns, _WHAT, decode_cf=checked.decode_cf),
+        columns,
         checked,
         lambda name: [_arrays(path, (name,))[name] for path in paths],
-        chunk_cache_bytes=checked.chunk_cache_bytes,
         others=[chunks],
     )
 
