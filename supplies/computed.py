@@ -125,9 +125,6 @@ class EpochOrder(Supply):
     def run(self, row: int, epoch: int, item: int, items: int) -> Run:
         return Run(row, items, epoch, item)
 
-    def called(self, epoch: int) -> str:
-        return f"epoch {epoch}"
-
     def affinity(self, run: Run, skipped: int) -> int | None:
         return self.window_at(run.epoch * self._samples + run.position + skipped)
 

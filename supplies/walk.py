@@ -31,9 +31,6 @@ class Epochs(Protocol):
     def run(self, row: int, epoch: int, item: int, items: int) -> Run:
         """Return the run of these items, for rows from `row` on."""
 
-    def called(self, epoch: int) -> str:
-        """Return the name of `epoch` for messages."""
-
     def samples_of(self, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
         """Return the samples of `run`, the epoch of each, and the number of each (see Sample); shape (rows,)."""
 
@@ -98,10 +95,10 @@ class Walk(Rounds):
             left = length - self.item
             if left < 0:
                 self._stop(
-                    f"{self._epochs.called(self.epoch)}: it has {length}, and the state to go on from stands behind "
+                    f"{self.draws.called(self.epoch)}: it has {length}, and the state to go on from stands behind "
                     f"{self.item}: use the same sampler"
                 )
-            elif not self.item and (why := self._cut.refusal(length, self._epochs.called(self.epoch))):
+            elif not self.item and (why := self._cut.refusal(length, self.draws.called(self.epoch))):
                 self._stop(why)
             elif self._cut.rounds_in(left):
                 return left
