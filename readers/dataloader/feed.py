@@ -12,7 +12,7 @@ from ...workers.pipeline import Held, ProcessFeed
 from ...workers.plan import GivenPlan
 from ...workers.processes import interrupts_deferred
 from ...workers.transport import Announce, GrowingSlot, GrowingSlots, Packed
-from ..delivery import SlotLoans
+from ..delivery import Lendable, SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
 from .packing import read
 
@@ -99,7 +99,7 @@ class LoaderFeed:
         memory = self._slot(announce).open()
         self._sizes.append(len(memory))
         lends = self._loans.are_left
-        whole = self._loans.lend(announce, [memory]) if lends else [memory.copy()]
+        whole = self._loans.lend(announce, Lendable([memory])) if lends else [memory.copy()]
         answer = _answer(read(memory, whole.pop()))
         with interrupts_deferred():
             self._note_taken(announce.batch)
