@@ -197,7 +197,8 @@ class HostDelivery(Delivery):
             self._loans.forget_oldest()
 
     def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        batch, copies = upcoming.batch, cast("list[Any]", [None] * len(self.tops))
+        batch = upcoming.batch
+        copies: list[Any] = [None] * len(self.tops)
         lends = self._shown and batch.make is None and self._loans.are_left and hasattr(blobs[0], "adopt")
         copied = self._never_shown if lends else self._every
         for i, top in copied:
@@ -249,10 +250,11 @@ class HostDelivery(Delivery):
         self.pipeline.look_ahead()
 
     def _lendable(self, tops: SlotTops) -> Lendable:
-        if tops.lendable is None:
+        lendable: Lendable | None = tops.lendable
+        if lendable is None:
             rows: list[Any] = [tops[top.name] for _, top in self._shown]
-            tops.lendable = Lendable(rows)
-        return tops.lendable
+            tops.lendable = lendable = Lendable(rows)
+        return lendable
 
 
 def require_shape(top: Top, expected: Shape, given: Shape) -> None:
