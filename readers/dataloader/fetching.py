@@ -404,7 +404,8 @@ class _Stacker:
     def __call__(self, batch: Sequence[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
         first = batch[0]
         if first.is_nested or first.layout is not torch.strided:
-            return collate.collate_tensor_fn(batch)  # which says that it cannot
+            refused: torch.Tensor = collate.collate_tensor_fn(batch)  # it says why it cannot
+            return refused
         size = len(batch) * first.numel() * first.element_size()
         # Of several types torch makes a common one, and into memory of another it would cast.
         alike = {(type(each), each.dtype, each.requires_grad) for each in batch} == {(torch.Tensor, first.dtype, False)}
