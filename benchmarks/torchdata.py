@@ -4,6 +4,11 @@ CHECKOUT is a clone of meta-pytorch/data. The tests are copied outside of both, 
 and pytest runs them (it needs `parameterized` and `expecttest`). Printed are the tests that pass, and the others by
 their reason: the assertion or error that ended each. Tests of the module of torchdata's own internals
 (`test_incremental_state`) do not use the class and are left out.
+
+November 2026, busy cores: of 285 tests 204 have run, 181 pass (three after a repair), 12 are skipped, and 69 were not
+reached, most of test_state_dict. Those that fail look at torch's own workers (`_workers`, the worker that has a batch,
+when the data set is sent, errors and warnings in torch's words), expect a worker's seed or locks of multiprocessing in
+the data set, or need more than the minute that the test allows.
 """
 
 from __future__ import annotations
