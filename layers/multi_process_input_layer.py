@@ -26,7 +26,6 @@ from ..workers.base import (
 )
 from ..workers.pipeline import Pipeline
 from ..workers.plan import Plan, Position, State
-from ..workers.processes import interrupts_deferred
 from ..workers.transport import available_memory
 from .caffe_base import CaffeLayer
 from .detached import hooks_of
@@ -120,7 +119,7 @@ class MultiProcessInputLayer(CaffeLayer):
         # A net that is garbage-collected closes none of its layers. At exit of the trainer the loaders end anyway.
         end = weakref.finalize(self, self._input.close)
         end.atexit = False
-        self._input.end = end
+        self._input.forget = end.detach
         self._input.reshape_first(top)
         if train and parameters.resume is not None:  # Caffe's own data layers begin each test run anew, too
             from_command = parameters.resume == "snapshot"
@@ -155,7 +154,7 @@ class MultiProcessInputLayer(CaffeLayer):
             feed = self._opened()
             delivery = feed.delivery_to(top)
             delivery.fill([top[i] for i in range(len(top))])
-            delivery.filled = None
+            delivery.before = None
         except Exception as error:
             shorten(error)
             raise
@@ -251,10 +250,10 @@ class MultiProcessInputLayer(CaffeLayer):
 
     def close(self) -> None:
         """End the loaders and release all memory. Optional: they also end with the layer, or the process."""
-        with interrupts_deferred():  # after an interrupt here a second close would find nothing to close
-            feed, self._input = self._input, None
-            if feed is not None:
-                feed.end()
+        if self._input is not None:
+            self._input.close()
+            self._input.forget()
+            self._input = None
 
     def _opened(self) -> _Input:
         if self._input is None:
@@ -277,8 +276,8 @@ class _Input:
         """True until the first reshape after setup."""
         self._tops = _tops_for(make_tops(pipeline.specs, parameters, base_dir), top_count, what)
         self._delivery: Delivery | None = None
-        self.end: Callable[[], object] = self.close
-        """Closes the input once, and drops the last reference to it."""
+        self.forget: Callable[[], object] = lambda: None
+        """Drops the last reference to the input, once it is closed."""
         self.made.append(weakref.ref(self))
 
     def reshape_first(self, top: Blobs) -> None:

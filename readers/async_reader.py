@@ -109,7 +109,8 @@ class AsyncReader(Closing):
 
     def _begin(self) -> None:
         self._loop = iter(self._reader)
-        self._fetches = 0
+        self._fetches = self._reader._batches.delivery.progress.number
+        """The number behind the last batch that was asked for."""
 
     def __repr__(self) -> str:
         path, batch_size = self.options.hdf5_path, self._reader.parameters.batch_size
@@ -129,9 +130,9 @@ class AsyncReader(Closing):
                 f"{self.options.njob}: call get_next_batch() first, or give a larger njob"
             )
         pipeline.start()
-        begun = Position(pipeline.plan, self._fetches)
+        begun = Position(pipeline.plan, self._fetches - pipeline.plan.first_number)
         self._fetches += 1
-        return begun.epoch < Position(pipeline.plan, self._fetches).epoch
+        return begun.epoch < Position(pipeline.plan, begun.taken + 1).epoch
 
     def get_next_batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The data, shape (rows, channels, height, width), and the labels, shape (rows, …), of the batch asked for.
@@ -147,7 +148,7 @@ class AsyncReader(Closing):
         batch = next(self._loop)
         data, labels = batch[self.options.data_field], batch[self.options.labels_field]
         # Here and not in the loop's step: Ctrl-C between its end and this method's would lose the batch.
-        self._reader._batches.delivery.filled = None
+        self._reader._batches.delivery.before = None
         return data, labels
 
     fetchData = fetch_data  # noqa: N815 - as the original spells it
@@ -179,7 +180,7 @@ class AsyncReader(Closing):
     @property
     def _asked(self) -> int:
         """Batches that have been asked for and not been got."""
-        return self._fetches - self._reader._batches.delivery.progress.taken
+        return self._fetches - self._reader._batches.delivery.progress.number
 
 
 class _PairReader(BatchReader):

@@ -36,7 +36,6 @@ from ..workers.base import (
 )
 from ..workers.order import At
 from ..workers.plan import Place, State
-from ..workers.processes import interrupts_deferred
 from .closing import close_when_forgotten
 from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
@@ -63,8 +62,8 @@ class BatchReader(Closing):
     None for one without an end. `blobfeed params NAME` explains the others.
 
     A loop that is left early is over: the next one begins with the next epochs; an endless one is continued. After
-    Ctrl-C or an error, `next` of the same loop returns the batch that was not received; for a new loop that goes on
-    there, call `load_state_dict(state_dict())`.
+    Ctrl-C, `next` of the same loop returns the batch that was not received, from loaders that start anew; for a new
+    loop that goes on there, call `load_state_dict(state_dict())`.
 
     Raises ParameterError, SourceError, and the errors of `decode` on its first sample. The first step of the first
     loop, or `start`, starts the processes.
@@ -74,7 +73,7 @@ class BatchReader(Closing):
     """The name of the user's class, for messages."""
 
     _receives: ClassVar[bool] = True
-    """False where the caller of a loop's step says itself, by `delivery.filled = None`, that the batch is received."""
+    """False where the caller of a loop's step says itself, by `delivery.before = None`, that the batch is received."""
 
     @names_parameters
     @shortens_tracebacks
@@ -213,7 +212,7 @@ class BatchReader(Closing):
         return _Loop(self, self._batches.own(arrays))
 
     def _next(self, loop: object, into: OwnArrays | None) -> NamedBatch | None:
-        """Return the next batch of `loop`, the same one again until it is received; None at the end."""
+        """Return the next batch of `loop`; None at the end."""
         self._check_open()
         if loop is not self._newest:
             raise PipelineClosed(
@@ -230,7 +229,7 @@ class BatchReader(Closing):
         try:
             return batches.next(into)
         except EndOfData:  # of a stream's loop
-            if batches.delivery.progress.taken > span.taken:
+            if batches.delivery.progress.number > span.number:
                 return None
         # A state of a stream that was saved behind a loop's last batch, before it was known to be the last.
         self._begin(loop, into)
@@ -242,10 +241,10 @@ class BatchReader(Closing):
             warn_of_other_ranks()
         end, progress = self._span and self._span.end, self._batches.delivery.progress
         if end is not None and progress.epoch < end:
-            self._batches.go_to(progress.plan_from(end))
+            self._batches.delivery.go_to(progress.plan_from(end).begin())
         self._batches.begin(own=into is not None)
         progress = self._batches.delivery.progress
-        self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.taken)
+        self._span = span = _Span(loop, loop_end(self.parameters.epochs, progress.epoch), progress.number)
         return span
 
     def _batches_left(self, loop: object) -> int:
@@ -282,10 +281,9 @@ class BatchReader(Closing):
         self._check_open()
         self._pipeline.check_usable()
         plan = self._pipeline.plan.resumed(state)
-        with interrupts_deferred():
-            self._pipeline.forget_weights()
-            self._batches.go_to(plan)
-            self._newest = self._span = None
+        self._newest = self._span = None
+        self._pipeline.forget_weights()
+        self._batches.delivery.go_to(plan.begin())
 
     def locate(self, batches: int | np.integer | Iterable[int]) -> dict[int, list[Place]]:
         """Return epoch, index and place of each sample of these batches, by their `number`, past or coming.
@@ -366,15 +364,15 @@ def owning_reader(dataset: Any, source: SourceLike, arguments: Any) -> BatchRead
 
 
 class _Span(NamedTuple):
-    """A loop that has begun, the first epoch behind it, and the number of batches that were received before it."""
+    """A loop that has begun, the first epoch behind it, and the number of its first batch."""
 
     loop: object
     end: int | None
-    taken: int
+    number: int
 
 
 class _Loop(Iterator[NamedBatch]):
-    """One loop over a reader. No generator: one that Ctrl-C has left is over, and this goes on with the same batch."""
+    """One loop over a reader. No generator, since one that Ctrl-C has left is over."""
 
     def __init__(self, reader: BatchReader, into: OwnArrays | None = None) -> None:
         self._reader = reader
@@ -407,7 +405,7 @@ class _Loop(Iterator[NamedBatch]):
                 # Typed as the result without it: a type of its own for each would make two classes of readers.
                 received = cast("NamedBatch", TupleBatch(batch.values())) if reader.tuples else batch
                 if reader._receives:  # last, with no call behind it: Ctrl-C in one would lose the batch
-                    delivery.filled = None
+                    delivery.before = None
                 return received
             self._is_over = True
         except Exception as error:

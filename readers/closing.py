@@ -9,7 +9,7 @@ from functools import partial
 from typing import Protocol
 
 from ..workers.base import close_all
-from ..workers.processes import interrupts_deferred, interrupts_ignored
+from ..workers.processes import interrupts_ignored
 
 
 class Closable(Protocol):
@@ -29,19 +29,17 @@ def close_when_forgotten(owner: object, inner: Closable) -> Callable[[], object]
     finalizer.atexit = False  # there a second Ctrl-C would end in "Exception ignored in atexit callback"
 
     def close() -> None:
-        with interrupts_deferred():  # a finalizer that was interrupted does nothing when it is called again
-            finalizer()
+        _close(inner)  # a finalizer that was interrupted does nothing when it is called again
+        finalizer.detach()
 
     return close
 
 
 def _close(inner: Closable) -> None:
-    with interrupts_deferred():
-        _open.discard(inner)
-        inner.close()
+    close_all(inner.close, partial(_open.discard, inner))
 
 
 @atexit.register
 def _close_at_exit() -> None:
     with interrupts_ignored():
-        close_all(*(partial(_close, inner) for inner in _open))
+        close_all(*(partial(_close, inner) for inner in list(_open)))

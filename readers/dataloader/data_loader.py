@@ -236,6 +236,10 @@ class DataLoader(TorchDataLoader[_Item_co]):
                 f"{self.is_iterable}): give what state_dict() of such a loader has returned"
             )
         self._loaded, self.seed = state, state["seed"]
+        self.say_epoch_of(state)
+
+    def say_epoch_of(self, state: dict[str, Any]) -> None:
+        """Say to the sampler which epoch the state is in, or goes on with."""
         say_epoch_to_sampler(
             self.sampler if self.batch_sampler is None else self.batch_sampler,
             state.get("sampler_epoch", state["epoch"] + state["finished"]),
@@ -253,8 +257,6 @@ class DataLoader(TorchDataLoader[_Item_co]):
 
     def close(self) -> None:
         """End the loaders and release everything, as a loader does that is collected as garbage."""
-        if self._newest is not None:
-            self._newest.end()
         self._finished = self.statistics()
         self._closed = True
         self._end()

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from ...workers.api import Parameters, Statistics
+from ...workers.base import close_all, interrupts_deferred
 from ...workers.pipeline import Held, ProcessFeed
 from ...workers.plan import GivenPlan
-from ...workers.processes import interrupts_deferred
 from ...workers.transport import Announce, GrowingSlot, GrowingSlots, Packed
 from ..delivery import Lendable, SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
@@ -35,14 +34,22 @@ class LoaderFeed:
         self, maker: DatasetMaker, parts: dict[str, object], parameters: Parameters, *, kind: str, ahead: int
     ) -> None:
         self.ahead = ahead
-        plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + _LOANS + 1)
-        self._feed = ProcessFeed(plan)
+        self._plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + _LOANS + 1)
+        self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
+        self._begin()
+
+    def _begin(self) -> None:
+        with interrupts_deferred():
+            self._feed = ProcessFeed(self._plan)
         self._held = Held()
         self._given = self._taken = 0
         self._first = 0
         """The first batch of this loop: answers before it are dropped."""
         self._loans = SlotLoans[Announce](_LOANS)
-        self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
+
+    def restart(self) -> None:
+        """End the loaders, and start others, which have been asked for nothing."""
+        close_all(self._feed.close, self._begin)
 
     @property
     def _ring(self) -> GrowingSlots:
@@ -76,9 +83,8 @@ class LoaderFeed:
 
     def _drop(self) -> None:
         announce = self._feed.next_announce(self._taken, self._held)
-        with interrupts_deferred():
-            self._note_taken(announce.batch)
-            self._give_back(announce.batch)
+        self._note_taken(announce.batch)
+        self._give_back(announce.batch)
 
     def _note_taken(self, batch: int) -> None:
         if not self._taken:
@@ -90,8 +96,8 @@ class LoaderFeed:
         self._held.release(batch)
         self._feed.release(self._held)
 
-    def take(self, commit: Callable[[Answer | Failed], object]) -> None:
-        """Hand the next answer to `commit`, all at once; waits for it at most `timeout_s`. Raises what ends a run."""
+    def take(self) -> Answer | Failed:
+        """Return the next answer; waits for it at most `timeout_s`. Raises what ends a run."""
         self._release()
         while self._taken < self._first:
             self._drop()
@@ -101,20 +107,16 @@ class LoaderFeed:
         lends = self._loans.are_left
         whole = self._loans.lend(announce, Lendable([memory])) if lends else [memory.copy()]
         answer = _answer(read(memory, whole.pop()))
-        with interrupts_deferred():
-            self._note_taken(announce.batch)
-            if not lends:
-                self._give_back(announce.batch)
-            commit(answer)
+        self._note_taken(announce.batch)
+        if not lends:
+            self._give_back(announce.batch)
+        return answer
 
     def _release(self) -> None:
         """Give slots back on which nothing lies any more."""
-        while (returned := self._loans.oldest_back()) is not None:
-            with interrupts_deferred():
-                if returned.batch < self._taken:  # else an interrupt came before it was taken
-                    self._slot(returned).shrink(2 * max(self._sizes))
-                    self._give_back(returned.batch)
-                self._loans.forget_oldest()
+        for returned in self._loans.returned():
+            self._slot(returned).shrink(2 * max(self._sizes))
+            self._give_back(returned.batch)
 
     def statistics(self) -> Statistics:
         return self._feed.statistics()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
-from ...workers.base import PipelineClosed, SampleError, shorten
+from ...workers.base import BlobfeedError, PipelineClosed, SampleError, shorten
 from ...workers.order import globals_kept
 from .feed import LoaderFeed
 from .fetching import Answer, Failed, Fetcher, MapRequest, ShardState, StreamRequest
@@ -17,6 +17,7 @@ from .keys import Drawn, SeededSampler, Walk, epoch_of, generator_of, replicas_o
 
 VERSION = 1
 _NEVER = 1 << 40
+_Value = TypeVar("_Value")
 
 
 class Owner(Protocol):
@@ -44,6 +45,9 @@ class Owner(Protocol):
     def check_open(self) -> None:
         """Raises PipelineClosed."""
 
+    def say_epoch_of(self, state: dict[str, Any]) -> None:
+        """Say to the sampler which epoch the state is in."""
+
     def end_epoch(self, epoch: int) -> None:
         """Let the next loop be the epoch behind `epoch`."""
 
@@ -64,12 +68,15 @@ class _Given(NamedTuple):
 class _Side:
     """The requests of a loop, and how far it has come: of a dataset with indices, or of an iterable one."""
 
+    at: Any
+    """The place behind the batches that were received, replaced as a whole by `after`."""
+
     def next(self) -> tuple[MapRequest | StreamRequest, int, _Given] | None:
         """Return the next request, the number of its rows and what to keep; None behind the last one."""
         raise NotImplementedError
 
-    def count(self, given: _Given, answer: Answer) -> None:
-        """Count a batch as received."""
+    def after(self, given: _Given, answer: Answer) -> Any:
+        """Return the place behind a batch that was received, too."""
         raise NotImplementedError
 
     def state(self) -> dict[str, Any]:
@@ -86,6 +93,16 @@ def _source_of(loader: Owner) -> Any:
     return loader.batch_sampler if loader.batch_size is None and loader.batch_sampler is not None else loader.sampler
 
 
+class _MapPlace(NamedTuple):
+    """`had`, `taken`: the samples and the batches of this loop. The states: of the sampler, and of the dataset."""
+
+    had: int
+    taken: int
+    batches: int
+    sampler: Any
+    dataset: Any
+
+
 class _MapSide(_Side):
     """Keys from the sampler, in the trainer."""
 
@@ -96,11 +113,8 @@ class _MapSide(_Side):
         self._begun = state.get("samples", 0)
         """The samples of the epoch that all ranks together had before; this rank's next one lies behind them."""
         before = max(0, -(-(self._begun - self._rank) // self._replicas))
-        self._had = self._taken = 0
-        """The samples and the batches of this loop."""
-        self._batches = state.get("batches", 0)
-        self._sampler_state = state.get("sampler")
-        self._dataset_state = self._begins_with = state.get("dataset")
+        self._begins_with = state.get("dataset")
+        self.at = _MapPlace(0, 0, state.get("batches", 0), state.get("sampler"), self._begins_with)
         self._generator_state = None
         if (generator := generator_of(source)) is not None:
             if state.get("generator") is not None:
@@ -116,8 +130,8 @@ class _MapSide(_Side):
             drop_last=loader.drop_last,
             seed=loader.seed,
             epoch=epoch,
-            skip=self._batches if source is not loader.sampler else before,
-            state=self._sampler_state,
+            skip=self.at.batches if source is not loader.sampler else before,
+            state=self.at.sampler,
         )
         self._drawn = before
         self._coming: Drawn | None = None
@@ -140,24 +154,31 @@ class _MapSide(_Side):
         request = MapRequest(self._number, loader.seed, self._epoch, drawn.keys, first, step, begins, said)
         return request, max(1, drawn.rows), _Given(drawn)
 
-    def count(self, given: _Given, answer: Answer) -> None:
+    def after(self, given: _Given, answer: Answer) -> _MapPlace:
         assert given.drawn is not None
-        self._had += given.drawn.rows
-        self._batches += 1
-        self._taken += 1
-        self._sampler_state = given.drawn.state
-        if answer.state is not None:
-            self._dataset_state = answer.state
+        had, taken, batches, _, dataset = self.at
+        dataset = dataset if answer.state is None else answer.state
+        return _MapPlace(had + given.drawn.rows, taken + 1, batches + 1, given.drawn.state, dataset)
 
     def state(self) -> dict[str, Any]:
-        own = {"sampler": self._sampler_state, "generator": self._generator_state, "dataset": self._dataset_state}
+        own = {"sampler": self.at.sampler, "generator": self._generator_state, "dataset": self.at.dataset}
         own["sampler_epoch"] = self._sampler_epoch
         known = {name: state for name, state in own.items() if state is not None}
         # Over all ranks, so that another number of them goes on there.
-        had, source = self._had * self._replicas, self._walk.source
+        had, source = self.at.had * self._replicas, self._walk.source
         if isinstance(source, SeededSampler):
-            had = source.of_all_ranks(self._begun, self._taken * (self._loader.batch_size or 1))
-        return {"samples": self._begun + had, "batches": self._batches, **known}
+            had = source.of_all_ranks(self._begun, self.at.taken * (self._loader.batch_size or 1))
+        return {"samples": self._begun + had, "batches": self.at.batches, **known}
+
+
+class _StreamPlace(NamedTuple):
+    """By shard: the last state, and the turn before which that was; the batches; false behind its end."""
+
+    snapshots: tuple[tuple[ShardState, int], ...]
+    taken: tuple[int, ...]
+    is_live: tuple[bool, ...]
+    batches: int
+    turn: int
 
 
 class _StreamSide(_Side):
@@ -171,44 +192,47 @@ class _StreamSide(_Side):
         shards = [ShardState(*each) for each in saved] if saved else [ShardState()] * count
         if not saved and before and len(before) == count and (loader.persistent_workers or loader.feed is None):
             shards = [ShardState(dataset=dataset) for dataset, *_ in before]  # what it knows of epochs goes on
-        self._snapshots = [(shard, 0) for shard in shards]
-        """The last state of each shard, and the turn before which that was."""
-        self._taken, self._asked = [0] * count, [0] * count
-        self._is_live = [not shard.ended for shard in shards]
-        self._next_shard = self._shown_turn = state.get("turn", 0) % count
-        self._batches = state.get("batches", 0)
+        self._asked = [0] * count
+        self._next_shard = turn = state.get("turn", 0) % count
+        live = tuple(not shard.ended for shard in shards)
+        snapshots = tuple((shard, 0) for shard in shards)
+        self.at = _StreamPlace(snapshots, (0,) * count, live, state.get("batches", 0), turn)
         self._every = loader.snapshot_every_n_steps or _NEVER
 
     def next(self) -> tuple[MapRequest | StreamRequest, int, _Given] | None:
-        count = len(self._is_live)
+        count, live = len(self._asked), self.at.is_live
         turns = (turn % count for turn in range(self._next_shard, self._next_shard + count))
-        if (shard := next((turn for turn in turns if self._is_live[turn]), None)) is None:
+        if (shard := next((turn for turn in turns if live[turn]), None)) is None:
             return None
-        loader, (start, start_turn), turn = self._loader, self._snapshots[shard], self._asked[shard]
+        loader, (start, start_turn), turn = self._loader, self.at.snapshots[shard], self._asked[shard]
         self._next_shard, self._asked[shard] = (shard + 1) % count, turn + 1
         notes = (turn + 1) % self._every == 0
         place = shard, self._workers, turn, loader.batch_size, start, start_turn
         request = StreamRequest(self._number, loader.seed, self._epoch, *place, notes, loader.epoch_set)
         return request, loader.batch_size or 1, _Given(None, shard)
 
-    def count(self, given: _Given, answer: Answer) -> None:
-        shard = given.shard
-        self._taken[shard] += 1
+    def after(self, given: _Given, answer: Answer) -> _StreamPlace:
+        shard, (snapshots, taken, live, batches, turn) = given.shard, self.at
+        taken = _with(taken, shard, taken[shard] + 1)
         if answer.ended:
-            self._is_live[shard] = False
+            live = _with(live, shard, False)
         else:
-            self._batches += 1
-            self._shown_turn = (shard + 1) % len(self._is_live)
+            batches, turn = batches + 1, (shard + 1) % len(live)
         if answer.state is not None:
-            self._snapshots[shard] = ShardState(*answer.state), self._taken[shard]
+            snapshots = _with(snapshots, shard, (ShardState(*answer.state), taken[shard]))
+        return _StreamPlace(snapshots, taken, live, batches, turn)
 
     def state(self) -> dict[str, Any]:
         size = self._loader.batch_size or 1
         shards = [
             [*shard[:-1], shard.skip + size * (taken - turn)]
-            for (shard, turn), taken in zip(self._snapshots, self._taken, strict=True)
+            for (shard, turn), taken in zip(self.at.snapshots, self.at.taken, strict=True)
         ]
-        return {"batches": self._batches, "turn": self._shown_turn, "workers": self._workers, "shards": shards}
+        return {"batches": self.at.batches, "turn": self.at.turn, "workers": self._workers, "shards": shards}
+
+
+def _with(values: tuple[_Value, ...], place: int, value: _Value) -> tuple[_Value, ...]:
+    return (*values[:place], value, *values[place + 1 :])
 
 
 def first_state(loader: Owner) -> dict[str, Any]:
@@ -229,13 +253,18 @@ class Loop(Iterator[Any]):
 
     def __init__(self, loader: Owner, epoch: int, state: dict[str, Any] | None) -> None:
         self._loader, self._epoch = loader, epoch
-        loader.loops += 1
-        self._pending: deque[_Given] = deque()
-        self._answer: Answer | Failed | None = None
-        """The answer that was counted as received and has not been returned."""
-        self._is_drawn = self._is_over = self._has_begun = self._has_ended = False
+        self._is_over = self._has_begun = self._has_ended = False
+        self._is_asked = False
+        """True while a step has not ended; one that begins so finds that Ctrl-C has broken off the last one."""
         if loader.feed is not None:
             loader.feed.abandon()
+        self._begin(state)
+
+    def _begin(self, state: dict[str, Any] | None) -> None:
+        loader, epoch = self._loader, self._epoch
+        loader.loops += 1
+        self._pending: deque[_Given] = deque()
+        self._is_drawn = self._is_counted = False
         given = state if state is not None and not state["finished"] else {}
         self._side: _Side
         if loader.is_iterable:
@@ -260,31 +289,46 @@ class Loop(Iterator[Any]):
                 "loops at a time use two loaders"
             )
         try:
+            if self._is_asked:
+                self._restart()
+            self._is_asked = True
             while not self._is_over:
-                if self._answer is None and not self._receive():
+                if (received := self._receive()) is None:
                     self._count_epoch()
                     self._is_over = True
                     break
-                answer = self._answer
+                answer, given = received
                 if isinstance(answer, Failed):
-                    self._answer = None
+                    self._side.at, self._is_asked = self._side.after(given, Answer()), False
                     raise _error_of(answer)
-                if answer is None or answer.ended:
-                    self._answer = None
+                after = self._side.after(given, answer)
+                if answer.ended:
+                    self._side.at = after
                     continue
                 if answer.replaced:
                     loader.note_replaced(answer.replaced, self._epoch)
                 batch = loader.delivered(answer.batch)
                 self._count_epoch()
-                self._answer = None  # last, with no call behind it: Ctrl-C in one would lose the batch
+                # Last, with no call between or behind: Ctrl-C in one would lose the batch.
+                self._side.at = after
+                self._is_asked = False
                 return batch
+            self._is_asked = False
         except Exception as error:
             shorten(error)
             raise
         raise StopIteration
 
-    def _receive(self) -> bool:
-        """Have the next answer come; returns False behind the last one."""
+    def _restart(self) -> None:
+        """Go on behind the batch that was returned last, as a loaded state does."""
+        loader, state = self._loader, self.state()
+        if loader.feed is not None:
+            loader.feed.restart()
+        loader.say_epoch_of(state)
+        self._begin(state)
+
+    def _receive(self) -> tuple[Answer | Failed, _Given] | None:
+        """Return the next answer, and what was asked for; None behind the last one."""
         feed = self._loader.feed
         while not self._is_drawn and len(self._pending) < (1 if feed is None else feed.ahead):
             if (asked := self._side.next()) is None:
@@ -297,35 +341,36 @@ class Loop(Iterator[Any]):
                 continue
             try:
                 with globals_kept():
-                    self._commit(self._loader.fetcher.fetch(request), given)
+                    return self._loader.fetcher.fetch(request), given
             except Exception:
-                self._side.count(given, Answer())
+                self._side.at, self._is_asked = self._side.after(given, Answer()), False
                 raise
-            return True
         if feed is None or not self._pending:
-            return False
-        feed.take(self._take)
-        return True
-
-    def _take(self, answer: Answer | Failed) -> None:
-        self._commit(answer, self._pending.popleft())
-
-    def _commit(self, answer: Answer | Failed, given: _Given) -> None:
-        self._side.count(given, answer if isinstance(answer, Answer) else Answer())
-        self._answer = answer
+            return None
+        try:
+            return feed.take(), self._pending.popleft()
+        except BlobfeedError:
+            self._is_asked = False
+            raise
 
     def end(self) -> None:
-        """End the loop: another one begins."""
+        """End the loop: another one begins, of new loaders if Ctrl-C has broken off the last step of this one."""
         self._has_ended = not self._is_over
+        if self._is_asked:
+            if self._loader.feed is not None:
+                self._loader.feed.restart()
+            if self._has_begun:
+                self._loader.end_epoch(self._epoch)
+        self._is_asked = False
 
     def _count_epoch(self) -> None:
         """Let the next loop be the next epoch from the first batch on, for a loop may be left before its end.
 
         A loop of which nothing was asked does not count: frameworks begin one, and drop it.
         """
-        if not self._has_begun:
-            self._has_begun = True
+        if not self._is_counted:
             self._loader.end_epoch(self._epoch)
+            self._has_begun = self._is_counted = True
 
     def state(self) -> dict[str, Any]:
         """Return the state behind the batch that was returned last.
@@ -333,7 +378,7 @@ class Loop(Iterator[Any]):
         Behind the last batch the epoch is over, though nobody has asked for more: frameworks that know the length do
         not, and an empty loop would count as one of their epochs.
         """
-        awaits_none = self._has_begun and not self._pending and self._answer is None
+        awaits_none = self._has_begun and not self._pending and not self._is_asked
         is_over = self._is_over or (awaits_none and self._side.is_at_end)
         state = {**_head(self._loader, self._epoch, finished=is_over), **self._side.state()}
         copy: dict[str, Any] = pickle.loads(pickle.dumps(state))

@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -25,7 +24,6 @@ from ...workers.base import close_all
 from ...workers.loading import CROPS, Conversion
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Position
-from ...workers.processes import interrupts_deferred
 from .cuda_convert import DeviceConversion
 from .cuda_device import CudaDevice
 from .delivery import Blob, Delivery, Upcoming, require_shape
@@ -85,26 +83,23 @@ class CudaDelivery(Delivery):
         self._sent = self._given = 0
         """Batches that have been sent, and those of them that blobs have got."""
         self._conversions = [DeviceConversion(_conversion_on_device(top), device.constant) for top in self.tops]
-        self._at_end: Position | None = None
 
     @property
     def progress(self) -> Position:
-        if self._at_end is not None:
-            return self._at_end
         oldest = self._oldest()
-        return oldest.upcoming.before if self.filled is None and oldest is not None else super().progress
+        return oldest.upcoming.before if self.before is None and oldest is not None else super().progress
 
     def close(self) -> None:
-        self._at_end, self._looked_at = self.progress, None
-        self._given = self._sent
+        self.before = self.progress  # as of a step that will not end
         with self._device.current():  # the buffers' events are freed
-            self._close_buffers()
+            close_all(self._forget, self._buffers.clear)
 
-    def _close_buffers(self) -> None:
-        # torch gives freed memory to the next one who asks on the stream that it was taken on, the copy stream: kernels
-        # on the caller's stream may still be reading there.
-        waits = [partial(self._device.send_after, buffer.used) for buffer in self._buffers]
-        close_all(*waits, self._device.wait_for_copies, self._buffers.clear)
+    def _forget(self) -> None:
+        super()._forget()
+        # For the device as a whole: a step that was interrupted has left copies and kernels that no event follows. They
+        # use the buffers, and torch gives freed memory to the next one who asks on the copy stream.
+        self._device.wait()
+        self._given = self._sent
 
     def _oldest(self) -> _Sent | None:
         """The batch that was sent first of those that no blob has got."""
@@ -113,35 +108,35 @@ class CudaDelivery(Delivery):
     def _turn(self, number: int) -> _Buffer:
         return self._buffers[number % len(self._buffers)]
 
-    def _upcoming(self) -> Upcoming:
+    def _begin(self) -> None:
         self.pipeline.check_usable()  # in a fork CUDA would complain first, in other words
         self._device.refuse_capture()
+        super()._begin()
+
+    def _upcoming(self) -> Upcoming:
         if (oldest := self._oldest()) is not None:
             return oldest.upcoming
         return super()._upcoming()
 
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[torch.Tensor]:
+    def _put(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
         tensors = _tensors(blobs)
         for top, shape, tensor in zip(self.tops, upcoming.shapes, tensors, strict=True):
             require_shape(top, shape, tuple(tensor.shape))
         if self._oldest() is None:
             self._send(upcoming, tensors)
         self._hand_over(self._turn(self._given), tensors)
-        return tensors
+        self._given += 1
+        # An error in here belongs to a later batch. That one stays where it is, and it is tried again, and raises
+        # again, when it is asked for.
+        with contextlib.suppress(Exception):
+            self._send_ahead(tensors)
 
-    def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
-        oldest = self._oldest()
-        if oldest is not None and oldest.upcoming.batch is batch:
+    def _pass_over(self) -> None:
+        if self._oldest() is not None:
             self._given += 1
-        elif not blobs and self.pipeline.is_next(batch):  # it is passed over, and has not been sent as a whole
-            self._device.wait_for_copies()  # a part may be on its way: no event follows a sending that was broken off
-            with interrupts_deferred():
-                self.pipeline.release(self.pipeline.take())
-        if blobs:
-            # An error in here belongs to a later batch. That one stays where it is, and it is tried again, and raises
-            # again, when it is asked for.
-            with contextlib.suppress(Exception):
-                self._send_ahead(_tensors(blobs))
+        else:
+            self._device.wait()  # a part may be on its way: no event follows a sending that was broken off
+            super()._pass_over()
 
     # ---- to the device
 
@@ -165,11 +160,10 @@ class CudaDelivery(Delivery):
                 np.copyto(hosts[CROPS], corners)
         values = {name: buffer.send(name, host) for name, host in hosts.items()}
         self._device.sent(buffer.done)
-        with interrupts_deferred():  # the pipeline's position and the buffers' belong together
-            batch = self.pipeline.take()
-            buffer.sent = _Sent(upcoming, values)
-            self._sent += 1
-            self.pipeline.release(batch)
+        batch = self.pipeline.take()
+        buffer.sent = _Sent(upcoming, values)
+        self._sent += 1
+        self.pipeline.release(batch)
 
     def _host_array(self, top: Top, shape: Shape, batch: Batch, buffer: _Buffer) -> AnyArray:
         """Return the array that is sent: a copy in page-locked memory."""
@@ -185,14 +179,12 @@ class CudaDelivery(Delivery):
     def _hand_over(self, buffer: _Buffer, tensors: Sequence[torch.Tensor]) -> None:
         assert buffer.sent is not None
         values = buffer.sent.values
-        # Ctrl-C waits: behind kernels that no event follows, `close` would free memory that they still read.
-        with interrupts_deferred():
-            self._device.use_after(buffer.done)
-            try:
-                for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
-                    conversion.put(values[top.name], out, values.get(CROPS))
-            finally:
-                self._device.used(buffer.used)
+        self._device.use_after(buffer.done)
+        try:
+            for top, conversion, out in zip(self.tops, self._conversions, tensors, strict=True):
+                conversion.put(values[top.name], out, values.get(CROPS))
+        finally:
+            self._device.used(buffer.used)
 
 
 def _tensors(blobs: Sequence[Blob]) -> list[torch.Tensor]:

@@ -9,10 +9,8 @@ Everything names its device, and is done while that is the current one: nothing 
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -20,7 +18,6 @@ from numpy.typing import NDArray
 
 from ...workers.api import AnyArray
 from ...workers.base import ParameterError
-from ...workers.processes import interrupts_deferred
 
 _UNKNOWN = 64
 """Unused bytes at the start of page-locked memory. torch knows it by its first address: it would record an
@@ -70,7 +67,7 @@ class CudaDevice:
 
     def memory(self, nbytes: int) -> torch.Tensor:
         """Uninitialised memory on the device, shape (nbytes,) uint8."""
-        with self._streaming():
+        with self.current(), self._stream:
             return torch.empty(nbytes, dtype=torch.uint8, device=self.device)
 
     def host_memory(self, nbytes: int) -> NDArray[np.uint8]:
@@ -91,18 +88,9 @@ class CudaDevice:
         """Queue the copy of `host` into `memory`; returns what that then holds, in the host's type and shape."""
         values = torch.from_numpy(host)
         sent = view_as(memory, values.dtype, values.shape)
-        with self._streaming():
+        with self.current(), self._stream:
             sent.copy_(values, non_blocking=True)
         return sent
-
-    @contextlib.contextmanager
-    def _streaming(self) -> Iterator[None]:
-        """The copy stream is the current one.
-
-        Ctrl-C waits: inside of torch's own steps it would leave the copy stream to the caller's kernels.
-        """
-        with interrupts_deferred(), self.current(), self._stream:
-            yield
 
     def event(self) -> torch.Event:
         """A new event, to be recorded again and again; free it in `current`."""
@@ -128,9 +116,10 @@ class CudaDevice:
         with self.current():
             torch.accelerator.current_stream(self.device).wait_event(event)
 
-    def wait_for_copies(self) -> None:
-        """Wait until all that was sent has arrived."""
-        self._stream.synchronize()
+    def wait(self) -> None:
+        """Wait until all that was sent has arrived, and all work that the caller's streams have queued is done."""
+        with self.current():
+            torch.accelerator.synchronize(self.device)
 
     def wait_for(self, event: torch.Event) -> None:
         """Wait until `event` is done, asleep: `synchronize` alone would spin, on a core that a loader needs.

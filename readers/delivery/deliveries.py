@@ -36,7 +36,7 @@ def make_delivery(pipeline: Pipeline, tops: Sequence[Top], blobs: Sequence[Blob]
     import torch
 
     if conversions := loaders_conversions(tops, [as_numpy(blob.data).dtype for blob in blobs]):
-        pipeline.go_to(pipeline.plan.converted(conversions))
+        pipeline.go_to(pipeline.plan.converted(conversions).begin())
         tops = as_in_slots(tops, pipeline.plan.conversions)
     shows = [_can_be_shown(top, blob) for top, blob in zip(tops, blobs, strict=True)]
     return HostDelivery(pipeline, tops, loans=pipeline.plan.loans, shows=shows, shown_as=torch.from_numpy)

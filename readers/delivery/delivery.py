@@ -2,14 +2,14 @@
 
     look at the next batch ─► get memory ─► copy ─► take the batch, release its slot ─► received
 
-An exception or Ctrl-C before the last step, which is one assignment, leaves `state_dict` as it was, and the next call
-gives the same batch: it is copied again, or, where the slot has been released, the copy that was made is kept.
+A step that did not end, by Ctrl-C or an exception other than blobfeed's own, has left anything behind. So the next one
+starts the pipeline anew at the position before it, as a state does that is loaded: the same batch comes.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import msgspec
@@ -47,18 +47,6 @@ class Upcoming(msgspec.Struct, frozen=True):
     before: Position
 
 
-class Filled(msgspec.Struct, frozen=True):
-    """The upcoming batch, copied into `blobs`; or the error that stands in its place.
-
-    `copies`: the data of the blobs that it was copied into, None for a blob that is shown the slot.
-    """
-
-    upcoming: Upcoming
-    blobs: Sequence[Any] = ()
-    copies: Sequence[Any] = ()
-    error: BlobfeedError | None = None
-
-
 class Delivery(ABC):
     """Takes batches of a pipeline and brings each into blobs. `tops`: one for each blob, in order."""
 
@@ -66,43 +54,69 @@ class Delivery(ABC):
         self.pipeline = pipeline
         self.tops = tuple(tops)
         self._looked_at: Upcoming | None = None
-        self.filled: Filled | None = None
-        """Set while a batch lies in its blobs and has not been received. The caller of `fill` sets it to None, in the
-        last statement before the batch is returned: Ctrl-C falls on calls and loops, not on an assignment."""
+        self.before: Position | None = None
+        """The position before a step that has not ended. Who has called `fill` sets it to None, in the last statement
+        before the batch is returned: Ctrl-C falls on calls and loops, not on an assignment."""
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         """Put the next batch into `blobs`, which have `next_shapes()`, and return it; its arrays may be gone."""
         batch = self.fill(blobs)
-        self.filled = None
+        self.before = None
         return batch
 
     def fill(self, blobs: Sequence[Blob]) -> Batch:
-        """Put the next batch into `blobs`: the same one again until `filled` is None."""
-        if self.filled is None:
+        """Put the next batch into `blobs`. It counts as received from when the caller sets `before` to None."""
+        self._begin()
+        try:
             upcoming = self._upcoming()
-            try:
-                self.filled = Filled(upcoming, blobs, self._copy(upcoming, blobs))
-            except _WRONG as error:
-                self.filled = Filled(upcoming, error=error)
-        else:
-            self._copy_again(self.filled, blobs)
-        self._finish(self.filled, blobs)
-        return self.filled.upcoming.batch
+            self._put(upcoming, blobs)
+        except BlobfeedError as error:
+            self._end_by(error)
+            raise
+        return upcoming.batch
 
     def next_shapes(self) -> list[Shape]:
         """Return the shapes of the next batch, (rows, ...); waits until it is known."""
-        return (self._upcoming() if self.filled is None else self.filled.upcoming).shapes
+        self._begin()
+        try:
+            shapes = self._upcoming().shapes
+        except BlobfeedError as error:
+            self._end_by(error)
+            raise
+        self.before = None
+        return shapes
+
+    def _begin(self) -> None:
+        if self.before is not None:
+            self.go_to(self.before)
+        self.before = self.progress
+
+    def _end_by(self, error: BlobfeedError) -> None:
+        if isinstance(error, _WRONG):
+            self._pass_over()
+        self.before = None
+
+    def go_to(self, position: Position) -> None:
+        """Go on at `position`, of the pipeline's plan or one made of it; discard what was prefetched."""
+        self.before = position  # first: if this is interrupted, the next step does it again
+        self._forget()
+        self.pipeline.go_to(position)
+        self.before = None
 
     @property
     def progress(self) -> Position:
-        """The progress after the batches that were received; those taken from the pipeline ahead do not count."""
-        return self.pipeline.progress if self.filled is None else self.filled.upcoming.before
+        """The position behind the batches that were received; those taken from the pipeline ahead do not count."""
+        return self.pipeline.progress if self.before is None else self.before
 
     def _take_back(self) -> None:  # noqa: B027 - most lend nothing
         """Release the slots that the user has no array on any more."""
 
     def close(self) -> None:
-        """Release all batches of the pipeline; before the pipeline itself is closed."""
+        """Let go of all batches of the pipeline; before the pipeline itself is closed."""
+        self._forget()
+
+    def _forget(self) -> None:
+        """Let go of all that a run of the pipeline has given."""
         self._looked_at = None  # its arrays would keep the ring's memory
 
     def _upcoming(self) -> Upcoming:
@@ -112,40 +126,20 @@ class Delivery(ABC):
             return looked_at
         self._take_back()  # before the wait: the slot may be just what the loaders are waiting for
         batch = self.pipeline.peek()
-        try:
-            shapes = [top.shape(batch) for top in self.tops]
-        except _WRONG as error:
-            self.filled = Filled(Upcoming(batch, [], self.pipeline.progress), error=error)
-            self._finish(self.filled, ())
-            raise
+        shapes = [top.shape(batch) for top in self.tops]
         self._looked_at = looked_at = Upcoming(batch, shapes, self.pipeline.progress)
         return looked_at
 
-    def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
-        """After an interrupt: blobs may have other memory by now, and the slot may have been released."""
-        for blob, copy in zip(blobs, filled.copies, strict=False):
-            if copy is not None and (data := cast(Any, blob.data)) is not copy:
-                data[...] = copy
-
-    def _finish(self, filled: Filled, blobs: Sequence[Blob]) -> None:
-        self._take(filled.upcoming.batch, () if filled.error else blobs)
-        if filled.error is not None:
-            self.filled = None
-            raise filled.error
-
     @abstractmethod
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        """Bring the batch into `blobs`, and return their data, None for one that is shown the slot later.
+    def _put(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
+        """Bring the batch into `blobs`, and take it.
 
         Raises ValueError if a blob has another shape, and InexactValueError.
         """
 
-    @abstractmethod
-    def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
-        """Take the batch and release its slot, as far as that has not been done; it may be repeated.
-
-        `blobs`: empty if the batch is skipped because of an error that no retry can fix.
-        """
+    def _pass_over(self) -> None:
+        """Take the next batch, in whose place an error stands that no retry can fix."""
+        self.pipeline.release(self.pipeline.take())
 
 
 class HostDelivery(Delivery):
@@ -172,9 +166,7 @@ class HostDelivery(Delivery):
         self._every = list(enumerate(tops))
         self._shown = [(i, top) for i, top in self._every if loans and shows[i]]
         self._never_shown = [each for each in self._every if each not in self._shown]
-        self._loans = SlotLoans[Batch](loans)
-        self._lent: tuple[Batch, list[AnyArray]] | None = None
-        """The batch that was handed over last, until the next one is asked for."""
+        self._loans, self._most_loans = SlotLoans[Batch](loans), loans
         self._shown_as = shown_as
         self._gathered = pipeline.plan.gathered
         self._made_in_blobs = [
@@ -185,20 +177,17 @@ class HostDelivery(Delivery):
         is_even = all(isinstance(top, EvenTop) for top in tops)  # else the rows say which shape a batch has
         pipeline.deliver_into_host(calls_make=is_even and bool(self._made_in_blobs))
 
-    def close(self) -> None:
-        super().close()
-        self._lent = None
+    def _forget(self) -> None:
+        super()._forget()
+        self._loans = SlotLoans(self._most_loans)
 
     def _take_back(self) -> None:
-        self._lent = None
-        while (batch := self._loans.oldest_back()) is not None:
+        for batch in self._loans.returned():
             if self.pipeline.holds(batch):
                 self.pipeline.release(batch)
-            self._loans.forget_oldest()
 
-    def _copy(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> Sequence[Any]:
-        batch = upcoming.batch
-        copies: list[Any] = [None] * len(self.tops)
+    def _put(self, upcoming: Upcoming, blobs: Sequence[Blob]) -> None:
+        batch, copies = upcoming.batch, dict[int, Any]()
         lends = self._shown and batch.make is None and self._loans.are_left and hasattr(blobs[0], "adopt")
         copied = self._never_shown if lends else self._every
         for i, top in copied:
@@ -208,15 +197,16 @@ class HostDelivery(Delivery):
         for i, top in copied:
             if top.name not in made:
                 top.put(batch, as_numpy(copies[i]))
-        return copies
+        if lends:
+            arrays = self._loans.lend(batch, self._lendable(cast(SlotTops, batch.tops)))
+            for (i, _), array in zip(self._shown, arrays, strict=True):
+                cast(Any, blobs[i]).adopt(self._shown_as(array))
+        self.pipeline.take()
+        if not lends:
+            self.pipeline.release(batch)
+        self.pipeline.look_ahead()
 
-    def _copy_again(self, filled: Filled, blobs: Sequence[Blob]) -> None:
-        super()._copy_again(filled, blobs)
-        for top, blob, copy in zip(self.tops, blobs, filled.copies, strict=False):
-            if copy is None and not hasattr(blob, "adopt"):  # a user's own array, behind an interrupt of another loop
-                top.put(filled.upcoming.batch, as_numpy(blob.data))
-
-    def _make_in(self, batch: Batch, copies: Sequence[Any]) -> Collection[str]:
+    def _make_in(self, batch: Batch, copies: Mapping[int, Any]) -> Collection[str]:
         """Make a batch that is not made yet, right in the blobs where that is possible; returns the tops made there."""
         if batch.make is None:
             return ()
@@ -233,21 +223,6 @@ class HostDelivery(Delivery):
             return array
         gather = top.conversion.gather_into(array, top.spec.dtype) if top.name in self._gathered else None
         return None if gather is None else ConvertedRows(array, gather)
-
-    def _take(self, batch: Batch, blobs: Sequence[Blob]) -> None:
-        copies = () if self.filled is None else self.filled.copies
-        shown = [blobs[i] for i, _ in self._shown if blobs and copies[i] is None]
-        if shown:
-            if self._lent is None or self._lent[0] is not batch:
-                self._lent = batch, self._loans.lend(batch, self._lendable(cast(SlotTops, batch.tops)))
-            for blob, array in zip(shown, self._lent[1], strict=True):
-                if hasattr(blob, "adopt"):
-                    blob.adopt(self._shown_as(array))
-        if self.pipeline.is_next(batch):
-            self.pipeline.take()
-        if not shown and self.pipeline.holds(batch):
-            self.pipeline.release(batch)
-        self.pipeline.look_ahead()
 
     def _lendable(self, tops: SlotTops) -> Lendable:
         lendable: Lendable | None = tops.lendable

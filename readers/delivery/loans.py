@@ -2,8 +2,8 @@
 
 NumPy keeps the object whose `__array_interface__` an array was made of, as `base`; views of the array, views of these,
 torch.from_numpy and DLPack keep it, too. When it dies, what was lent goes into a deque, from which the lender takes it
-at its next step. Nothing else is done there, and nothing that Ctrl-C can cut short: a weak reference calls the deque's
-own `append`, in any thread or in the middle of a garbage collection.
+at its next step. Nothing else is done there: a weak reference calls the deque's own `append`, in any thread or in the
+middle of a garbage collection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
@@ -69,27 +69,16 @@ class SlotLoans(Generic[_Lent]):
         return len(self._out) + self._shared < self._most
 
     def lend(self, lent: _Lent, arrays: Lendable) -> list[AnyArray]:
-        """Return arrays on the memory of these, which are in the slot of `lent`.
-
-        A loan of the same that an interrupt has cut short does not count: its end gives nothing back.
-        """
-        for ended in [each for each, out in self._out.items() if out is lent]:
-            del self._out[ended]
+        """Return arrays on the memory of these, which are in the slot of `lent`."""
         loan = _Loan(arrays.memory, arrays.interface)
         self._out[weakref.ref(loan, self._back.append)] = lent
         return arrays.on(loan)
 
-    def oldest_back(self) -> _Lent | None:
-        """Return something that came back, the same one until `forget_oldest`."""
+    def returned(self) -> Iterator[_Lent]:
+        """Yield what has come back, each once."""
         while self._back:
-            if (lent := self._out.get(self._back[0])) is not None:
-                return lent
-            self._back.popleft()
-        return None
-
-    def forget_oldest(self) -> None:
-        self._out.pop(self._back[0], None)
-        self._back.popleft()
+            if (lent := self._out.pop(self._back.popleft(), None)) is not None:
+                yield lent
 
     def keep_all(self) -> None:
         """Never take back the slots that are lent now: a fork sees them too, and may keep its arrays forever."""

@@ -13,10 +13,9 @@ from ...workers.api import AnyArray, IndexArray, nothing_there
 from ...workers.base import ParameterError, close_all, need
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Plan
-from ...workers.processes import interrupts_deferred
 from .delivery import Delivery, HostDelivery, is_as_stored
 from .loans import LentBlocks
-from .own_arrays import OwnArray, OwnArrays
+from .own_arrays import OwnArrays
 from .tops import Shape, Top, as_in_slots, loaders_conversions
 
 if TYPE_CHECKING:
@@ -126,12 +125,11 @@ class NamedBatches:
             self._memory = [partial(torch.empty, dtype=dtype, device=self.on.device) for dtype in types]
         self._conversions = loaders_conversions(tops, [top.dtype for top in tops]) if self.on is None else {}
         if self._conversions:
-            self.pipeline.go_to(self.pipeline.plan.converted(self._conversions))
-        self.delivery = self._new_delivery()
+            self.pipeline.go_to(self.pipeline.plan.converted(self._conversions).begin())
+        self.delivery = self._new_delivery(pipeline.plan)
 
-    def _new_delivery(self) -> Delivery:
+    def _new_delivery(self, plan: Plan) -> Delivery:
         if self.on is None:
-            plan = self.pipeline.plan
             tops = as_in_slots(self._tops, plan.conversions)
             return HostDelivery(self.pipeline, tops, loans=plan.loans, shows=[is_as_stored(top) for top in tops])
         from . import cuda_delivery
@@ -139,11 +137,12 @@ class NamedBatches:
         return cuda_delivery.CudaDelivery(self.pipeline, self._tops, self.on)
 
     def next(self, into: OwnArrays | None = None) -> NamedBatch:
-        """Return the next batch, the same one until `delivery.filled` is None; waits, and raises as Pipeline.peek does.
+        """Return the next batch, received when `delivery.before` is None; waits, and raises as Pipeline.peek does.
 
         It lies in `into`, or else in arrays that are made for it.
         """
-        blobs = self._blobs() if into is None else into.blobs(self.delivery.next_shapes())
+        shapes = self.delivery.next_shapes()
+        blobs: Sequence[Any] = list(map(_Array, self._memory, shapes)) if into is None else into.blobs(shapes)
         batch = self.delivery.fill(blobs)
         if into is not None:
             arrays = [blob.given for blob in blobs]
@@ -158,29 +157,17 @@ class NamedBatches:
         device = None if self.on is None else self.on.device
         return OwnArrays(arrays, self._tops, self.pipeline.parameters.batch_size, device)
 
-    def _blobs(self) -> Sequence[Any]:
-        filled = self.delivery.filled
-        # After Ctrl-C the batch may lie in a user's arrays: the loop that goes on here gets a copy.
-        if filled is not None and not any(isinstance(blob, OwnArray) for blob in filled.blobs):
-            return filled.blobs
-        return list(map(_Array, self._memory, self.delivery.next_shapes()))
-
     def begin(self, *, own: bool) -> None:
         """Prepare a loop; with `own` its batches are put into the user's arrays, and converted on the way there.
 
         Slots have other types then, so the processes start anew if the last loop was of the other kind.
         """
-        plan = self.pipeline.plan.converted({} if own else self._conversions)
-        if plan.conversions != self.pipeline.plan.conversions:
-            self.go_to(plan.resumed(self.delivery.progress.state()))
-
-    def go_to(self, plan: Plan) -> None:
-        """Go on with `plan`, which is the pipeline's from another position on; discard what was prefetched."""
-        with interrupts_deferred():
-            self.delivery.close()
-            self.pipeline.go_to(plan)
-            # On the same device and its stream: torch gives freed memory to no other stream.
-            self.delivery = self._new_delivery()
+        progress = self.delivery.progress
+        plan = progress.plan.converted({} if own else self._conversions)
+        if plan.conversions != progress.plan.conversions:
+            delivery = self._new_delivery(plan)
+            delivery.before = progress.rest.converted(plan.conversions).begin()  # its first step restarts there
+            self.delivery = delivery
 
     def close(self) -> None:
         if self.pipeline.is_ours:

@@ -53,7 +53,7 @@ FULL = Scale(
     soak_s=600.0,
     damaged_files=1000,
     states=200_000,
-    interrupts=2000,
+    interrupts=600,
     remote_kills=50,
 )
 QUICK = Scale(
@@ -71,7 +71,7 @@ QUICK = Scale(
     soak_s=9.0,
     damaged_files=60,
     states=500,
-    interrupts=300,
+    interrupts=90,
     remote_kills=4,
     work_step=2,
 )

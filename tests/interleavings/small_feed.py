@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import zmq
 from blobfeed.workers.api import IndexArray
 from blobfeed.workers.pipeline import Held, ProcessFeed
 from blobfeed.workers.plan import Plan
@@ -27,23 +28,18 @@ def require(holds: object, what: str) -> None:
 
 
 class Link:
-    """A ZeroMQ socket pair and the memory that its receiver keeps a frame in, as the feed uses them."""
+    """A ZeroMQ socket pair, as the feed uses it."""
 
     def __init__(self) -> None:
         self.frames: list[Any] = []
-        self.kept: Any = None
 
     def send(self, frame: object) -> None:
         self.frames.append(frame)
 
-    def frame(self) -> Any:
-        """Take the next frame, in one step: `links.Receiver` does it within C."""
-        if self.kept is None and self.frames:
-            self.kept = self.frames.pop(0)
-        return self.kept
-
-    def discard(self) -> None:
-        self.kept = None
+    def recv(self, _flags: int) -> Any:
+        if not self.frames:
+            raise zmq.Again
+        return self.frames.pop(0)
 
 
 class Releases(Link):
@@ -136,7 +132,6 @@ class SmallFeed(ProcessFeed):
     def __init__(self, plan: Plan, batches: Link, releases: Link) -> None:
         fields: dict[str, Any] = {
             "_plan": plan,
-            "_message": None,
             "_told": Release(0),
             "_held": Held(),
             "_untold": 0,
@@ -144,7 +139,7 @@ class SmallFeed(ProcessFeed):
             "_waiting": nullcontext(),
             "_failure": None,
             "_decoder": _Plain(),
-            "_receiver": batches,
+            "_batch_link": batches,
             "_release_link": releases,
             "_poller": _NoTime(),
             "_inbox": _NoLogs(),
@@ -153,10 +148,6 @@ class SmallFeed(ProcessFeed):
             "shared": _Shared(_Ring(plan.slots)),
         }
         self.__dict__.update(fields)
-
-    def fingerprint(self) -> object:
-        """Return the part of the state that calls of the trainer change."""
-        return self._failure is None, self._message is None, self._told, self._untold
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return super()._explain(failure) if isinstance(failure, End) else BlobfeedError(failure.error)

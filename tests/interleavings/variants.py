@@ -23,7 +23,6 @@ class Faults:
 
     deaths: int = 0
     hangs: int = 0
-    interrupts: int = 0
     repeats: int = 0
     dismissals: int = 0
     stops: int = 0
@@ -126,7 +125,7 @@ VARIANTS = (
     Variant("a death, affinity", Faults(deaths=1), affinity=True),
     Variant("a death, tasks of two rows", Faults(deaths=1), batches=2, rows=4, rows_per_task=2),
     Variant("a death, stream", Faults(deaths=1), stream=True),
-    Variant("an interrupt and a repeated message, stream", Faults(interrupts=1, repeats=1), stream=True),
+    Variant("a repeated message, stream", Faults(repeats=1), stream=True),
     Variant("a death, stream, postprocess", Faults(deaths=1), stream=True, postprocess=True),
     Variant("a death, drawn", Faults(deaths=1), drawn=DRAWN),
     Variant("two hangs, drawn", Faults(hangs=2), drawn=DRAWN, may_fail=True),
@@ -138,16 +137,13 @@ VARIANTS = (
     Variant("a hang, postprocess", Faults(hangs=1), batches=2, postprocess=True),
     Variant("two hangs, postprocess", Faults(hangs=2), batches=1, postprocess=True, may_fail=True),
     Variant("a bad batch", Faults(deaths=1), batches=2, bad_batch=1, may_fail=True),
-    Variant("two interrupts", Faults(interrupts=2), batches=2),
-    Variant("an interrupt and a repeated message", Faults(interrupts=1, repeats=1), batches=2),
     Variant("a repeated message", Faults(repeats=1), batches=2),
     Variant("a repeated message and a death", Faults(repeats=1, deaths=1), batches=1, rows=2),
     Variant("a dismissed loader and a death", Faults(dismissals=1, deaths=1), batches=2),
     Variant("a dismissed loader, affinity", Faults(dismissals=1), affinity=True),
-    Variant("a stop", Faults(stops=1, interrupts=1), batches=2),
+    Variant("a stop", Faults(stops=1), batches=2),
     Variant("loans", rows=1, batches=5, slots=3, keeps=2),
     Variant("loans, a repeated message", Faults(repeats=1), rows=1, batches=4, slots=3, keeps=2),
-    Variant("loans, an interrupt", Faults(interrupts=1), rows=1, batches=4, slots=3, keeps=2),
     Variant("loans, a death, drawn", Faults(deaths=1), slots=3, keeps=2, drawn=DRAWN),
     Variant("loans, stream", Faults(repeats=1), slots=3, keeps=2, stream=True),
     Variant("two batches a task", Faults(deaths=1), rows=2, rows_per_task=4, batches=5, slots=4),

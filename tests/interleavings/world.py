@@ -9,8 +9,7 @@ A slot's row is None while somebody writes it, else (batch, row, times postproce
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -41,7 +40,6 @@ from blobfeed import BlobfeedError, PipelineStalled
 
 from .canonical import Canonical, LoaderNumber
 from .small_feed import DrawsFile, Link, NothingYet, Releases, SmallFeed, Wrong, require
-from .tracer import Tracer, quietly
 from .variants import SHARD_ROWS, Variant
 
 LOADERS = 2
@@ -156,15 +154,11 @@ class World:
             yield "hang", number
 
     def _events_of_trainer(self) -> Iterator[Event]:
-        calls: list[Event] = [("release", batch) for batch in self.held.batches]
+        yield from (("release", batch) for batch in self.held.batches)
         if self.opened is not None:
             yield ("accept",)
         elif len(self.held.batches) <= self.variant.keeps:
-            calls.append(("receive",))
-        for call in calls:
-            yield call
-            if self.left["interrupts"]:
-                yield from ((*call, point) for point in self._interruptible(call))
+            yield ("receive",)
         if self.left["stops"]:
             yield ("stop",)
 
@@ -179,10 +173,6 @@ class World:
 
     def apply(self, event: Event) -> None:
         what, *rest = event
-        if what in ("receive", "release") and len(rest) > (what == "release"):
-            self.left["interrupts"] -= 1
-            self._call_interrupted(event[:-1], rest[-1])
-            return
         getattr(self, f"_{what}")(*rest)
 
     # ---- the assembler
@@ -339,16 +329,6 @@ class World:
 
     # ---- the trainer
 
-    def call(self, call: Event) -> Callable[[], object]:
-        what, *rest = call
-        feed, held, wanted = self.feed, self.held, self.wanted_batch
-
-        def release() -> None:
-            held.release(rest[0])
-            feed.release(held)
-
-        return release if what == "release" else lambda: feed.next_announce(wanted, held)
-
     def _receive(self) -> None:
         try:
             self.opened = self.feed.next_announce(self.wanted_batch, self.held)
@@ -409,7 +389,8 @@ class World:
 
     def _release(self, batch: int) -> None:
         self._look(self.held.batches[batch])
-        self.call(("release", batch))()
+        self.held.release(batch)
+        self.feed.release(self.held)
 
     def _stop(self) -> None:
         self.left["stops"] -= 1
@@ -420,31 +401,6 @@ class World:
         cells = self.slots[came.slot][: came.rows]
         wanted = [(came.sequence, row, int(self.variant.postprocess)) for row in range(came.rows)]
         require(cells == wanted, f"batch {came.sequence} lies in slot {came.slot} as {cells}")
-
-    # ---- Ctrl-C
-
-    def _interruptible(self, call: Event) -> list[int]:
-        """Lines of the call before which something has changed, and -1 for its end, whose result is lost."""
-        trial: World = pickle.loads(pickle.dumps(self))
-        tracer = Tracer(trial.fingerprint)
-        with tracer:
-            quietly(trial.call(call))
-        return [*tracer.points, -1]
-
-    def fingerprint(self) -> object:
-        """What calls of the trainer change."""
-        held = self.held.upto, tuple(self.held.batches)
-        return (
-            len(self.batches.frames),
-            len(self.releases.frames),
-            self.batches.kept is None,
-            held,
-            self.feed.fingerprint(),
-        )
-
-    def _call_interrupted(self, call: Event, point: int) -> None:
-        with Tracer(lambda: None, point):
-            quietly(self.call(call))
 
     # ---- somebody sends a message again
 
@@ -521,8 +477,7 @@ FAULTS = {"die", "hang", "copy", "dismiss", "stop"}
 
 def is_fault(event: Event) -> bool:
     """Whether an event need not ever happen: no way to the end may count on it."""
-    interrupted = len(event) > {"receive": 1, "release": 2}.get(event[0], 9)
-    return interrupted or event[0] in FAULTS
+    return event[0] in FAULTS
 
 
 def _all_tasks(ledger: Any) -> Iterator[Task]:

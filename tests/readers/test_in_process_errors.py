@@ -173,20 +173,19 @@ def test_after_ctrl_c_in_a_hook_that_changes_batches_in_place_none_is_changed_ag
             interrupts.clear()
             signal.raise_signal(signal.SIGINT)
 
-    given = Parameters(source=sources["arrays"], batch_size=4, num_loaders=0, epochs=1, last_batch="partial")
-    with open_pipeline(given, Hooks(postprocess=postprocess)) as pipeline:
-        for _ in range(11):
-            with contextlib.suppress(KeyboardInterrupt):
-                pipeline.peek()
-            batch = pipeline.take()
-            np.testing.assert_array_equal(batch.tops["data"], 2 * large(SAMPLES)[batch.indices])
-            pipeline.release(batch)
-    assert not interrupts
+    with BatchReader(sources["arrays"], postprocess=postprocess, batch_size=4, num_loaders=0, epochs=1) as reader:
+        loop, got = iter(reader), list[Any]()
+        with pytest.raises(KeyboardInterrupt):
+            got.extend(loop)
+        got.extend(loop)
+    for number, batch in enumerate(got):
+        assert batch.number == number
+        np.testing.assert_array_equal(batch["data"], 2 * large(SAMPLES)[batch["label"]])
+    assert len(got) == 11
 
 
 @pytest.mark.parametrize(("hooks", "factor"), [(Hooks(), 1), (Hooks(postprocess=twice), 2)])
 def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, Any], hooks: Hooks, factor: int) -> None:
-    """A batch that was begun in one memory and is asked for with another is whole."""
     given = {
         "source": sources["arrays"],
         "batch_size": 4,
@@ -203,6 +202,6 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
         for number in range(80):
             interrupts_in(number + 1, batches.next, "pipeline", "delivery")
             batch = batches.next()
-            batches.delivery.filled = None
+            batches.delivery.before = None
             assert batch.number == number
             np.testing.assert_array_equal(batch["data"], expected[batch["label"]])

@@ -88,11 +88,6 @@ class _Stream:
         if event.number is not None:
             self._device.judge.waits(event.number, self.number)
 
-    def synchronize(self) -> None:
-        for copy in self._device.copies:
-            copy.do()
-        self._device.judge.host_waits_for_stream(self.number)
-
 
 class PlayedDevice(CudaDevice):
     """A device in main memory. Copies are done when somebody waits for them, or asked `patience` times.
@@ -127,6 +122,7 @@ class PlayedDevice(CudaDevice):
             patch.object(torch, "Event", lambda device: self._make_event()),
             patch.object(torch.accelerator, "current_stream", lambda device: _Stream(self, self.judge.stream)),
             patch.object(torch.accelerator, "device_index", self._is_made_current),
+            patch.object(torch.accelerator, "synchronize", self._synchronize),
         ):
             yield
 
@@ -141,6 +137,11 @@ class PlayedDevice(CudaDevice):
             yield
         finally:
             self._current_count -= 1
+
+    def _synchronize(self, _device: torch.device) -> None:
+        for copy in self.copies:
+            copy.do()
+        self.judge.host_waits_for_device()
 
     def is_current(self) -> bool:
         return self._current_count > 0
@@ -184,6 +185,10 @@ class PlayedDevice(CudaDevice):
     def use_after(self, event: Any) -> None:
         with self._step("use_after"), self._played():
             super().use_after(event)
+
+    def wait(self) -> None:
+        with self._played():
+            super().wait()
 
     def wait_for(self, event: Any) -> None:
         event.synchronize()  # a copy that takes as long as it likes is not waited for by asking

@@ -86,5 +86,5 @@ class RaceDetector(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def host_waits(self, event: int) -> None:
         self._handler._handle_event_synchronization(event)
 
-    def host_waits_for_stream(self, stream: int) -> None:
-        self._handler._handle_stream_synchronization(stream)
+    def host_waits_for_device(self) -> None:
+        self._handler._handle_device_synchronization()

@@ -1,7 +1,8 @@
-"""Closing at the end of a `with` block, and closing several things although some of them raise."""
+"""Closing at the end of a `with` block, and closing several things although some of them raise, or Ctrl-C comes."""
 
 from __future__ import annotations
 
+import signal
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Self
@@ -35,16 +36,46 @@ class Closing:
         )
 
 
+class interrupts_deferred:  # noqa: N801 - as contextlib's are named
+    """Defers Ctrl-C to the end of a block in which processes, sockets or memory come into somebody's hands, or go.
+
+    Where it may strike it leaves what a restart removes: a batch that was taken and not received, a message that was
+    read and not noted. But a process of which nobody has the handle would stay, and a context waits endlessly for a
+    socket that is not registered. So it waits where processes start, and in `close_all`, and nowhere else.
+    Other threads than the main one are never interrupted.
+    """
+
+    def __enter__(self) -> None:
+        self._came = False
+        handler = signal.getsignal(signal.SIGINT)
+        self._handler = handler if callable(handler) else None
+        if self._handler is not None:
+            try:
+                signal.signal(signal.SIGINT, self._note)
+            except ValueError:  # not the main thread
+                self._handler = None
+
+    def __exit__(self, *_: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            if self._came:
+                self._handler(signal.SIGINT, None)
+
+    def _note(self, _number: int, _frame: object) -> None:
+        self._came = True
+
+
 def close_all(*steps: Callable[[], object]) -> None:
-    """Run every step in order, even if some raise; then raise the first error.
+    """Run every step in order, even if some raise; then raise the first error. Ctrl-C waits for the last step.
 
     An ExitStack would raise the last error, which is often only a consequence of the first.
     """
     first: BaseException | None = None
-    for step in steps:
-        try:
-            step()
-        except BaseException as error:
-            first = first or error
-    if first is not None:
-        raise first
+    with interrupts_deferred():
+        for step in steps:
+            try:
+                step()
+            except BaseException as error:
+                first = first or error
+        if first is not None:
+            raise first

@@ -1,7 +1,7 @@
 """The protocol by which the trainer receives its batches: ProcessFeed from loaders, InlineFeed made in its own process.
 
-The trainer says each time from which batch on it wants them, and which it has released: so a call that Ctrl-C has
-interrupted may be repeated, and changes nothing then.
+The trainer says each time from which batch on it wants them, and which it has released, so a message that comes twice
+changes nothing. A call that Ctrl-C has broken off is not repeated: the trainer ends the run, and begins another.
 """
 
 from __future__ import annotations

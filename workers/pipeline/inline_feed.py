@@ -27,7 +27,7 @@ from ..base import BlobfeedError, PipelineStalled, RingAllocationError, close_al
 from ..loading import WorkDone, Workplace
 from ..order import OwnGlobals
 from ..plan import Batch, Plan, SlotTops
-from ..processes import Watch, interrupts_deferred
+from ..processes import Watch
 from ..transport import (
     BadRow,
     Count,
@@ -82,10 +82,6 @@ class InlineFeed:
         """The views of each slot."""
         self._slots = Slots(plan.slots)
         self._schedule = plan.schedule()
-        self._task: ToLoader | None = None
-        """The present task, until it is done; after an interrupt it is done again."""
-        self._came: Sequence[Batch] = ()
-        """The batches of the last task."""
         self._sizes: dict[int, int] = {}
         """The rows of each batch that is not released, by its place in the sequence."""
         self._bad_samples = BadSamples(plan.parameters)
@@ -108,18 +104,19 @@ class InlineFeed:
     # ---- batches
 
     def next(self, wanted: int, _held: Held) -> Sequence[Batch]:
-        while not (batches := self.ready(wanted)):
+        batches = self.ready(wanted)
+        while not batches:
             if self._last is not None:
                 self._failure = Failed(self._explain(self._last))
                 self._errors.clear()  # see Failed
                 raise self._failure.error()
-            self._do_task()
+            batches = self._do_task()
         return batches
 
-    def ready(self, wanted: int) -> Sequence[Batch]:
+    def ready(self, _wanted: int) -> Sequence[Batch]:
         if self._failure is not None:
             raise self._failure.error()
-        return self._came if self._came and self._came[0].sequence >= wanted else ()
+        return ()
 
     def note_start(self) -> None:
         if self._board is not None:
@@ -133,19 +130,16 @@ class InlineFeed:
 
     # ---- making them
 
-    def _do_task(self) -> None:
-        if self._task is None:
-            with interrupts_deferred():
-                self._task = self._next_task()
-        task = self._task
+    def _do_task(self) -> Sequence[Batch]:
+        """Do the next task, and return the batches that it has made."""
+        task, batches = self._next_task(), list[Batch]()
         work = WorkDone() if self._makes_later and isinstance(task, Fill) else self._work(task)
-        with interrupts_deferred():
-            if isinstance(task, Draw):
-                self._schedule.draws.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
-            else:
-                self._note_made(task, work)
-            self._task = None
+        if isinstance(task, Draw):
+            self._schedule.draws.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
+        else:
+            batches = self._note_made(task, work)
         self._log_bad_samples()
+        return batches
 
     def _next_task(self) -> ToLoader:
         """Return the next batches to make, or the epoch to draw; raises the error of a run that has neither."""
@@ -168,8 +162,8 @@ class InlineFeed:
             raise self._failure.error()
         raise self._explain(End())
 
-    def _note_made(self, task: Fill, work: WorkDone) -> None:
-        """Hand out the batches of a task, but none with a row that could not be made, or behind that."""
+    def _note_made(self, task: Fill, work: WorkDone) -> list[Batch]:
+        """Return the batches of a task, but none with a row that could not be made, or behind that."""
         schedule, size = self._schedule, self._plan.parameters.batch_size
         count = -(-task.rows // size)
         for bad in work.bad:
@@ -185,13 +179,14 @@ class InlineFeed:
         if message is None:
             if self._last is None:
                 self._slots.drop(task.batch)
-            return
-        self._came = batches = self._plan.unpack(message, self._rows, self._made)
+            return []
+        batches = self._plan.unpack(message, self._rows, self._made)
         self._sizes |= {batch.sequence: batch.rows for batch in batches}
         if self._makes_later:
             for place, batch in enumerate(batches):
                 part = Fill(0, task.batch, task.slot, place * size, batch.rows, runs=tuple(batch.runs))
                 batch.make = partial(self._make, part, batch.tops)
+        return batches
 
     def _note_bad(self, bad: BadRow, batch: int) -> None:
         """Record a bad row, counted from the beginning of `batch`."""
@@ -208,9 +203,8 @@ class InlineFeed:
             raise self._failure.error()
         bad = self._work(task, cast("dict[str, Rows]", {**slot, **into})).bad
         if bad:
-            with interrupts_deferred():
-                for row in bad:
-                    self._note_bad(row, task.batch)
+            for row in bad:
+                self._note_bad(row, task.batch)
             self._log_bad_samples()
             if self._last is not None:
                 self._failure = Failed(self._explain(self._last))
@@ -251,7 +245,7 @@ class InlineFeed:
 
     def close(self) -> None:
         self._counts = self.statistics()
-        self._came, self._failure, self._last = (), None, None
+        self._failure = self._last = None
         self._errors.clear()
         held = self._drawn, self._board
         self._drawn = self._board = None

@@ -8,16 +8,24 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-import msgspec
-
 from ..api import ArraySpec, Parameters, Statistics
-from ..base import BlobfeedError, Closing, EndOfData, ParameterError, PipelineClosed, RingAllocationError, close_all
+from ..base import (
+    BlobfeedError,
+    Closing,
+    EndOfData,
+    ParameterError,
+    PipelineClosed,
+    RingAllocationError,
+    close_all,
+    interrupts_deferred,
+)
 from ..plan import Batch, Place, Plan, Position, State, locate
-from ..processes import RemoteHome, Watch, interrupts_deferred
+from ..processes import RemoteHome, Watch
 from ..transport import LoaderState, available_memory
 from .feed import Feed, Held
 from .inline_feed import InlineFeed
@@ -35,60 +43,56 @@ def _note_fork() -> None:
 os.register_at_fork(after_in_child=_note_fork)
 
 
-class Intake(msgspec.Struct, frozen=True):
-    """The trainer's progress and the batches that came.
-
-    It is replaced as a whole, so that Ctrl-C finds a batch either taken or not. `ready`: those not taken. `wanted`: the
-    first one that has not come, in the sequence of batches.
-    """
-
-    progress: Position
-    ready: tuple[Batch, ...] = ()
-    wanted: int = 0
-
-
 class Pipeline(Closing):
     """Batches of one source, ready ahead of time, as `plan` says; its source is closed with the pipeline.
+
+    A run, from the start of the processes to their end, begins at `progress`. To go on anywhere else the run is ended
+    and another position assigned: for a state, new weights, the loop behind one that was left, and after Ctrl-C.
 
     `watch`: tells of the run. `remote_home`: makes the home of loaders on other machines, in a run that has some.
     """
 
     def __init__(self, plan: Plan, *, watch: Watch, remote_home: RemoteHome | None = None) -> None:
         self.parameters: Parameters = plan.parameters
-        self._plan, self._watch, self._remote_home = plan, watch, remote_home
-        self._cache_in_setup = self._plan.source.cache_counts
+        self.progress = plan.begin()
+        """The position behind the batches that were taken; it has the plan."""
+        self._watch, self._remote_home = watch, remote_home
+        self._cache_in_setup = plan.source.cache_counts
         self._owner = _process
         self._feed: Feed | None = None
         self._held = Held()
-        self._intake = Intake(self._plan.begin())
+        self._ready = deque[Batch]()
+        """The batches that came and were not taken."""
+        self._wanted = 0
+        """The first batch that has not come, in the sequence of batches."""
         self._finished: Statistics | None = None
         self._closed = False
         self._into_host = False
         self._calls_make = False
         self._trace = watch.steps()
         self._coming: dict[int, Plan] = {}
-        """Plans with weights that were set, by the epoch from which on they count."""
+        """Plans with weights that were set, by the epoch from which on they count; the last of them that does, too."""
 
     # ---- what it will give
 
     @property
     def specs(self) -> Mapping[str, ArraySpec]:
         """The shape and type of each top's rows, by name, in the tops' order."""
-        return self._plan.specs
+        return self.plan.specs
 
     @property
     def samples(self) -> int:
         """Samples in an epoch, over all ranks."""
-        return self._plan.supply.samples
+        return self.plan.supply.samples
 
     @property
     def total_batches(self) -> int | None:
         """The batches from the start, or a loaded state, to the end; None if there is no end or it is not known."""
-        return self._plan.total_batches
+        return self.plan.total_batches
 
     @property
     def plan(self) -> Plan:
-        return self._plan
+        return self.progress.plan
 
     # ---- batches
 
@@ -96,7 +100,9 @@ class Pipeline(Closing):
         """Start the processes, unless they run already. Raises RingAllocationError and the like."""
         self.check_usable()
         if self._feed is None:
-            self._feed = self._started()
+            self.progress, self._wanted = self.progress.rest.begin(), 0
+            with interrupts_deferred():
+                self._feed = self._started()
             if isinstance(self._feed, ProcessFeed):
                 self._feed.map_slots()
                 if self._trace is not None:
@@ -107,11 +113,11 @@ class Pipeline(Closing):
     def _started(self) -> Feed:
         given = self.parameters
         watched = given.trace or given.metrics  # by the assembler and the loaders
-        by_trainer = given.num_loaders == "auto" and self._into_host and not watched and self._plan.copies_memory
+        by_trainer = given.num_loaders == "auto" and self._into_host and not watched and self.plan.copies_memory
         if by_trainer or not given.has_loaders:
-            return InlineFeed(self._plan, calls_make=self._calls_make, watch=self._watch)
+            return InlineFeed(self.plan, calls_make=self._calls_make, watch=self._watch)
         try:
-            return ProcessFeed(self._plan, self._watch, self._remote_home)
+            return ProcessFeed(self.plan, self._watch, self._remote_home)
         except (MemoryError, OSError) as error:
             if isinstance(error, BlobfeedError) or getattr(error, "errno", errno.ENOMEM) != errno.ENOMEM:
                 raise
@@ -130,25 +136,25 @@ class Pipeline(Closing):
             self._trace.asks()
         if self._coming:
             self._reweigh_if_due()
-        if not self._intake.ready:
-            total = self._plan.total_batches
-            if total is not None and self._intake.progress.taken >= total:
+        if not self._ready:
+            total = self.plan.total_batches
+            if total is not None and self.progress.taken >= total:
                 raise EndOfData(f"all {total} batches of epochs={self.parameters.epochs} have been delivered")
             self._next_batches()
         if self._trace is not None:
             self._trace.has()
-        return self._intake.ready[0]
+        return self._ready[0]
 
     def take(self) -> Batch:
         """The next batch, the caller's until it is released."""
         batch = self.peek()
         batch.make = None  # it refers to the feed
-        progress, ready, wanted = self._intake.progress, self._intake.ready, self._intake.wanted
-        if not progress.taken and self._feed is not None:
+        if not self.progress.taken and self._feed is not None:
             self._feed.note_start()
-        self._intake = Intake(progress.after(batch), ready[1:], wanted)
         if self._trace is not None:
-            self._trace.takes(batch.number, len(ready))
+            self._trace.takes(batch.number, len(self._ready))
+        self.progress = self.progress.after(batch)
+        self._ready.popleft()
         return batch
 
     def release(self, batch: Batch) -> None:
@@ -161,10 +167,10 @@ class Pipeline(Closing):
 
     def is_next(self, batch: Batch) -> bool:
         """Return true if `batch` was peeked at and has not been taken."""
-        return bool(self._intake.ready) and self._intake.ready[0] is batch
+        return bool(self._ready) and self._ready[0] is batch
 
     def holds(self, batch: Batch) -> bool:
-        """Return true if `batch` is not released. With `is_next` it says what an interrupted caller has still to do."""
+        """Return true if `batch` is of this run, and not released."""
         return self._held.batches.get(batch.sequence) is batch
 
     def is_ready(self) -> bool:
@@ -173,7 +179,7 @@ class Pipeline(Closing):
             self._look()
         except BlobfeedError:
             return True
-        return bool(self._intake.ready)
+        return bool(self._ready)
 
     def look_ahead(self) -> None:
         """Open the next batch's announcement where it has come; raises nothing.
@@ -181,12 +187,12 @@ class Pipeline(Closing):
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.
         """
-        if not self._intake.ready:  # mostly there are some, and `suppress` takes 0.3 µs
+        if not self._ready:  # mostly there are some, and `suppress` takes 0.3 µs
             with suppress(BlobfeedError):
                 self._look()
 
     def _look(self) -> None:
-        if not self._intake.ready and self._feed is not None and (batches := self._feed.ready(self._intake.wanted)):
+        if not self._ready and self._feed is not None and (batches := self._feed.ready(self._wanted)):
             self._hold(batches)
 
     def deliver_into_host(self, *, calls_make: bool) -> None:
@@ -201,14 +207,15 @@ class Pipeline(Closing):
         self.start()
         if self._feed is None:
             raise PipelineClosed("the pipeline was closed while it started")
-        self._hold(self._feed.next(self._intake.wanted, self._held))
+        self._hold(self._feed.next(self._wanted, self._held))
 
     def _hold(self, batches: Sequence[Batch]) -> None:
         # A stream may have no batch at a place of the sequence, and how many depends on the time.
-        for number, batch in enumerate(batches, self._plan.first_number + self._intake.progress.taken):
+        for number, batch in enumerate(batches, self.progress.number):
             batch.number = number
         self._held.batches |= {batch.sequence: batch for batch in batches}
-        self._intake = Intake(self._intake.progress, tuple(batches), batches[-1].sequence + 1)
+        self._ready.extend(batches)
+        self._wanted = batches[-1].sequence + 1
 
     # ---- counts and states
 
@@ -220,22 +227,17 @@ class Pipeline(Closing):
 
     def _statistics_of(self, feed: Feed) -> Statistics:
         # Setup reads samples again and again, to learn how long they take.
-        cache, setup = self._plan.source.cache_counts, self._cache_in_setup
+        cache, setup = self.plan.source.cache_counts, self._cache_in_setup
         own = cache._replace(hits=cache.hits - setup.hits, misses=cache.misses - setup.misses)
-        return replace(feed.statistics(), batches=self._intake.progress.taken).with_cache(own)
+        return replace(feed.statistics(), batches=self.progress.taken).with_cache(own)
 
     def activities(self) -> list[LoaderState]:
         """Return the activity of each loader; empty before the start."""
         return [] if self._feed is None else self._feed.states()
 
-    @property
-    def progress(self) -> Position:
-        """The progress of the trainer: a batch that was taken counts as received."""
-        return self._intake.progress
-
     def state_dict(self) -> State:
         """Return the position of the next batch."""
-        return self._intake.progress.state()
+        return self.progress.state()
 
     def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Go on where `state` was saved, with exactly the batch that would have come next; before the first batch.
@@ -244,40 +246,35 @@ class Pipeline(Closing):
         the ranks share out the rest of the epoch anew. Raises ParameterError.
         """
         self._check_before_first("load_state_dict")
-        self._begin_with(self._plan.resumed(state))
+        self._begin_with(self.plan.resumed(state))
 
     def begin_at(self, batch: int) -> None:
         """Go on with the batch of this number from the run's start; before the first batch. Raises ParameterError."""
         self._check_before_first("restore")
-        self._begin_with(self._plan.at_batch(batch))
+        self._begin_with(self.plan.at_batch(batch))
 
     def _check_before_first(self, call: str) -> None:
         self.check_usable()
-        if self._intake.progress.taken:
+        if self.progress.taken:
             raise ParameterError(f"{call}: the pipeline has started; call it before the first batch")
 
     def _begin_with(self, plan: Plan) -> None:
         was_started = self._feed is not None
         self.forget_weights()
-        self.go_to(plan)
+        self.go_to(plan.begin())
         if was_started:  # ahead, for batches from another position on
             self.start()
 
-    def go_to(self, plan: Plan) -> None:
-        """Go on with `plan`, which is this pipeline's own from another position on; discard what was prefetched.
+    def go_to(self, position: Position) -> None:
+        """Go on at `position`, of this pipeline's plan or one made of it; discard what was prefetched.
 
         The processes end; others start with the next batch. The counts begin anew.
         """
         self.check_usable()
-        with interrupts_deferred():
-            feed, self._feed = self._feed, None
-            self._held = Held()
-            self._plan, self._intake = plan, Intake(plan.begin())
-            if self._trace is not None and feed is not None:
-                self._trace.end()
-                self._trace = self._watch.steps()
-            close_all(*(() if feed is None else (feed.close,)), plan.source.close)
-            self._cache_in_setup = plan.source.cache_counts
+        self._end_run()
+        self._trace, self._finished = self._watch.steps(), None
+        self._cache_in_setup = position.plan.source.cache_counts
+        self.progress = position
 
     def set_weights(self, weights: object, *, received: Position | None = None) -> None:
         """Give the sampler other weights, one for each sample, from the next epoch on: other processes start there.
@@ -285,9 +282,11 @@ class Pipeline(Closing):
         `received`: how far the user has come, if batches have been taken ahead of that. Raises ParameterError.
         """
         self.check_usable()
-        plan, progress = self._plan.reweighed(weights), received or self._intake.progress
+        plan, progress = self.plan.reweighed(weights), received or self.progress
         ahead = 0 if self._into_host or self._feed is None else self.parameters.device_prefetch
         self._coming[progress.epoch_behind(ahead)] = plan
+        counting = max((epoch for epoch in self._coming if epoch <= progress.epoch), default=0)
+        self._coming = {epoch: each for epoch, each in self._coming.items() if epoch >= counting}
         was_started = self._feed is not None
         if self._reweigh_if_due() and was_started:
             self.start()
@@ -298,22 +297,24 @@ class Pipeline(Closing):
 
     def _reweigh_if_due(self) -> bool:
         """Go on by the weights that were set for the epoch in which the next round begins; False if there are none."""
-        due = [epoch for epoch in self._coming if epoch <= self._intake.progress.epoch]
+        due = [epoch for epoch in self._coming_next() if epoch <= self.progress.epoch]
         if due:
-            with interrupts_deferred():
-                plan = self._with_coming(max(due))
-                self._coming = {epoch: each for epoch, each in self._coming.items() if epoch > max(due)}
-                self.go_to(plan)
+            self.go_to(self._with_coming(max(due)).begin())
         return bool(due)
+
+    def _coming_next(self) -> list[int]:
+        """Return the epochs from which on other weights count than now."""
+        supply = self.plan.supply
+        here = max((epoch for epoch, plan in self._coming.items() if plan.supply is supply), default=-1)
+        return sorted(epoch for epoch in self._coming if epoch > here)
 
     def _with_coming(self, epoch: int) -> Plan:
         """Return the plan from the first round of `epoch` on, or from the next one, by the weights that count there."""
-        progress = self._intake.progress
-        return replace(progress.plan_from(max(epoch, progress.epoch)), supply=self._coming[epoch].supply)
+        return replace(self.progress.plan_from(max(epoch, self.progress.epoch)), supply=self._coming[epoch].supply)
 
     def locate(self, numbers: Iterable[int]) -> dict[int, list[Place]]:
         """Return the places of these batches' samples, also by weights to come; raises what `locate` does."""
-        plans = [self._plan, *map(self._with_coming, sorted(self._coming))]
+        plans = [self.plan, *map(self._with_coming, self._coming_next())]
         found: dict[int, list[Place]] = {}
         wanted = set(numbers)
         for plan, following in zip(plans, [*plans[1:], None], strict=True):
@@ -335,19 +336,19 @@ class Pipeline(Closing):
         The processes come first: an error in the steps behind leaves none of them. Other calls raise PipelineClosed
         from then on.
         """
-        if not self.is_ours:
-            return
-        with interrupts_deferred():  # a second Ctrl-C, from who finds that the first takes long
+        if self.is_ours:
             self._closed = True
-            if self._trace is not None:
-                self._trace.end()
-            self._intake = Intake(self._intake.progress)
-            self._held = Held()
-            ends = () if self._feed is None else (self._feed.close,)
-            close_all(*ends, self._keep_statistics, self._plan.source.close)
+            self._end_run()
+
+    def _end_run(self) -> None:
+        if self._trace is not None:
+            self._trace.end()
+        ends = () if self._feed is None else (self._feed.close,)
+        close_all(*ends, self._keep_statistics, self.plan.source.close)
 
     def _keep_statistics(self) -> None:
         self._finished, self._feed = self.statistics(), None
+        self._held, self._ready = Held(), deque()
 
     def check_usable(self) -> None:
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""

@@ -25,7 +25,6 @@ from ..processes import (
     RemoteHome,
     Shared,
     Watch,
-    interrupts_deferred,
     is_stopped,
     loaders_that_fit,
     require_descriptors,
@@ -87,8 +86,6 @@ class ProcessFeed:
         """The counts at the end."""
         plan = self._plan = _fitting(plan)
         self._watcher, self._remote_home = watch, remote_home
-        self._message: ToTrainer | None = None
-        """That of the receiver's frame, once it is decoded."""
         self._told = Release(0)
         """The batches that are released, as the assembler was told last."""
         self._held = Held()
@@ -108,11 +105,10 @@ class ProcessFeed:
         self._assembler: AssemblerProcess | None = None
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
-            with interrupts_deferred():
-                self.shared = Shared(plan, partial(watch.begin_trace, plan.description, plan.parameters.batch_size))
-                self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-                stack.callback(self.close)
-                self._start()
+            self.shared = Shared(plan, partial(watch.begin_trace, plan.description, plan.parameters.batch_size))
+            self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            stack.callback(self.close)
+            self._start()
             stack.pop_all()
 
     def _start(self) -> None:
@@ -137,7 +133,6 @@ class ProcessFeed:
         links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
         self._batch_link.bind(links.address(self.shared.folder, "batches"))
-        self._receiver = links.Receiver(self._batch_link)
         self._release_link = links.open_socket(self._context, zmq.PUSH)
         self._release_link.connect(links.address(self.shared.folder, "releases"))
         self._poller = zmq.Poller()
@@ -161,7 +156,7 @@ class ProcessFeed:
         return self._plan.unpack(announce, self.shared.ring.rows, self._made)
 
     def next_announce(self, wanted: int, held: Held) -> Announce:
-        """Return the announcement of the next batches, the same one until the batches behind them are wanted."""
+        """Return the announcement of the next batches."""
         if self._failure is not None:
             raise self._failure.error()
         with self._waiting:
@@ -178,7 +173,7 @@ class ProcessFeed:
             self._tell_released(held)
 
     def _tell_released(self, held: Held) -> None:
-        """Tell the assembler which batches are released, unless it knows; if interrupted, it may be told twice."""
+        """Tell the assembler which batches are released, unless it knows."""
         released = Release(held.upto, held.loans)
         if released != self._told and self._release_link is not None and self._failure is None:
             self._release_link.send(links.frame_of(released))
@@ -198,26 +193,13 @@ class ProcessFeed:
         if (now := time.monotonic()) > self._next_look_at_logs:
             self._next_look_at_logs = now + _LOGS_S
             self._inbox.receive()
-        message = self._look(wanted)
-        if isinstance(message, Failure | End):
-            self._failure = Failed(self._explain(message))
-            raise self._failure.error()
-        return message
-
-    def _look(self, wanted: int) -> ToTrainer | None:
-        """Return the first message that tells the trainer something, if it has arrived; it stays where it is."""
-        for _ in range(links.MOST_AT_ONCE):
-            if (frame := self._receiver.frame()) is None:
-                break
-            if self._message is None:
-                self._message = self._decoder.decode(frame)
-            match self._message:
-                case Announce(batch) if batch >= wanted:
-                    return self._message
-                case Failure() | End():
-                    return self._message
-            self._message = None  # first: it is decoded again if an interrupt comes behind this
-            self._receiver.discard()
+        for frame in links.frames(self._batch_link):
+            match self._decoder.decode(frame):
+                case Announce(batch) as announce if batch >= wanted:
+                    return announce
+                case Failure() | End() as last:
+                    self._failure = Failed(self._explain(last))
+                    raise self._failure.error()
         return None
 
     def _wait(self, assembler: AssemblerProcess, wanted: int, held: Held) -> Announce:
@@ -314,14 +296,13 @@ class ProcessFeed:
     def close(self) -> None:
         """End all processes; then give back sockets, memory and the directory.
 
-        The processes come first: an error in the steps behind leaves none of them.
+        The processes come first: an error in the steps behind leaves none of them. Ctrl-C waits, in `close_all`.
         """
-        with interrupts_deferred():  # a start that is interrupted ends here, and may be interrupted again
-            assembler, self._assembler = self._assembler, None
-            link, self._release_link = self._release_link, None
-            self._failure, self._made = None, {}
-            end = () if assembler is None else (partial(self._end, assembler, link), self._finish_trace, self._keep)
-            close_all(*end, partial(links.end_context, self._context), self.shared.close)
+        assembler, self._assembler = self._assembler, None
+        link, self._release_link = self._release_link, None
+        self._failure, self._made = None, {}
+        end = () if assembler is None else (partial(self._end, assembler, link), self._finish_trace, self._keep)
+        close_all(*end, partial(links.end_context, self._context), self.shared.close)
 
     def _end(self, assembler: AssemblerProcess, link: zmq.Socket[bytes] | None) -> None:
         """Ask the assembler to end, and see that it does even if it cannot be asked."""

@@ -168,7 +168,7 @@ class Plan:
 
     def from_batch(self, taken: int) -> Plan:
         """Return this plan without its first `taken` batches; the lengths of its epochs are known."""
-        return self.moved(Position(self, taken).at, self.first_number + taken)
+        return Position(self, taken).rest
 
     def reweighed(self, weights: object) -> Plan:
         """Return this plan with other weights for its sampler; raises ParameterError."""
@@ -332,6 +332,16 @@ class Position(msgspec.Struct, frozen=True):
         """The epoch in which the next round begins."""
         return self.at.epoch
 
+    @property
+    def number(self) -> int:
+        """The number of the next batch, counted from the run's start."""
+        return self.plan.first_number + self.taken
+
+    @property
+    def rest(self) -> Plan:
+        """The plan from here on."""
+        return self.plan.moved(self.at, self.number)
+
     def epoch_behind(self, ahead: int) -> int:
         """Return the first epoch of which no batch was taken before, nor is one of the next `ahead`."""
         epoch, item = self.plan.cut.start(self.at, ahead)
@@ -346,12 +356,12 @@ class Position(msgspec.Struct, frozen=True):
         skipped = self.batches_before(epoch)
         if skipped is not None:
             return self.plan.from_batch(self.taken + skipped)
-        return self.plan.moved(At(epoch, 0), self.plan.first_number + self.taken)
+        return self.plan.moved(At(epoch, 0), self.number)
 
     def state(self) -> State:
         """Return plain values from which `Plan.resumed` continues."""
         plan, given = self.plan, self.plan.parameters
-        common: State = {"version": _STATE_VERSION, "batches": plan.first_number + self.taken, "seed": given.seed}
+        common: State = {"version": _STATE_VERSION, "batches": self.number, "seed": given.seed}
         return {**common, **plan.supply.identify(given, self.at), **plan.data}
 
 

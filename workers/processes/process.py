@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]  # what `signal` itself is made of
 import contextlib
 import ctypes
 import os
@@ -76,38 +75,6 @@ def leave_signals_to_trainer() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-class interrupts_deferred:  # noqa: N801 - as contextlib's are named
-    """Defers Ctrl-C to the end of a block that could not be undone after an interrupt in its middle.
-
-    Examples: a process has started, but its handle is not stored yet; a socket is open, but not registered, and its
-    context would wait for it endlessly. Other threads than the main one are never interrupted.
-
-    It is entered three times for each batch made in the trainer's process. So it is no generator, and does not call
-    signal.signal, which takes 8 µs to look for an enum of the handler; the C function below it takes 0.2.
-    """
-
-    __slots__ = ("_came", "_handler")
-
-    def __enter__(self) -> None:
-        self._came = False
-        handler = _signal.getsignal(signal.SIGINT)
-        self._handler = handler if callable(handler) else None
-        if self._handler is not None:
-            try:
-                _signal.signal(signal.SIGINT, self._note)
-            except ValueError:  # not the main thread
-                self._handler = None
-
-    def __exit__(self, *_: object) -> None:
-        if self._handler is not None:
-            _signal.signal(signal.SIGINT, self._handler)
-            if self._came:
-                self._handler(signal.SIGINT, None)
-
-    def _note(self, _number: int, _frame: object) -> None:
-        self._came = True
 
 
 @contextlib.contextmanager

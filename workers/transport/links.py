@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import math
-import mmap
 import os
 import shutil
 import signal
@@ -166,38 +165,6 @@ def frames(socket: zmq.Socket[bytes]) -> Iterator[bytes]:
     with suppress(zmq.Again):
         for _ in range(MOST_AT_ONCE):
             yield socket.recv(zmq.NOBLOCK)
-
-
-_NO_MESSAGE = b"\xc1"
-"""The one byte that MessagePack never uses."""
-
-
-class Receiver:
-    """Receives one frame at a time into memory of its own, where no exception of a signal handler can lose it.
-
-    libzmq copies a frame to that memory before pyzmq runs signal handlers. If one raises, as Python's does for Ctrl-C,
-    the frame is there all the same: its length, which is zeroed beforehand, is not zero any more.
-    """
-
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
-        self._socket = socket
-        # As much as the socket lets through. The system provides a map's pages only when they are written to, while a
-        # bytearray is zeroed, and so has all of them.
-        self._memory = memoryview(mmap.mmap(-1, MAX_FRAME_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
-
-    def frame(self) -> memoryview | None:
-        """Return the next frame, the same one until `discard`; None if none is waiting."""
-        if not any(self._memory[:_LENGTH_BYTES]):
-            try:
-                self._socket.recv_into(self._memory, flags=zmq.NOBLOCK)
-            except zmq.Again:
-                return None
-        return self._memory[: _length_of(self._memory)]
-
-    def discard(self) -> None:
-        """Make room for the next frame, and spoil this one: the next may be cut off, and would end as this one did."""
-        length = min(len(self._memory), _length_of(self._memory))
-        self._memory[:length] = bytes(_LENGTH_BYTES) + _NO_MESSAGE * (length - _LENGTH_BYTES)
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -6,6 +6,7 @@ import os
 import pickle
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
@@ -26,6 +27,7 @@ from torch.utils.data import (
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from blobfeed import DataLoader, ParameterError, SampleError, TooManyBadSamples
+from tests.support.interrupting import interrupts_in
 
 SAMPLES = 40
 
@@ -420,3 +422,21 @@ class Workers(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[int, ...]:
         info: Any = torch.utils.data.get_worker_info()
         return self.number, info.id, info.num_workers, torch.initial_seed()
+
+
+@pytest.mark.parametrize(("workers", "stride"), [(0, 1), (1, 20)])
+def test_ctrl_c_at_any_line_of_a_step_loses_no_batch(workers: int, stride: int) -> None:
+    given: dict[str, Any] = {"batch_size": 2, "shuffle": True, "seed": 3, "num_workers": workers}
+    with closing(DataLoader(range(300), **given)) as loader:
+        epochs = [[batch.tolist() for batch in loader] for _ in range(3)]
+    with closing(DataLoader(range(300), **given)) as loader:
+        loop, got, interrupts = iter(loader), list[Any](), 0
+        for step in range(1, 60, stride):
+            interrupts += interrupts_in(step, lambda: got.append(next(loop).tolist()), "readers/dataloader")
+            got.append(next(loop).tolist())
+        assert [*got, *(batch.tolist() for batch in loop)] == epochs[0]
+        assert interrupts > 20 / stride
+        left = iter(loader)
+        next(left)
+        assert interrupts_in(20, lambda: next(left), "readers/dataloader")
+        assert [batch.tolist() for batch in loader] == epochs[2]  # a loop that is left counts if it has begun

@@ -121,7 +121,7 @@ device.sent(event)
 device.use_after(event)
 device.wait_for(event)
 device.host_memory(8)
-device.wait_for_copies()
+device.wait()
 with device.current():
     del event
 print(torch._C._cuda_hasPrimaryContext(0), torch._C._cuda_hasPrimaryContext(1))

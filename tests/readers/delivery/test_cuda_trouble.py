@@ -68,7 +68,7 @@ def _assert_labels_though_raising(feed: Any, count: int) -> None:
 def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batch(feeding: Any) -> None:
     ways = list(itertools.product(("before", "after"), (RuntimeError, KeyboardInterrupt)))
     feeds = [
-        (nth, feeding(PlayedDevice(0), device_prefetch=buffers, prefetch_batches=1))
+        (nth, feeding(PlayedDevice(0), device_prefetch=buffers, num_loaders=0))
         for nth, buffers in ((1, 1), (2, 2), (5, 3))
     ]
     for step in _STEPS:
@@ -85,7 +85,7 @@ def test_after_an_exception_at_any_step_the_next_call_goes_on_with_the_same_batc
 
 
 def test_a_device_that_has_broken_says_so_each_time_and_close_gives_everything_back(feeding: Any) -> None:
-    feed = feeding(PlayedDevice(0), device_prefetch=1)
+    feed = feeding(PlayedDevice(0), device_prefetch=1, num_loaders=0)
     for step in _STEPS:
         feed.delivery.close()
         feed.go_to(device := PlayedDevice(patience=10**9))

@@ -59,10 +59,10 @@ def test_lent_arrays_have_the_types_and_the_memory_of_a_slots() -> None:
         assert np.shares_memory(array, slot)
     kept = lent[2]["f0"]
     del lent, array
-    assert loans.oldest_back() is None
+    assert list(loans.returned()) == []
     assert not loans.are_left
     del kept
-    assert loans.oldest_back() == "slot"
+    assert list(loans.returned()) == ["slot"]
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from blobfeed.readers.delivery import HostDelivery, make_tops
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, check_parameters
 from blobfeed.workers.loading import Conversion, conversion
-from blobfeed.workers.plan import State
 
 from blobfeed import ParameterError, SampleError
 
@@ -123,28 +122,6 @@ def test_what_is_cropped_or_not_in_one_piece_comes_from_a_slot(tmp_path: Path, d
         batch = delivered.delivery.deliver(blobs)
         np.testing.assert_array_equal(wide[..., ::2], _arrays()[0][batch.indices])
         assert np.isnan(wide[..., 1::2]).all()
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
-@pytest.mark.usefixtures("converts_straight")
-def test_after_an_interrupt_rows_are_made_in_other_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    delivered = _Delivered(_write(tmp_path, "npy"))
-    with delivered.pipeline:
-        begun: State = delivered.delivery.progress.state()
-        with monkeypatch.context() as patched:
-            patched.setattr(HostDelivery, "_take", _interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                delivered.delivery.deliver(delivered.blobs())
-            delivered.delivery.filled = None  # as if it had come one line earlier
-        assert delivered.delivery.progress.state() == begun
-        monkeypatch.setattr(Conversion, "gather_into", lambda *_: None)  # by itself it would not read straight any more
-        blobs = delivered.blobs()
-        batch = delivered.delivery.deliver(blobs)
-        np.testing.assert_array_equal(blobs[0].data, _arrays()[0][batch.indices])
-        np.testing.assert_array_equal(blobs[1].data, batch.indices)
 
 
 @pytest.mark.usefixtures("converts_straight")

@@ -206,10 +206,12 @@ def test_ctrl_c_waits_until_a_process_or_a_socket_or_memory_is_in_somebodys_hand
 
     pipeline = small()
     monkeypatch.setattr(module, step, interrupted)
-    with nothing_left(), pytest.raises(KeyboardInterrupt):
-        pipeline.start()
-    monkeypatch.undo()
-    assert delivers(pipeline)
+    with nothing_left():
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.start()
+        monkeypatch.undo()
+        assert delivers(pipeline)
+        pipeline.close()
 
 
 # ---- starts that fail

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -209,58 +208,6 @@ def test_an_oversized_frame_is_refused_and_others_go_on(
     assert not receiver.poll(50)
 
 
-def test_a_receiver_takes_no_pages_before_a_frame_comes(folder: Path, open_link: Open) -> None:
-    def own_pages() -> int:
-        return int(Path("/proc/self/statm").read_text().split()[1])
-
-    before = own_pages()
-    receivers = [links.Receiver(open_link(zmq.PULL)) for _ in range(3)]
-    assert own_pages() - before < (16 << 20) // 4096
-    assert [receiver.frame() for receiver in receivers] == [None] * 3
-
-
-class _Interrupted(Exception):
-    pass
-
-
-def test_an_exception_of_a_signal_handler_takes_no_frame_along(folder: Path, open_link: Open) -> None:
-    receiver, sender = pair(folder, open_link)
-    decoder = links.Decoder[Release](Release)
-    sent = [Release(number) for number in range(5000)]
-    inbox, arrived, chance = links.Receiver(receiver), list[Release | None](), random.Random(3)
-    armed, in_hand = False, 0
-
-    def ring(*_: object) -> None:
-        nonlocal armed
-        if armed:
-            armed = False
-            raise _Interrupted
-
-    before = signal.signal(signal.SIGALRM, ring)
-    try:
-        for message in sent:
-            sender.send(links.frame_of(message))
-            assert receiver.poll(60_000)
-            try:
-                armed = True
-                signal.setitimer(signal.ITIMER_REAL, 1e-6 * 100 ** chance.random())
-                inbox.frame()
-                armed = False
-            except _Interrupted:
-                in_hand += not receiver.poll(0)
-            armed = False
-            frame = inbox.frame()
-            assert frame is not None
-            arrived.append(decoder.decode(frame))
-            inbox.discard()
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert arrived == sent
-    assert in_hand > 20  # with `recv` each of these would be gone
-    assert inbox.frame() is None
-
-
 CUT_OFF = links.frame_of(Release(2))[:-1]
 
 
@@ -272,15 +219,13 @@ def test_noise_is_dropped_and_the_next_frame_is_read(
     """Also where all are parts of one message."""
     receiver, sender = pair(folder, open_link)
     decoder = links.Decoder[Release](Release)
-    inbox = links.Receiver(receiver)
     sent = [links.frame_of(Release(1)), noise, links.frame_of(Release(3))]
     for message in [sent] if as_parts else [[each] for each in sent]:
         sender.send_multipart(message)
     opened: list[Release | None] = []
     while len(opened) < 3:
         assert receiver.poll(60_000)
-        opened.append(None if (frame := inbox.frame()) is None else decoder.decode(frame))
-        inbox.discard()
+        opened += map(decoder.decode, links.frames(receiver))
     assert opened == [Release(1), None, Release(3)]
     assert decoder.dropped == 1
 
