@@ -13,8 +13,8 @@ from __future__ import annotations
 import io
 import logging
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache, partial
 from importlib import import_module
 from inspect import getclosurevars
@@ -76,13 +76,11 @@ class Packed(Generic[_T]):
 
         If all loaders get a copy, warn of generators of random numbers.
         """
-        try:
+        with _naming_the_unsendable(self._parts):
             for name, part in self._parts.items():
                 pickler = _pickler_of(part, maps=self._maps)
                 if to_all:
                     _warn_of_generators(name, part, pickler.generators)
-        except Exception as error:
-            raise _unsendable_error(self._parts, error) from None
 
     @property
     def value(self) -> _T:
@@ -97,10 +95,8 @@ class Packed(Generic[_T]):
         if self._value is None:  # on its way through the assembler, or to another host
             beside = [PickleBuffer(buffer) for buffer in self._buffers]
             return {**self.__dict__, "_bytes": _on_its_way(self._bytes), "_buffers": beside}
-        try:
+        with _naming_the_unsendable(self._parts):
             data, buffers, modules = pack(self._value, maps=self._maps)
-        except Exception as error:
-            raise _unsendable_error(self._parts, error) from None
         _warn_of_edited(modules)
         packed: dict[str, object] = {"_value": None, "_bytes": _on_its_way(data), "_buffers": buffers, "_parts": {}}
         return {**self.__dict__, **packed, "modules": (*self.modules, *modules)}
@@ -231,12 +227,19 @@ def unsendable(parts: Mapping[str, object]) -> str | None:
     return None
 
 
-def _unsendable_error(parts: Mapping[str, object], error: Exception) -> ParameterError:
-    return ParameterError(
-        f"{unsendable(parts) or 'the pipeline'} cannot be sent to the loaders: {type(error).__name__}: {error}; make "
-        "such an object inside the hook at its first call, a source at its first read (its close drops it, if it has "
-        "one), or leave it out in the __getstate__ of its class"
-    )
+@contextmanager
+def _naming_the_unsendable(parts: Mapping[str, object]) -> Iterator[None]:
+    """Raise a ParameterError for what cannot be pickled, and not for a lack of memory."""
+    try:
+        yield
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ParameterError(
+            f"{unsendable(parts) or 'the pipeline'} cannot be sent to the loaders: {type(error).__name__}: {error}; "
+            "make such an object inside the hook at its first call, a source at its first read (its close drops it, "
+            "if it has one), or leave it out in the __getstate__ of its class"
+        ) from None
 
 
 def hook_name(hook: object) -> str:

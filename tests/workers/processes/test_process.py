@@ -116,9 +116,11 @@ def test_a_limit_that_the_loaders_do_not_fit_is_an_error_and_costs_no_descriptor
 
 
 LITTLE_DATA = """
-used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
-with pipeline(num_loaders=2) as feed:
-    resource.setrlimit(resource.RLIMIT_DATA, (used + (48 << 20), resource.RLIM_INFINITY))
+source = Numbers()
+source.much = b"x" * (200 << 20)  # the processes get it pickled
+with pipeline(source=source) as feed:
+    used = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmData")) << 10
+    resource.setrlimit(resource.RLIMIT_DATA, (used + (20 << 20), resource.RLIM_INFINITY))
     try:
         feed.take()
     except RingAllocationError as error:
