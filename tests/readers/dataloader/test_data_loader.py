@@ -304,7 +304,7 @@ def test_items_are_made_once_and_kept_for_later_runs(tmp_path: Path) -> None:
     cache = {"path": tmp_path / "items", "size_limit": 1 << 28}
     counts = []
     for workers, length in ((0, SAMPLES), (2, SAMPLES), (0, 5)):
-        given = {"batch_size": 4, "shuffle": True, "seed": 1}
+        given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1}
         loader = DataLoader(Fixed(length), num_workers=workers, cache=cache, **given)
         for ours, theirs in zip(loader, DataLoader(Fixed(length), **given), strict=True):
             assert_same(ours, theirs)
