@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -70,7 +71,8 @@ def main(given: Sequence[str] | None = None) -> None:
     text = "\n\n".join(parts) + "\n"
     print(text)
     if arguments.output:
-        arguments.output.write_text(f"# Figures of a whole run\n\nMade by `python -m benchmarks`. {_ABOUT}\n\n{text}")
+        command = shlex.join(["python", "-m", "benchmarks", *(sys.argv[1:] if given is None else given)])
+        arguments.output.write_text(f"# Figures\n\nMade by `{command}`. {_ABOUT}\n\n{text}")
     if arguments.json:
         arguments.json.write_text(_as_json(results))
 
