@@ -20,7 +20,6 @@ __all__ = ["documents_files"]
 _TEXT = (ROOT / "README.md").read_text()
 
 
-@pytest.mark.slow  # as those of all documents
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.page == "README.md"], ids=str)
 def test_a_block_of_the_front_page_runs(documents_files: Path, block: Block) -> None:
     command = [sys.executable, "-P", str(block.write(documents_files))]
