@@ -37,13 +37,10 @@ from ..workers.base import (
 from ..workers.order import At
 from ..workers.plan import Place, State
 from .closing import close_when_forgotten
-from .delivery import NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
+from .delivery import LOANS, NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
 from .opening import open_declared, open_pipeline
 from .sharding import warn_of_other_ranks, with_shard
-
-_LOANS = 3
-"""Batches whose slots the user may keep: the last one, the one that takes its place, and one more."""
 
 
 class BatchReader(Closing):
@@ -116,7 +113,7 @@ class BatchReader(Closing):
             base_dir=where,
             train=train,
             source=opened,
-            loans=_LOANS if self.parameters.device in ("", "cpu") else 0,
+            loans=LOANS if self.parameters.device in ("", "cpu") else 0,
         )
         if tuples:
             self._pipeline.plan.require_order(f"{self._called}: tuples=True gives arrays by position")

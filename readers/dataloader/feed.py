@@ -11,12 +11,9 @@ from ...workers.base import close_all, interrupts_deferred
 from ...workers.pipeline import Held, ProcessFeed
 from ...workers.plan import GivenPlan
 from ...workers.transport import Announce, GrowingSlot, GrowingSlots, Packed
-from ..delivery import Lendable, SlotLoans
+from ..delivery import LOANS, Lendable, SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
 from .packing import read
-
-_LOANS = 3
-"""The batches that lie in their slots while the user keeps them. While there are so many, the next one is a copy."""
 
 _SIZES_KEPT = 64
 """The last batches, whose largest a slot is shrunk to, if it is much larger."""
@@ -34,7 +31,7 @@ class LoaderFeed:
         self, maker: DatasetMaker, parts: dict[str, object], parameters: Parameters, *, kind: str, ahead: int
     ) -> None:
         self.ahead = ahead
-        self._plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + _LOANS + 1)
+        self._plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + LOANS + 1)
         self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
         self._begin()
 
@@ -45,7 +42,7 @@ class LoaderFeed:
         self._given = self._taken = 0
         self._first = 0
         """The first batch of this loop: answers before it are dropped."""
-        self._loans = SlotLoans[Announce](_LOANS)
+        self._loans = SlotLoans[Announce](LOANS)
 
     def restart(self) -> None:
         """End the loaders, and start others, which have been asked for nothing."""

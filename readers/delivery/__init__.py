@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .deliveries import make_delivery
 from .delivery import Delivery, HostDelivery, Upcoming, as_numpy
-from .loans import Lendable, LentBlocks, SlotLoans
+from .loans import LOANS, Lendable, LentBlocks, SlotLoans
 from .mean_images import load_mean_file, mean_image, mean_of
 from .named_batches import NamedBatch, NamedBatches, TupleBatch
 from .own_arrays import OwnArrays

@@ -23,6 +23,12 @@ from ...workers.api import AnyArray
 _Lent = TypeVar("_Lent")
 _LoanRef: TypeAlias = "weakref.ref[_Loan]"
 
+LOANS = 3
+"""Batches whose slots the user may keep: the last one, the one that takes its place, and one more.
+
+While there are so many, the next one is a copy.
+"""
+
 _BLOCKS = 4
 
 
