@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,11 @@ class CachedItems:
                 f"cache: sample {index} draws random numbers ({', '.join(sorted(drawn))}), and a cache would give the "
                 "same ones in every epoch: leave out 'cache', or draw in collate_fn"
             )
-        self._database.keep((index, self._packed(index, item)) for _ in range(1))
+        self._database.keep(self._packed(index, item))
         return item
 
-    def _packed(self, index: int, item: object) -> memoryview:
+    def _packed(self, index: int, item: object) -> Iterator[tuple[int, memoryview]]:
+        """Yield the value of the item, behind its index: it is packed only if the database has room."""
         slot, writer = _Scratch(), SlotWriter(lasting=True)
         writer.begin(slot)
         try:
@@ -79,7 +80,7 @@ class CachedItems:
                 f"cache: sample {index} cannot be stored: {error}; leave out 'cache', or return what another program "
                 "can unpickle"
             ) from error
-        return sealed(index, slot.memory[: slot.used].data)
+        yield index, sealed(index, slot.memory[: slot.used].data)
 
     @property
     def counts(self) -> CacheCounts:
