@@ -33,10 +33,9 @@ class ObjectRows(ChunkedRows):
         self._store, folder = locate(layout.folder)
         self._lead = f"{folder}/" if folder else ""
         self._shards = _Shards(layout, self._store, self._lead) if layout.shard else None
-        self._is_remote = isinstance(array.file, RemoteStamp)
-        self._asked: Pending[int, Bytes | None] = Pending(
-            array.file.home if isinstance(array.file, RemoteStamp) else None
-        )
+        home = array.file.home if isinstance(array.file, RemoteStamp) else None
+        self._is_remote = home is not None
+        self._asked: Pending[int, Bytes | None] = Pending(home)
 
     def read(self, indices: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
         self._fetch(self._numbers(indices))
