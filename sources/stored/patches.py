@@ -29,7 +29,7 @@ Axis = str | int
 _LOOKED_AT_BYTES = 16 << 20
 _ALL = 1 << 62
 _CHEAP = 16
-"""Of chunks that decode to so many times fewer bytes than their patches have, each loader may decode each one."""
+"""Each loader may decode each chunk if the patches over some chunks have so many times more bytes than these."""
 
 
 class Enough(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""The rule that says which sample takes the place of a bad one: the same for every supply, wherever rows are made."""
+"""Bad samples are replaced by one rule, for every supply and wherever rows are made."""
 
 from __future__ import annotations
 
