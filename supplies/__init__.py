@@ -1,6 +1,6 @@
-"""The plug-ins that say which samples come, each a `Supply`: computed orders, samplers, streams.
+"""The plug-ins that say which samples come, each a `Supply`: computed orders, samplers, streams, given batches.
 
-Computed, drawn and stream are one file each; beside them stand what they are made from, and rows of streams.
+Computed, drawn, stream and given are one file each; beside them stand what they are made from, and rows of streams.
 """
 
 from __future__ import annotations

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
+from ...supplies.given import GivenPlan
+from ...supplies.growing_slots import GrowingSlot, GrowingSlots
 from ...workers.api import Parameters, Statistics
 from ...workers.base import close_all, interrupts_deferred
 from ...workers.pipeline import Held, ProcessFeed
-from ...workers.plan import GivenPlan
-from ...workers.transport import Announce, GrowingSlot, GrowingSlots, Packed
+from ...workers.transport import Announce, Packed
 from ..delivery import LOANS, Lendable, SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
 from .packing import read
@@ -50,9 +51,8 @@ class LoaderFeed:
 
     @property
     def _ring(self) -> GrowingSlots:
-        ring = self._feed.shared.ring
-        assert isinstance(ring, GrowingSlots)
-        return ring
+        ring: Any = self._feed.shared.ring  # the plan's own
+        return cast("GrowingSlots", ring)
 
     def _slot(self, announce: Announce) -> GrowingSlot:
         slot: GrowingSlot = self._ring.rows[announce.slot]

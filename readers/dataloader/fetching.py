@@ -18,10 +18,11 @@ import torch
 import torch.utils.data
 from torch.utils.data._utils import collate, worker
 
+from ...supplies.growing_slots import GrowingSlot
 from ...workers.api import CacheCounts
 from ...workers.base import derive_key
 from ...workers.order import SampleSeeds, Seed, replacements, seed_generators
-from ...workers.transport import Activity, GrowingSlot, LoaderStatus, describe, summary_of
+from ...workers.transport import Activity, LoaderStatus, describe, summary_of
 from .packing import SlotWriter
 
 if TYPE_CHECKING:

@@ -26,7 +26,7 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
-from ..order import GivenBatches, Schedule
+from ..order import Schedule
 from ..transport import Draw
 from .slots import Slots
 
@@ -120,9 +120,7 @@ class Ledger:
     `slots`: their number in the ring. `batches_per_task`: the most that share one. `hook`: one runs over whole batches.
     """
 
-    def __init__(
-        self, schedule: Schedule | GivenBatches, *, slots: int, batches_per_task: int = 1, hook: bool = False
-    ) -> None:
+    def __init__(self, schedule: Schedule, *, slots: int, batches_per_task: int = 1, hook: bool = False) -> None:
         self.rows_per_task = 1 << 40
         self.slots = Slots(slots)
         self.complete = 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from .batches import batches_per_task
 from .cut import Cut
-from .given_batches import GivenBatches, GivenSupply
 from .global_generators import OwnGlobals, SampleSeeds, Seed, draws_noted, globals_kept, seed_generators
 from .permutation import SORTED_LIMIT, Permutation, Words, keyed_permutation, mix64, numbered_keys, shuffled_rows
 from .rounds import Schedule, between, by_batch, part_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..transport import Announce, Draw, Replaced, Run
+from ..transport import Announce, Draw, Give, Replaced, Run
 from .supply import Draws, Rounds
 
 
@@ -93,6 +93,10 @@ class Schedule:
         return self.rounds.ended or self.draws.failure is not None
 
     # ---- batches
+
+    def give(self, given: Give) -> None:
+        """See Rounds."""
+        self.rounds.give(given)
 
     @property
     def can_be_cut(self) -> bool:

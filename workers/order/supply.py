@@ -22,7 +22,7 @@ import numpy as np
 
 from ..api import IndexArray, Parameters
 from ..base import ParameterError, SourceError
-from ..transport import Draw, Drawn, Run, SharedFile
+from ..transport import Draw, Drawn, Give, Run, SharedFile
 
 
 class At(NamedTuple):
@@ -112,6 +112,9 @@ class Rounds(ABC):
 
         It returns several rounds, at most `most`, if their samples of this rank make one run.
         """
+
+    def give(self, given: Give) -> None:  # noqa: B027 - most rounds are known without
+        """Note what a batch is to hold, where the trainer says that; a message that comes again changes nothing."""
 
     def note_rows(self, runs: list[Run], rows: int) -> list[Run]:
         """Record that a stream had `rows` rows for the batch `runs`; returns what it holds then, [] for nothing."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from .batch import Batch, SlotTops
-from .given_plan import GivenPlan
 from .locating import Place, locate
 from .plan import Plan, Position, max_loaders, raise_unordered, usable_cores
 from .state import State

@@ -23,8 +23,8 @@ import msgspec
 from ..api import AnySource, ArraySpec, Parameters, Rows
 from ..base import ParameterError
 from ..loading import CROPS, Conversion, RowConverter, RowDecoder, Worker, Workplace, converted_specs
-from ..order import At, Cut, GivenBatches, Schedule, Supply, batches_per_task, by_batch
-from ..transport import About, Announce, GrowingSlots, Packed, Ring, RowsLayout, processors_granted
+from ..order import At, Cut, Schedule, Supply, batches_per_task, by_batch
+from ..transport import About, Announce, Packed, Ring, RowsLayout, processors_granted
 from .batch import Batch, SlotTops
 from .state import State, check_state
 
@@ -36,8 +36,6 @@ _NO_LIMIT = 1 << 40
 
 _STATE_VERSION = 3
 _BEGINNING = At(0, 0)
-
-AnyRing = Ring | GrowingSlots
 
 
 def raise_unordered(use: str, names: Iterable[str]) -> NoReturn:
@@ -176,15 +174,15 @@ class Plan:
 
     # ---- for the others
 
-    def schedule(self) -> Schedule | GivenBatches:
+    def schedule(self) -> Schedule:
         """Return the schedule for one assembler, from the plan's start."""
         return Schedule(self.supply.rounds(self.parameters, self.start))
 
-    def new_ring(self) -> AnyRing:
+    def new_ring(self) -> Ring:
         """Make the ring, in the trainer; raises RingAllocationError."""
         return Ring.create(self.layout, self.slots)
 
-    def ring(self, descriptor: int) -> AnyRing:
+    def ring(self, descriptor: int) -> Ring:
         """Return the ring of an inherited descriptor."""
         return Ring(descriptor, self.layout, self.slots)
 

@@ -31,7 +31,6 @@ import zmq
 
 from ..assembly import Assembly, AutoScale, first_loaders
 from ..base import LoaderDied
-from ..order import GivenBatches
 from ..transport import (
     Count,
     Done,
@@ -297,7 +296,7 @@ class Assembler:
                 case Release(upto, loans):
                     if self._assembly.release(upto, loans):
                         self._scale()
-                case Give() as given if isinstance(self._assembly.schedule, GivenBatches):
+                case Give() as given:
                     self._assembly.schedule.give(given)
                 case Stop():
                     self._stopping = True

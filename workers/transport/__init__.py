@@ -22,7 +22,6 @@ from .error_channel import (
     summary_of,
     waiting,
 )
-from .growing_slots import GrowingSlot, GrowingSlots
 from .linux import memfd_create, pidfd_open, pidfd_send_signal
 from .memory import available_memory, give_back_freed_memory, keep_freed_memory
 from .messages import (
@@ -57,6 +56,6 @@ from .messages import (
 )
 from .packed import Packed, content_digest, hook_name, pack, trial_copy, unsendable
 from .ring import Ring, RowsLayout
-from .shared_file import SharedFile
-from .shared_map import HUGE_PAGE, AddressRange, SharedMap
+from .shared_file import SharedFile, allocate_range, punch_hole
+from .shared_map import HUGE_PAGE, AddressRange, SharedMap, round_up
 from .status_board import BUSY, NAME, About, Activity, Count, Line, LoaderState, LoaderStatus, StatusBoard, Unwatched

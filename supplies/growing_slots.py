@@ -19,12 +19,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..base import RingAllocationError
-from . import linux
-from .memory import available_memory
-from .ring import RowsLayout
-from .shared_file import allocate_range, punch_hole
-from .shared_map import HUGE_PAGE, SharedMap, round_up
+from ..workers.base import RingAllocationError
+from ..workers.transport import (
+    HUGE_PAGE,
+    RowsLayout,
+    SharedMap,
+    allocate_range,
+    available_memory,
+    linux,
+    punch_hole,
+    round_up,
+)
 
 _STRIDE = 1 << 40
 """The addresses of a slot in the file: no batch is larger."""
