@@ -28,6 +28,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--entrants", nargs="+", metavar="NAME", help="only those whose names begin so")
     parser.add_argument("--rounds", type=int, help="how often each entrant runs on each work")
     parser.add_argument("--seconds", type=float, help="how long each run is measured")
+    parser.add_argument("--cold", action="store_true", help="each run begins with files that are not in memory")
     parser.add_argument("--output", type=Path, help="write the tables to this file too")
     parser.add_argument("--json", type=Path, help="write every round's figures to this file")
     parser.add_argument("--make-peers", action="store_true", help="install the peers, and end")
@@ -37,7 +38,7 @@ def _arguments(given: Sequence[str] | None) -> argparse.Namespace:
 def _plan(arguments: argparse.Namespace) -> Plan:
     plan = QUICK if arguments.quick else Plan()
     chosen = {name: getattr(arguments, name) for name in ("rounds", "seconds") if getattr(arguments, name)}
-    return replace(plan, **chosen)
+    return replace(plan, cold=arguments.cold, **chosen)
 
 
 def _entrants(prefixes: Sequence[str] | None) -> list[Entrant]:

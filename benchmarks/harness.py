@@ -16,7 +16,7 @@ from typing import Any
 from .datasets import data_folder
 from .entrants import Entrant
 from .job import Figures, Job, Outcome, Result
-from .page_cache import fill
+from .page_cache import drop, fill
 from .processes import MARK, end
 from .works import Work
 
@@ -31,11 +31,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """The length of everything. `limit_s`: a run that takes longer is ended and reported as failed."""
+    """The length of everything. `limit_s`: a run that takes longer is ended and reported as failed.
+
+    `cold`: every run begins with data files that are not in the page cache.
+    """
 
     rounds: int = 3
     seconds: float = 3.0
-    warmup_s: float = 1.0
+    warmup_s: float = 2.0
+    cold: bool = False
     batches: int = 30
     quick: bool = False
     limit_s: float = 180.0
@@ -94,7 +98,7 @@ def _rounds(work: Work, entrants: Sequence[Entrant], samples: int, plan: Plan, s
             if any(outcome.reason for outcome in outcomes[entrant.name]):
                 continue  # what failed once is not worth its time limit again
             job = Job(entrant.name, work.name, samples, plan.seconds, plan.warmup_s, plan.batches)
-            fill(work.data.path(samples))
+            (drop if plan.cold else fill)(work.data.path(samples))
             outcome = run(job, entrant, plan.limit_s)
             outcomes[entrant.name].append(outcome)
             say(f"  round {number + 1}  {entrant.name}: {_in_short(outcome)}")

@@ -11,7 +11,7 @@ from statistics import median
 class Job:
     """One entrant on one work, in a fresh process. Times in seconds.
 
-    `seconds`: how long to measure, after `warmup_s`; at least `batches` batches in any case.
+    `seconds`: how long to measure, from `warmup_s` after the opening on; at least `batches` batches in any case.
     """
 
     entrant: str
@@ -27,6 +27,8 @@ class Figures:
     """The figures of a run. A batch is `Work.batch_size` samples, however many an entrant hands over at a time.
 
     `stall_s`: mean time per batch in which the trainer had no batch, the copy into its own memory included.
+    `first_second_per_s`: samples per second from the opening until a second later.
+    `longest_wait_s`: the longest wait for one batch, from the opening to the end of the measurement.
     `own_bytes`, `shared_bytes`, `data_bytes`: peak PSS of all processes (see `processes.Memory`).
     """
 
@@ -35,10 +37,17 @@ class Figures:
     trainer_cpu_s: float
     all_cpu_s: float
     first_batch_s: float
+    first_second_per_s: float
+    longest_wait_s: float
     own_bytes: int
     shared_bytes: int
     data_bytes: int
     processes: int
+
+    @property
+    def first_second_part(self) -> float:
+        """The rate of the first second, the start included, as a part of the settled one."""
+        return self.first_second_per_s / self.samples_per_s
 
     @property
     def beside_ring_bytes(self) -> int:

@@ -2,7 +2,8 @@
 
 copy: the trainer alone copies batches from slots to its blob.
 gather: the trainer alone gathers rows of the mapped data file, in random order, right into its blob: each byte moves
-once.  gather and convert: the same, uint8 to float32, in one compiled loop.
+once.  gather and convert: the same, uint8 to float32, in one compiled loop.  By two: two processes do so, each into
+memory of the size of a ring of slots.
 read and copy: two processes gather rows of the mapped data file, in random order, and each copies what it gathered once
 more: one read and one copy of each byte on two cores, and neither waits.  read and convert: the same, and
 the copy is the conversion to float32.
@@ -11,6 +12,7 @@ decode, decompress: two processes do only that.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 
 from .datasets import HDF5_GZIP, JPEG
 from .entrants import WORKERS, Batch
+from .reading import TurboCrops
 from .works import Work
 
 _SLOTS = 6
@@ -59,29 +62,42 @@ def open_gather(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     yield _gathers(work, samples, "uint8", _take_rows)
 
 
+def _gather(work: Work, samples: int, worker: int) -> Iterator[int]:
+    return (len(rows) for _, rows in _gathers(work, samples, "uint8", _take_rows, _SLOTS, worker))
+
+
 def _take_rows(rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
     np.take(rows, indices, axis=0, out=blob, mode="clip")
 
 
 @contextmanager
 def open_gather_and_convert(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
-    yield _gathers(work, samples, work.dtype, _convert_rows)
+    yield _gathers(work, samples, work.dtype, partial(_convert_rows, work))
 
 
-def _convert_rows(rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
+def _gather_and_convert(work: Work, samples: int, worker: int) -> Iterator[int]:
+    convert = partial(_convert_rows, work)
+    return (len(rows) for _, rows in _gathers(work, samples, work.dtype, convert, _SLOTS, worker))
+
+
+def _convert_rows(work: Work, rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
     """By the extension, if it was built: nothing faster is known here."""
-    if gather := Conversion().gather_into(blob, rows.dtype):
+    mean = np.full((1,), work.normalise.mean, np.float32) if work.normalise.mean else None
+    if gather := Conversion(work.normalise.scale, mean).gather_into(blob, rows.dtype):
         gather(rows, indices * rows.shape[1], np.arange(len(indices)))
     else:
-        np.copyto(blob, rows[indices])
+        work.normalise(rows[indices], blob)
 
 
-def _gathers(work: Work, samples: int, dtype: str, gather: Callable[..., object]) -> Iterator[Batch]:
-    rows, order = _rows(work, samples), np.random.default_rng(0).permutation(samples)
-    blob = np.zeros((work.batch_size, rows.shape[1]), dtype)
+def _gathers(
+    work: Work, samples: int, dtype: str, gather: Callable[..., object], blobs: int = 1, seed: int = 0
+) -> Iterator[Batch]:
+    """`blobs`: filled in turn."""
+    rows, order = _rows(work, samples), np.random.default_rng(seed).permutation(samples)
+    memory = itertools.cycle(np.zeros((blobs, work.batch_size, rows.shape[1]), dtype))
     while True:
         for start in range(0, samples - work.batch_size + 1, work.batch_size):
-            gather(rows, order[start : start + work.batch_size], blob)
+            gather(rows, order[start : start + work.batch_size], blob := next(memory))
             yield blob, range(work.batch_size)
 
 
@@ -150,18 +166,12 @@ def _gather_and_copy(work: Work, samples: int, worker: int) -> Iterator[int]:
 
 
 def _decode(work: Work, samples: int, worker: int) -> Iterator[int]:
-    import simplejpeg  # type: ignore[import-untyped]
-
-    folder = JPEG.path(samples)
+    reader = TurboCrops(JPEG.path(samples), samples, work.shape[-1], resizes=work.resizes)
     rng = np.random.default_rng(worker)
-    picture = np.empty((375, 500, 3), np.uint8)
     slots = np.zeros((_SLOTS * work.batch_size, *work.shape), np.uint8)
-    size = work.shape[-1]
     while True:
         for turn, index in enumerate(rng.permutation(samples)):
-            simplejpeg.decode_jpeg((folder / f"{index}.jpg").read_bytes(), "BGR", buffer=picture)
-            y, x = rng.integers(375 - size), rng.integers(500 - size)
-            slots[turn % len(slots)] = picture[y : y + size, x : x + size].transpose(2, 0, 1)
+            slots[turn % len(slots)] = reader.cut(int(index))
             yield 1
 
 
@@ -180,6 +190,8 @@ def _decompress(work: Work, samples: int, worker: int) -> Iterator[int]:
                 yield step
 
 
+open_gather_by_two = partial(_in_workers, _gather)
+open_gather_and_convert_by_two = partial(_in_workers, _gather_and_convert)
 open_read_and_copy = partial(_in_workers, _gather_and_copy)
 open_decode = partial(_in_workers, _decode)
 open_decompress = partial(_in_workers, _decompress)

@@ -55,11 +55,16 @@ def megabytes(nbytes: float | None) -> str:
     return _NOTHING if nbytes is None else f"{nbytes / 1e6:.0f} MB"
 
 
+def times(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
 _Format = Callable[[float | None], str]
 _FORMATS: dict[str, _Format] = {
     "samples_per_s": lambda value: f"{rate(value)}/s",
     "beside_ring_bytes": megabytes,
     "own_bytes": megabytes,
+    "first_second_part": times,
 }
 
 
@@ -69,10 +74,6 @@ def shown(value: float | None, metric: str) -> str:
 
 def ratio(part: float | None, whole: float | None) -> float | None:
     return part / whole if part is not None and whole else None
-
-
-def times(value: float | None) -> str:
-    return _NOTHING if value is None else f"{value:.2f}" if value < 10 else f"{value:.0f}"
 
 
 def best_of(metric: str) -> Callable[..., Any]:
@@ -123,7 +124,6 @@ class Row:
 
 
 _BESIDE = {
-    "first_batch_s": ("start to first batch", "first_batch_s"),
     "beside_ring_bytes": ("memory of all processes (PSS)", "own_bytes"),
 }
 """Targets that are no matter of speed have a row of their own: its title and the figure that it shows."""
@@ -193,6 +193,9 @@ _DETAILS: tuple[tuple[str, str, _Format], ...] = (
     ("trainer CPU per batch", "trainer_cpu_s", duration),
     ("all CPU per batch", "all_cpu_s", duration),
     ("first batch", "first_batch_s", duration),
+    ("first second", "first_second_per_s", rate),
+    ("of the rate", "first_second_part", times),
+    ("longest wait", "longest_wait_s", duration),
     ("PSS", "own_bytes", megabytes),
     ("of it shared", "shared_bytes", megabytes),
     ("data files mapped", "data_bytes", megabytes),

@@ -51,9 +51,10 @@ def check(work: Work, samples: int, batch: Batch) -> None:
 
 
 def _stamps(work: Work, data: Array) -> Labels:
-    converted = not work.data.name.startswith("hdf5_samples") and work.dtype == "float32"
-    raw = data.astype(np.uint8) if converted else data.reshape(len(data), -1).view(np.uint8)
-    return stamped(raw)
+    raw = data.reshape(len(data), -1)
+    if work.dtype == "float32" and not work.data.name.startswith("hdf5_samples"):
+        return stamped((raw[:, :8] / work.normalise.scale + work.normalise.mean).astype(np.uint8))
+    return stamped(raw.view(np.uint8))
 
 
 @dataclass
@@ -63,6 +64,7 @@ class _Window:
     seconds: float = 0.0
     samples: int = 0
     stalled: float = 0.0
+    longest_wait_s: float = 0.0
 
 
 def _read(batches: Iterator[Batch], work: Work, seconds: float, least: int, most: int | None = None) -> _Window:
@@ -70,10 +72,12 @@ def _read(batches: Iterator[Batch], work: Work, seconds: float, least: int, most
     window = _Window()
     begin = time.perf_counter()
     taken = 0
-    while window.seconds < seconds or taken < least or not window.samples:
+    while window.seconds < seconds or taken < least:
         asked = time.perf_counter()
         _, labels = next(batches)
-        window.stalled += time.perf_counter() - asked
+        waited = time.perf_counter() - asked
+        window.stalled += waited
+        window.longest_wait_s = max(window.longest_wait_s, waited)
         window.samples += len(labels)
         taken += 1
         if work.step_s:
@@ -95,13 +99,14 @@ def _peak_memory(batches: Iterator[Batch], mark: str) -> tuple[Memory, int]:
     return peak, processes
 
 
-def _warm_up(batches: Iterator[Batch], entrant: Entrant, work: Work, job: Job) -> None:
+def _warm_up(batches: Iterator[Batch], entrant: Entrant, work: Work, job: Job, begin: float) -> float:
+    """Read on until `warmup_s` after `begin`, the opening; returns the longest wait for a batch."""
     for _ in range(_CHECKED_BATCHES if entrant.checked else 0):
         check(work, job.samples, next(batches))
     if entrant.warmup_epochs:
         wanted = entrant.warmup_epochs * job.samples
         _read(batches, work, seconds=600.0, least=1, most=wanted)
-    _read(batches, work, job.warmup_s, least=2)
+    return _read(batches, work, job.warmup_s - (time.perf_counter() - begin), least=2).longest_wait_s
 
 
 def _imported(entrant: Entrant) -> ModuleType:
@@ -121,12 +126,16 @@ def measure(job: Job, mark: str) -> Figures:
         first_batch_s = time.perf_counter() - begin
         if entrant.checked:
             check(work, job.samples, first)
+        in_first, longest = len(first[1]), first_batch_s
         del first  # a reader whose user keeps a batch has less memory to give
-        _warm_up(batches, entrant, work, job)
-        return _measured(batches, work, job, mark, first_batch_s)
+        window = _read(batches, work, 1.0 - first_batch_s, least=0)
+        first_second = (in_first + window.samples) / max(first_batch_s, time.perf_counter() - begin)
+        longest = max(longest, window.longest_wait_s, _warm_up(batches, entrant, work, job, begin))
+        start = {"first_batch_s": first_batch_s, "first_second_per_s": first_second, "longest_wait_s": longest}
+        return _measured(batches, work, job, mark, start)
 
 
-def _measured(batches: Iterator[Batch], work: Work, job: Job, mark: str, first_batch_s: float) -> Figures:
+def _measured(batches: Iterator[Batch], work: Work, job: Job, mark: str, start: dict[str, float]) -> Figures:
     everyone = cpu_seconds(members(mark))
     trainer = time.process_time()
     window = _read(batches, work, job.seconds, job.batches)
@@ -139,7 +148,9 @@ def _measured(batches: Iterator[Batch], work: Work, job: Job, mark: str, first_b
         stall_s=window.stalled / done,
         trainer_cpu_s=trainer / done,
         all_cpu_s=everyone / done,
-        first_batch_s=first_batch_s,
+        first_batch_s=start["first_batch_s"],
+        first_second_per_s=start["first_second_per_s"],
+        longest_wait_s=max(start["longest_wait_s"], window.longest_wait_s),
         own_bytes=peak.own,
         shared_bytes=peak.shared,
         data_bytes=peak.data_files,

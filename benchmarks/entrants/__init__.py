@@ -59,6 +59,9 @@ def _limit(name: str, function: str, checked: bool = False) -> Entrant:
     return Entrant(f"limit: {name}", "..limits", function, checked=checked)
 
 
+_LARGE = frozenset({"hdf5_224", "npy_224", "hdf5_chunked", "hdf5_normalised", "stall_10ms", "stall_50ms"})
+_FILLING = _LARGE - {"hdf5_normalised"} | {"hdf5_float"}
+_JPEGS = frozenset({"jpeg", "jpeg_resized"})
 _ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 ENTRANTS = (
@@ -85,12 +88,19 @@ ENTRANTS = (
     Entrant("grain", "grain_loader", packages=("grain",), peer=True),
     Entrant("grain, tuned", "grain_loader", "open_tuned", packages=("grain",), peer=True),
     Entrant("spdl", "spdl_threads", packages=("spdl.pipeline",), peer=True),
-    Entrant("dali", "dali_cpu", packages=("nvidia.dali",), peer=True, works=frozenset({"jpeg"})),
+    Entrant("spdl, pooled", "spdl_threads", "open_pooled", packages=("spdl.pipeline",), peer=True, works=_LARGE),
+    Entrant("spdl, filling", "spdl_threads", "open_filling", packages=("spdl.pipeline",), peer=True, works=_FILLING),
+    Entrant(
+        "spdl, turbo", "spdl_threads", "open_turbo", packages=("spdl.pipeline", "simplejpeg"), peer=True, works=_JPEGS
+    ),
+    Entrant("dali", "dali_cpu", packages=("nvidia.dali",), peer=True, works=_JPEGS),
     Entrant("ffcv", "ffcv_beton", packages=("ffcv",), peer=True, works=frozenset({"jpeg", "npy_224"})),
     Entrant("webdataset", "webdataset_tar", packages=("webdataset", "torch"), peer=True, works=frozenset({"jpeg"})),
     _limit("copy", "open_copy"),
     _limit("gather", "open_gather"),
     _limit("gather and convert", "open_gather_and_convert"),
+    _limit("gather by two", "open_gather_by_two"),
+    _limit("gather and convert by two", "open_gather_and_convert_by_two"),
     _limit("read and copy", "open_read_and_copy"),
     _limit("read and convert", "open_read_and_copy"),
     _limit("decode", "open_decode"),

@@ -23,14 +23,17 @@ def open_batches(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
     def made() -> tuple[object, object]:
         files, labels = [str(folder / f"{index}.jpg") for index in range(samples)], list(range(samples))
         jpegs, label = fn.readers.file(files=files, labels=labels, shuffle_after_epoch=True)
-        crops = fn.decoders.image_crop(  # which decodes no more of a picture than it has to
-            jpegs,
-            device="cpu",
-            output_type=types.RGB,
-            crop=(size, size),
-            crop_pos_x=fn.random.uniform(range=(0, 1)),
-            crop_pos_y=fn.random.uniform(range=(0, 1)),
-        )
+        options = {"device": "cpu", "output_type": types.RGB}
+        if work.resizes:
+            crops = fn.resize(fn.decoders.image_random_crop(jpegs, **options), size=(size, size))
+        else:
+            crops = fn.decoders.image_crop(  # which decodes no more of a picture than it has to
+                jpegs,
+                crop=(size, size),
+                crop_pos_x=fn.random.uniform(range=(0, 1)),
+                crop_pos_y=fn.random.uniform(range=(0, 1)),
+                **options,
+            )
         return fn.transpose(crops, perm=[2, 0, 1]), label
 
     pipeline = made()

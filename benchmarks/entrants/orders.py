@@ -50,5 +50,5 @@ def into_blob(work: Work, batches: Iterable[tuple[Array, Labels]]) -> Iterator[B
         if data.dtype == blob.dtype:
             yield data, labels
         else:
-            np.copyto(blob, data)
+            work.normalise(data, blob)
             yield blob, labels

@@ -112,10 +112,16 @@ def open_tuned(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
         prefetch_factor=2,
         collate_fn=_as_it_is,
     )
-    yield _into_a_blob(loader, torch.empty((work.batch_size, *work.shape), dtype=getattr(torch, work.dtype)))
+    yield _into_a_blob(work, loader, torch.empty((work.batch_size, *work.shape), dtype=getattr(torch, work.dtype)))
 
 
-def _into_a_blob(loader: DataLoader[tuple[Array, int]], blob: torch.Tensor) -> Iterator[Batch]:
+def _into_a_blob(work: Work, loader: DataLoader[tuple[Array, int]], blob: torch.Tensor) -> Iterator[Batch]:
+    mean, scale = work.normalise.mean, work.normalise.scale
     for rows, labels in loader:
         for data, label in zip(rows.split(len(blob)), labels.split(len(blob)), strict=True):
-            yield data if data.dtype == blob.dtype else blob.copy_(data), label
+            if data.dtype == blob.dtype:
+                yield data, label
+            elif (mean, scale) == (0.0, 1.0):
+                yield blob.copy_(data), label
+            else:
+                yield torch.sub(data, mean, out=blob).mul_(scale), label
