@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import pickle
 import weakref
 from collections.abc import Callable
@@ -14,9 +13,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from blobfeed.sources import open_source
-from blobfeed.sources.arrays import open_arrays
 
-from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, SourceError
+from blobfeed import BatchReader, SourceError
 from tests.sources.contract.kinds import write_hdf5
 
 DATA = np.arange(120, dtype=np.float32).reshape(20, 3, 2)
@@ -84,31 +82,6 @@ def test_a_reader_does_not_keep_the_array_beside_its_copy(declare: Callable[[Any
         assert kept() is None
 
 
-def test_a_killed_loaders_successor_reads_them_too(tmp_path: Path) -> None:
-    marker = tmp_path / "died"
-
-    def decode(sample: Any, rng: Any) -> Any:
-        if sample.index == 7 and os.environ.get("BLOBFEED_ROLE") == "loader" and not marker.exists():
-            marker.touch()
-            os._exit(3)
-        return sample
-
-    given: dict[str, Any] = {"num_loaders": 1, "shuffle": True, "decode": decode}
-    killed = all_of({"arrays": {"data": DATA, "label": LABEL}}, **given)
-    assert marker.exists()
-    np.testing.assert_array_equal(killed["data"], DATA[killed["label"]])
-    assert sorted(killed["label"]) == list(range(20))
-
-
-def test_a_harness_takes_arrays_and_source_objects() -> None:
-    given = {"source": {"arrays": {"data": DATA, "label": LABEL}}, "batch_size": 4}
-    with LayerHarness(MultiProcessInputLayer, given) as harness:
-        np.testing.assert_array_equal(harness.forward()["data"], DATA[:4])
-    source = open_arrays({"data": DATA, "label": LABEL})
-    with LayerHarness(MultiProcessInputLayer, {"source": source, "batch_size": 4}) as harness:
-        np.testing.assert_array_equal(harness.forward()["label"], LABEL[:4])
-
-
 def test_words_that_lie_in_an_array_of_objects_are_taken() -> None:
     words = ["one", "three"]
     got = all_of({"arrays": {"data": np.array(words, object)}})["data"]
@@ -125,12 +98,6 @@ def test_an_npz_file_that_cannot_be_read_is_closed(tmp_path: Path) -> None:
         open_source({"npz": "a.npz"}, tops=None, base_dir=tmp_path)
     assert caught.value.__traceback__, "it would keep the file alive"
     assert len(list(Path("/proc/self/fd").iterdir())) == before
-
-
-def test_more_than_there_is_memory_for_is_an_error_that_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("blobfeed.sources.arrays.available_memory", lambda: 400)
-    with pytest.raises(SourceError, match=r"480 .*400 "):
-        open_arrays({"data": DATA})
 
 
 # ---- several sources
@@ -156,14 +123,6 @@ def test_a_chunk_is_what_all_parts_have(tmp_path: Path) -> None:
 
     assert chunk_samples(9, 8) == 3
     assert chunk_samples(9, 2) is None
-
-
-def test_source_objects_stand_in_a_mix() -> None:
-    one, other = (open_arrays({"data": np.full((100, 1), value)}) for value in (1, 2))
-    got = all_of(None, mix=[{"mine": one, "weight": 0.75}, {"arrays": {"data": np.full((100, 1), 2)}, "weight": 0.25}])
-    assert np.bincount(got["data"].ravel()[:100]).tolist() == [0, 75, 25]
-    got = all_of(None, mix=[one, other])
-    assert np.bincount(got["data"].ravel()).tolist() == [0, 100, 100]
 
 
 # ---- paths

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,24 +16,22 @@ from blobfeed import BatchReader, SampleError, SourceError
 from tests.support.datums import encoded_datum, write_lmdb
 from tests.support.part import some_of
 from tests.support.pictures import encoded, noise
+from tests.support.tars import write_tar
 
 PICTURES = [b"no picture", *(encoded(noise(4, 4), ".png") for _ in range(3))]
 EQUAL = {"equal_sizes": True}
 
 
-def _tar(folder: Path, *, lacks: bool = False) -> dict[str, Any]:
-    with tarfile.open(folder / "a.tar", "w") as tar:
-        for number, picture in enumerate(PICTURES[1:] if lacks else PICTURES):
-            for extension, content in (("png", picture), ("cls", b"1")):
-                if number or extension == "png" or not lacks:
-                    member = tarfile.TarInfo(f"{number}.{extension}")
-                    member.size = len(content)
-                    tar.addfile(member, io.BytesIO(content))
+def _tar(folder: Path, first: str = "cls") -> dict[str, Any]:
+    """`first`: the extension of the first sample's label."""
+    pictures = [(f"{number}.png", picture) for number, picture in enumerate(PICTURES)]
+    labels = [(f"{number}.{'cls' if number else first}", b"1") for number, _ in enumerate(PICTURES)]
+    write_tar(folder / "a.tar", sorted(pictures + labels))
     return {"tar": {"path": "a.tar", "members": {"data": "png", "label": "cls"}, **EQUAL}}
 
 
 def _tar_lacking(folder: Path) -> dict[str, Any]:
-    return _tar(folder, lacks=True)
+    return _tar(folder, "other")
 
 
 def _parquet(folder: Path) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -22,10 +21,10 @@ from blobfeed.workers.api import Transform
 
 from blobfeed import BatchReader, SampleError, SourceError
 from tests.sources.contract.test_contract import overwrite
-from tests.sources.wrong.records import add
 from tests.support.pictures import encoded
 from tests.support.pipelines import parameters, take_for_ever
 from tests.support.stored import in_loader, opened, rows_of
+from tests.support.tars import write_tar
 
 SAMPLES = 32
 VALUES = np.arange(SAMPLES * 60, dtype=np.float32).reshape(SAMPLES, 60)
@@ -55,9 +54,7 @@ def _noted(function: Callable[..., Any], calls: list[object]) -> Callable[..., A
 
 
 def _pictures(path: Path) -> None:
-    with tarfile.open(path, "w") as file:
-        for number in range(SAMPLES):
-            add(file, f"{number}.png", encoded(np.full((4, 4, 3), number, np.uint8), ".png"))
+    write_tar(path, [(f"{n}.png", encoded(np.full((4, 4, 3), n, np.uint8), ".png")) for n in range(SAMPLES)])
 
 
 @pytest.mark.parametrize(

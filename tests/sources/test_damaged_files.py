@@ -17,7 +17,7 @@ from blobfeed.workers.pipeline import Pipeline
 from numpy.typing import NDArray
 
 from blobfeed import SampleError, SourceError, TooManyBadSamples
-from tests.support.pipelines import Promise, parameters, take_for_ever
+from tests.support.pipelines import parameters, take_for_ever
 
 SAMPLES = 48
 BATCH = 4
@@ -93,27 +93,6 @@ def corrupt(path: Path, chunk: int) -> None:
     with path.open("r+b") as stream:
         stream.seek(offset + 20)
         stream.write(b"\xff\x00\xff\x00")
-
-
-@pytest.fixture(params=["gzip", "lzf, by the library"])
-def corrupted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Values, range]:
-    """A file, what stood in it, and which samples lie in the chunk that was corrupted."""
-    path = tmp_path / "a.h5"
-    values = write(path, request.param)
-    before = path.stat()
-    corrupt(path, 3)
-    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    return path, values, range(3 * CHUNK, 4 * CHUNK)
-
-
-def test_samples_of_a_corrupted_chunk_are_replaced_by_whole_ones(corrupted: tuple[Path, Values, range]) -> None:
-    path, values, bad = corrupted
-    with open_file(path, on_error="replace") as pipeline:
-        got = np.concatenate(list(rows(pipeline)))
-        assert pipeline.statistics().replaced == len(bad)
-    promise = Promise(parameters(shuffle=False), SAMPLES, bad=frozenset(bad))
-    stand_ins = [promise.stand_in(index) for index in range(SAMPLES)]
-    np.testing.assert_array_equal(got, values[stand_ins])
 
 
 def test_the_sample_that_setup_tries_may_be_bad_too(tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from blobfeed.sources.files import kept_indices as kept_module
 
-from tests.sources.tar.test_tar import write_tar
 from tests.support.stored import opened, rows_of
+from tests.support.tars import write_tar
 
 _KILLED_WHILE_WRITING = """
 import os, signal

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import subprocess
 import sys
 import tarfile
@@ -18,6 +17,7 @@ from blobfeed.sources.kinds import KINDS, imported, kind_of, kind_of_name
 
 from blobfeed import Source, StreamSource
 from tests.support.datums import raw_datum, write_lmdb
+from tests.support.tars import write_tar
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -71,20 +71,13 @@ def _hdf5(path: Path, block: int = 0) -> None:
         file["data"] = np.zeros(3)
 
 
-def _tar(path: Path, member: bytes = b"1", form: int = tarfile.PAX_FORMAT) -> None:
-    with tarfile.open(path, "w", format=form) as archive:
-        entry = tarfile.TarInfo("0.h5")
-        entry.size = len(member)
-        archive.addfile(entry, io.BytesIO(member))
-
-
 def test_files_are_told_by_their_content_whatever_their_name(tmp_path: Path) -> None:
     path = tmp_path / "data"
     made: dict[str, Callable[[], object]] = {
         "hdf5": lambda: _hdf5(path),
         "npz": lambda: path.write_bytes(b"PK\3\4 and more"),
         "lmdb": lambda: write_lmdb(path, [raw_datum(np.zeros((1, 2, 2), np.uint8), 0)], subdir=False),
-        "tar": lambda: _tar(path),
+        "tar": lambda: write_tar(path, [("0.h5", b"1")]),
         "parquet": lambda: path.write_bytes(b"PAR1 and more"),
         "": lambda: path.write_text("photos/a.jpg 1\n"),
     }
@@ -108,7 +101,7 @@ def test_an_hdf5_file_is_seen_behind_other_bytes(block: int, tmp_path: Path) -> 
 def test_a_tar_file_that_begins_with_an_hdf5_file_is_a_tar_file(tmp_path: Path) -> None:
     _hdf5(tmp_path / "a")
     member = (tmp_path / "a").read_bytes()
-    _tar(tmp_path / "shard", member, tarfile.USTAR_FORMAT)
+    write_tar(tmp_path / "shard", [("0.h5", member)], tarfile.USTAR_FORMAT)
     assert (tmp_path / "shard").read_bytes()[512:].startswith(member)
     assert kind_of(tmp_path / "shard") == "tar"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from PIL import Image
 
 from blobfeed import BatchReader
+from tests.support.tars import write_tar
 
 SIZES = [10] * 200
 SIZES[123] = 400_000
@@ -27,12 +27,8 @@ def _parquet(path: Path) -> None:
 
 
 def _tar(path: Path, extensions: Sequence[str] = ("txt", "bin"), begin: bytes = b"") -> None:
-    with tarfile.open(path, "w") as tar:
-        for number, size in enumerate(SIZES):
-            for extension in extensions:
-                member = tarfile.TarInfo(f"{number:03}.{extension}")
-                member.size = len(begin) + size
-                tar.addfile(member, io.BytesIO(begin + b"w" * size))
+    sizes = enumerate(SIZES)
+    write_tar(path, [(f"{n:03}.{extension}", begin + b"w" * size) for n, size in sizes for extension in extensions])
 
 
 def _hdf5(path: Path) -> None:

@@ -49,18 +49,6 @@ def delivered(pipeline: Pipeline, batches: int) -> Iterator[AnyArray]:
         pipeline.release(batch)
 
 
-def test_a_running_mix_has_exact_shares_and_whole_epochs_of_each_source(
-    tmp_path: Path, declared: dict[str, Any]
-) -> None:
-    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
-        assert pipeline.samples == 130
-        samples = np.concatenate(list(delivered(pipeline, 200)))
-    assert (samples.reshape(2, 1000) >= 1000).sum(axis=1).tolist() == [300, 300]
-    for source, size in ((samples[samples < 1000], 90), (samples[samples >= 1000] - 1000, 40)):
-        epochs = np.sort(source[: len(source) // size * size].reshape(-1, size), axis=1)
-        assert np.array_equal(epochs, np.tile(np.arange(size), (len(epochs), 1)))
-
-
 def noise(sample: Sample, rng: np.random.Generator) -> AnyArray:
     return rng.integers(1 << 60, size=1)
 
@@ -71,22 +59,3 @@ def test_a_sample_of_a_large_weight_is_augmented_anew_each_time(tmp_path: Path, 
     with open_pipeline(check_parameters(uneven), Hooks(decode=noise), base_dir=tmp_path) as pipeline:
         drawn = np.concatenate(list(delivered(pipeline, 39)))
     assert len(np.unique(drawn)) == len(drawn) == 390
-
-
-def test_a_running_mix_goes_on_from_its_state(tmp_path: Path, declared: dict[str, Any]) -> None:
-    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
-        whole = list(delivered(pipeline, 17))
-        state = pipeline.state_dict()
-        whole += delivered(pipeline, 12)
-    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as resumed:
-        resumed.load_state_dict(state)
-        assert all(map(np.array_equal, delivered(resumed, 12), whole[17:]))
-
-
-def test_the_ranks_of_a_mix_share_its_draws(tmp_path: Path, declared: dict[str, Any]) -> None:
-    with open_pipeline(check_parameters(declared), base_dir=tmp_path) as pipeline:
-        whole = list(delivered(pipeline, 8))
-    for rank in range(2):
-        shard = check_parameters(declared | {"rank": rank, "world_size": 2})
-        with open_pipeline(shard, base_dir=tmp_path) as pipeline:
-            assert all(map(np.array_equal, delivered(pipeline, 4), whole[rank::2]))

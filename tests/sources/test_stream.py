@@ -19,7 +19,7 @@ from blobfeed.workers.order import SampleRng
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.plan import Batch, usable_cores
 
-from blobfeed import BatchReader, EndOfData, ParameterError, Sample, SampleError, SourceError, StreamSource
+from blobfeed import BatchReader, EndOfData, ParameterError, Sample, SampleError, StreamSource
 from tests.support.crash_table import hung_s
 from tests.support.part import some_of
 from tests.support.waiting import wait_until
@@ -85,23 +85,6 @@ def test_each_epoch_has_every_sample_once_and_in_a_new_order(whole: list[Seen]) 
     assert first != second
 
 
-@pytest.mark.parametrize("num_loaders", some_of([1, 3], 2))
-def test_the_batches_do_not_depend_on_the_number_of_loaders(whole: list[Seen], num_loaders: int) -> None:
-    assert read_all(num_loaders=num_loaders) == whole
-
-
-def test_a_killed_loader_changes_nothing(whole: list[Seen]) -> None:
-    run = []
-    with make_pipeline(num_loaders=2) as pipeline:
-        for number, batch in enumerate(batches(pipeline)):
-            run.append(seen(batch))
-            if number % 5 == 1:
-                _kill_a_loader(pipeline, number)
-        deaths = pipeline.statistics().loader_deaths
-    assert run == whole
-    assert deaths >= 1
-
-
 def _kill_a_loader(pipeline: Pipeline, number: int) -> None:
     loaders = [state.pid for state in pipeline.activities() if state.pid]
     if loaders:
@@ -153,10 +136,6 @@ def test_the_ends_of_shards_keep_nobody_waiting() -> None:
         assert time.monotonic() - begun < 30, "the assembler waited a second for news at each of 40 ends"
 
 
-def test_drop_leaves_short_batches_out() -> None:
-    assert {len(batch) for _, _, batch in read_all(last_batch="drop")} == {4}
-
-
 # ---- wrap: each shard's epochs follow each other without a border
 
 
@@ -166,20 +145,6 @@ def wrapped(shards: int = 5, **options: Any) -> Pipeline:
 
 def seen_rows(pipeline: Pipeline, most: int | None = None) -> list[tuple[Seen, list[int]]]:
     return [(seen(batch), batch.indices.tolist()) for batch in batches(pipeline, most)]
-
-
-@pytest.mark.parametrize("num_loaders", some_of([1, 3], 2))
-def test_with_wrap_every_batch_but_each_shards_last_is_full(num_loaders: int) -> None:
-    with wrapped(num_loaders=num_loaders) as pipeline:
-        run = seen_rows(pipeline)
-    numbers = [number for (_, _, batch), _ in run for number in batch]
-    assert sorted(numbers) == sorted([*range(SAMPLES)] * 2)
-    of_shards = [[len(batch) for (_, shard, batch), _ in run if shard == number] for number in range(5)]
-    assert of_shards == [[8, 8, 6]] * 3 + [[8, 8, 4]] * 2  # twice 11 or 10 samples
-    given = [(shard, count) for (_, shard, _), counts in run for count in counts]
-    assert len(set(given)) == len(given)
-    with wrapped() as pipeline:
-        assert seen_rows(pipeline) == run
 
 
 def test_shards_with_ends_survive_their_loaders_and_a_restart() -> None:
@@ -277,11 +242,6 @@ def test_what_fills_the_same_memory_for_each_sample_is_shuffled_right(make: Any)
     assert columns[0].reshape(SAMPLES, -1)[:, 0].tolist() == numbers
 
 
-def test_an_iterable_is_one_shard_and_runs_anew_each_epoch() -> None:
-    source = StreamSource([(np.full(2, number), number) for number in range(6)], names=("data", "number"))
-    assert samples_of(1, read_all(source=source)) == list(range(6))
-
-
 @pytest.mark.parametrize(("shards", "world_size"), some_of([(2, 2), (1, 1), (3, 1), (1, 2)], 4))
 def test_random_numbers_belong_to_one_sample_of_all_shards_and_ranks(shards: int, world_size: int) -> None:
     def draw(sample: Sample, rng: np.random.Generator) -> dict[str, AnyArray]:
@@ -310,14 +270,6 @@ def raises_at(bad: int) -> Hooks:
         return dict(sample)
 
     return Hooks(decode=decode)
-
-
-def test_a_bad_sample_ends_the_run_with_its_cause() -> None:
-    tops = ["data", "number", "name"]
-    with make_pipeline(hooks=raises_at(21), tops=tops) as pipeline, pytest.raises(SampleError) as caught:
-        list(batches(pipeline))
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert "set on_error: replace to have another take its place" in str(caught.value)
 
 
 @pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
@@ -353,43 +305,6 @@ def test_the_trainer_and_the_hook_learn_which_sample_replaces_a_bad_one(last_bat
             assert (batch.indices % SAMPLES).tolist() == number.tolist()  # with `wrap` it counts on
             replaced += bool(batch.replaced)
         assert replaced == pipeline.statistics().replaced == 2
-
-
-def test_an_iterator_that_raises_ends_the_run_even_where_samples_are_replaced() -> None:
-    def broken(shard: int, num_shards: int) -> Iterator[object]:
-        yield from [np.zeros(1)] * 5
-        raise OSError("the line is dead")
-
-    source = StreamSource(broken, shards=1)
-    for on_error in ("raise", "replace"):  # which is not advised, since it would not help
-        failing = make_pipeline(source, num_loaders=1, on_error=on_error)
-        with failing as pipeline, pytest.raises(SampleError) as caught:
-            list(batches(pipeline))
-        assert isinstance(caught.value.__cause__, OSError)
-
-
-def test_a_stream_that_is_empty_the_second_time_is_found_out() -> None:
-    class Once:
-        def __init__(self) -> None:
-            self.items = iter([np.zeros(1)] * 5)
-
-        def __call__(self, shard: int, num_shards: int) -> Iterator[object]:
-            return self.items
-
-    once = make_pipeline(StreamSource(Once(), shards=1), num_loaders=1)
-    with once as pipeline, pytest.raises(SourceError):
-        list(batches(pipeline))
-    endless = make_pipeline(StreamSource(Once(), shards=1), num_loaders=1, last_batch="wrap", epochs=None)
-    with endless as pipeline, pytest.raises(SampleError) as caught:
-        list(batches(pipeline))
-    assert isinstance(caught.value.__cause__, SourceError)
-
-
-@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
-def test_a_stream_without_a_full_batch_ends_where_short_ones_are_dropped(num_loaders: int) -> None:
-    endless: dict[str, Any] = {"last_batch": "drop", "epochs": None, "batch_size": SAMPLES, "num_loaders": num_loaders}
-    with make_pipeline(**endless) as pipeline, pytest.raises(SourceError, match="batch_size=53"):
-        list(batches(pipeline))
 
 
 def ends_its_loader(shard: int, num_shards: int) -> Iterator[dict[str, object]]:

@@ -77,6 +77,11 @@ def assert_needs_no_h5py(source: Source, top: str, numbers: Sequence[int], folde
     subprocess.run([sys.executable, "-c", script, str(folder / "source.pickle")], check=True)
 
 
+def bytes_read() -> int:
+    """The bytes that calls of this process have read, from the page cache as well."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def patterns(samples: int, seed: int = 0) -> list[list[int]]:
     """Orders that have their own ways through the code: forwards, backwards, shuffled, repeated, in runs, single."""
     shuffled = np.random.default_rng(seed).permutation(samples).tolist()

@@ -63,39 +63,6 @@ def test_it_stands_for_the_source_behind_it(tmp_path: Path) -> None:
     assert inner.needed == [3, 9], "what is cached need not be read again"
 
 
-def test_a_source_that_was_made_from_other_options_is_not_taken_for_the_one_in_the_file(tmp_path: Path) -> None:
-    class Filled(Source):
-        def __init__(self, files: list[Path], rate: float) -> None:
-            self.files, self.rate, self.lock = files, rate, object()
-            self.opened: object = None
-
-        def __len__(self) -> int:
-            return len(self.files)
-
-        @property
-        def specs(self) -> Mapping[str, ArraySpec]:
-            return {"data": ArraySpec((), np.dtype(np.float64))}
-
-        def read(self, indices: IndexArray, out: Any) -> None:
-            out["data"][...] = self.rate * float(self.files[0].name)
-            self.opened = object()
-
-    def cached(name: str, rate: float) -> tuple[int, float]:
-        with closing(CachedSource(Filled([tmp_path / name], rate), tmp_path / "cache", LIMIT)) as source:
-            found, out = source.cached_samples, np.zeros(1)
-            source.read(np.zeros(1, np.int64), {"data": out})
-            return found, float(out[0])
-
-    assert [cached("3", 1.0), cached("3", 1.0)] == [(0, 3.0), (1, 3.0)]
-    assert [cached("4", 1.0), cached("4", 0.5), cached("4", 0.5)] == [(0, 4.0), (0, 2.0), (1, 2.0)]
-    used = Filled([tmp_path / "4"], 0.5)
-    for found in (1, 1, 0):  # as after a jump: what was opened meanwhile makes no other source; an option does
-        used.rate = 0.5 if found else 2.0
-        with closing(CachedSource(used, tmp_path / "cache", LIMIT)) as source:
-            assert source.cached_samples == found
-            used.read(np.zeros(1, np.int64), {"data": np.zeros(1)})
-
-
 def test_a_fingerprint_tells_plain_attributes_apart_and_no_others() -> None:
     class Split(StrEnum):
         TRAIN = "train"

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from blobfeed.sources.cache import CachedSource
 
-from blobfeed import SourceError
 from tests.sources.cache.numbers import LIMIT, Numbers, check, database
 
 
@@ -25,12 +24,6 @@ def no_file_larger_than(size: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, old)
-
-
-@pytest.mark.parametrize(("size_limit", "largest_file"), [(1 << 60, -1), (LIMIT, 5_000)])
-def test_a_database_that_cannot_be_made_is_an_error(size_limit: int, largest_file: int, tmp_path: Path) -> None:
-    with no_file_larger_than(largest_file), pytest.raises(SourceError):
-        CachedSource(Numbers(), tmp_path / "cache", size_limit)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,6 @@ import os
 import pickle
 import signal
 import time
-import traceback
-import warnings
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
@@ -22,31 +20,11 @@ from blobfeed.sources.cache import CachedSource
 from blobfeed.workers.api import AnyArray, check_parameters
 
 from tests.sources.cache.numbers import LIMIT, Numbers, check, database, everything
+from tests.support.forked import exit_code, fork
 from tests.support.pictures import encoded, picture, write_list
 from tests.support.waiting import DEADLINE_S
 
 WORDS = ("data", "words")
-
-
-def fork(work: Callable[[], object]) -> int:
-    """Run `work` in a fork, which ends with 1 if that fails; return its process number."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # libraries have threads, which are not in the fork
-        child = os.fork()
-    if not child:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(DEADLINE_S))
-        try:
-            work()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return child
-
-
-def exit_code(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def reading(made: bytes, inner: Numbers, seed: int) -> Callable[[], None]:

@@ -26,9 +26,6 @@ from tests.support.pictures import encoded, noise
 from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of
 from tests.support.vendor_servers import azurite, program, s3rver
 
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
-
 WRONG_KEY = "d3Jvbmcgd3Jvbmcgd3Jvbmc="
 SAMPLES = 40
 DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 3, 50, 50), np.uint8)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from blobfeed import SourceError
 from tests.support.object_servers import RangeServer, range_server
 from tests.support.part import examples
 from tests.support.stored import in_loader, opened, rows_of, some_array
+from tests.support.tars import write_tar
 
 
 def h5_bytes(path: Path, **datasets: Any) -> bytes:
@@ -44,13 +43,8 @@ def test_what_is_asked_for_together_is_fetched_together_and_labels_once(server: 
 
 
 def test_a_member_of_several_tops_is_fetched_once(server: RangeServer, tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for number in range(3):
-            content = json.dumps({"width": number, "height": 10 + number}).encode()
-            entry = tarfile.TarInfo(f"{number}.json")
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    server.objects["a.tar"] = (tmp_path / "a.tar").read_bytes()
+    written = [(f"{n}.json", json.dumps({"width": n, "height": 10 + n}).encode()) for n in range(3)]
+    server.objects["a.tar"] = write_tar(tmp_path / "a.tar", written).read_bytes()
     members = {"width": "json:width", "height": "json:height"}
     source = in_loader(opened("tar", tmp_path, path=server.url("a.tar"), members=members))
     server.requests.clear()

@@ -30,9 +30,7 @@ from blobfeed import Source
 from tests.support.datums import raw_datum, write_lmdb
 from tests.support.object_servers import RangeServer
 from tests.support.pictures import encoded
-
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
+from tests.support.tars import add
 
 SIDE = 6
 """The largest height and width of the content, in pixels."""
@@ -396,11 +394,8 @@ def _tar(folder: Path, content: Content, data: str = "npy") -> Written:
             for index in part:
                 array = io.BytesIO()
                 np.save(array, content.data[index])
-                raw = {"npy": array.getvalue(), "bin": content.data[index].tobytes()}[data]
-                for extension, member in ((data, raw), ("cls", b"%d" % content.labels[index])):
-                    entry = tarfile.TarInfo(f"{index:03}.{extension}")
-                    entry.size = len(member)
-                    tar.addfile(entry, io.BytesIO(member))
+                add(tar, f"{index:03}.{data}", array.getvalue() if data == "npy" else content.data[index].tobytes())
+                add(tar, f"{index:03}.cls", b"%d" % content.labels[index])
                 places.append(f"{files[-1]}:{index:03}")
     options = {"path": "part_*.tar", "members": {"data": data, "label": "cls"}}
     return Written(folder, {"tar": options}, _samples(content), places, files)

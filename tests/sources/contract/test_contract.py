@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import tempfile
-import traceback
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -23,6 +20,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader, BlobfeedError, ParameterError, RaggedRows, Source
+from tests.support.forked import exit_code, fork
 from tests.support.object_servers import range_server
 from tests.support.part import examples, some_of
 from tests.support.stored import in_loader, patterns, rows_of
@@ -141,25 +139,9 @@ def test_a_sample_is_named_by_its_place(name: str) -> None:
 def test_a_forked_process_reads_on_beside_this_one(name: str) -> None:
     with written(name, content_of(9)) as made, closing(made.open()) as source:
         assert_reads(source, made.samples)
-        assert _exit_code(lambda: assert_reads(source, made.samples)) == 0
-        assert _exit_code(lambda: assert_reads(source, made.samples[::-1])) == 1, "it would see a difference"
+        assert exit_code(fork(lambda: assert_reads(source, made.samples))) == 0
+        assert exit_code(fork(lambda: assert_reads(source, made.samples[::-1]))) == 1, "it would see a difference"
         assert_reads(source, made.samples)
-
-
-def _exit_code(check: Callable[[], None]) -> int:
-    """The exit code of a fork that runs `check`: 1 if that fails."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # libraries have threads, which are not in the fork
-        child = os.fork()
-    if not child:
-        signal.alarm(60)
-        try:
-            check()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.parametrize("name", some_of(KINDS, 4))

@@ -25,7 +25,7 @@ from zarr.codecs import BytesCodec, Crc32cCodec, GzipCodec, ShardingCodec, Trans
 
 from blobfeed import ArraySpec, RaggedRows, Source
 from tests.support.part import examples
-from tests.support.stored import assert_delivers, assert_rows, in_loader, opened, rows_of, some_array
+from tests.support.stored import assert_delivers, assert_rows, bytes_read, in_loader, opened, rows_of, some_array
 
 from .kinds import write_hdf5, write_npy
 
@@ -313,12 +313,7 @@ def test_of_chunks_with_large_rows_no_byte_is_read_twice(chunks: tuple[int, ...]
         file.create_dataset("data", data=values, chunks=chunks)
     source = opened("hdf5", tmp_path, ["data"], path="a.h5", chunk_cache_bytes=1)
     with closing(source), closing(in_loader(source)) as arrived:
-        before = _bytes_read()
+        before = bytes_read()
         for index in (3, 1):
             assert_rows(arrived, [index], {"data": values})
-        assert _bytes_read() - before < (rows + 0.5) * values[0].nbytes
-
-
-def _bytes_read() -> int:
-    """The bytes that calls of this process have read, from the page cache as well."""
-    return int(Path("/proc/self/io").read_text().split()[1])
+        assert bytes_read() - before < (rows + 0.5) * values[0].nbytes

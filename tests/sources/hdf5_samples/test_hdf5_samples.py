@@ -7,12 +7,9 @@ from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
-import pytest
-from blobfeed.sources.stored import LIBRARY_MODULE
 from blobfeed.workers.api import AnyArray
 
-from blobfeed import BatchReader
-from tests.sources.hdf5_samples.archives import KIND, SAMPLES, archive
+from tests.sources.hdf5_samples.archives import KIND, SAMPLES
 from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
 
 
@@ -41,14 +38,6 @@ def test_a_text_that_is_no_utf_8_is_a_label_as_it_is(tmp_path: Path) -> None:
     assert rows_of(source, [0, 1])["name"].tolist() == [b"caf\xe9", b"tea"]
 
 
-def test_a_loader_undoes_the_filters_of_plugins(tmp_path: Path) -> None:
-    hdf5plugin = pytest.importorskip("hdf5plugin")
-    samples = some_array((SAMPLES, 4, 5), "f4")
-    archive(tmp_path / "a.h5", samples, chunks=(4, 5), **hdf5plugin.Zstd())
-    with BatchReader({KIND: {"path": str(tmp_path / "a.h5")}}, batch_size=SAMPLES, num_loaders=1) as reader:
-        assert (next(iter(reader))["data"] == samples).all()
-
-
 def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number, name in enumerate(["train/cat/2", "train/cat/10", "train/dog/1", "test/cat/1", "loose"]):
@@ -68,22 +57,6 @@ def test_groups_and_limits_choose_among_the_samples(tmp_path: Path) -> None:
     assert numbers(limit=2) == [4, 3]
     for limit in (1, 5, 7):
         assert numbers(path=["a.h5", "a.h5", "a.h5"], limit=limit) == [4, 3, 0, 1, 2, 4, 3][:limit]
-
-
-def test_links_into_other_files_and_odd_neighbours_are_read_by_the_library(tmp_path: Path) -> None:
-    data = some_array((5, 5), ">i2")
-    with h5py.File(tmp_path / "other.h5", "w") as file:
-        file["pad"], file["x"] = np.zeros(99), data[1]
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        file["0"] = data[0]
-        file["1"] = h5py.ExternalLink("other.h5", "x")
-        file["2"] = data[2].astype("<i2")
-        file.create_dataset("3", data=data[3], chunks=(2,), compression="lzf")
-        file.create_dataset("no UTF-8", data=data[4], chunks=(2,))
-        file.id.links.move(b"no UTF-8", file.id, b"4\xf6")
-    source = opened(KIND, tmp_path, path="a.h5")
-    assert source.modules == (LIBRARY_MODULE,)
-    assert_delivers(source, {"data": data}, patterns(5))
 
 
 def demonstrations(path: Path, count: int) -> dict[str, AnyArray]:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from blobfeed.sources.hdf5_samples import HeaderReader
 
-from blobfeed import SourceError
 from tests.support.part import some_of
 from tests.support.stored import in_loader, opened, rows_of
 
@@ -174,16 +173,6 @@ def test_the_library_opens_only_the_first_ones_of_data_sets_that_are_alike(
     source = opened("hdf5_samples", tmp_path, path="a.h5", labels=["label"])
     assert opening == [b"s%d" % number for number in range(256)]
     assert rows_of(in_loader(source), [SAMPLES - 1])["label"].tolist() == [SAMPLES - 1]
-
-
-def test_a_file_that_was_cut_short_is_an_error_that_names_the_data_set(tmp_path: Path) -> None:
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        _alike(file)
-        places = sorted(dataset.id.get_offset() for dataset in file.values())
-    os.truncate(path, places[-1])
-    with pytest.raises(SourceError, match=r"a\.h5"):
-        _seen(path)
 
 
 def test_bytes_that_make_no_header_are_left_to_the_library(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from blobfeed.sources.hdf5_samples import scan as hdf5_samples_scan
 
 from blobfeed import SourceError
 from tests.sources.hdf5_samples.archives import KIND, SAMPLES, archive, assert_ragged, labels
-from tests.support.stored import assert_needs_no_h5py, in_loader, opened, patterns, rows_of, some_array
+from tests.support.stored import in_loader, opened, patterns, rows_of, some_array
 
 
 @pytest.fixture
@@ -74,8 +74,3 @@ def test_a_kept_index_is_made_anew_when_a_file_behind_a_link_changes(changed: An
         (tmp_path / "e.h5").unlink()
     with pytest.raises(SourceError, match=r"m\.h5:0"):
         opened(KIND, tmp_path, path="m.h5")
-
-
-def test_a_loader_of_samples_in_one_piece_imports_no_h5py(tmp_path: Path) -> None:
-    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
-    assert_needs_no_h5py(opened(KIND, tmp_path, path="a.h5", labels=["label"]), "label", [2, 1], tmp_path)

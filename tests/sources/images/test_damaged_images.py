@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from blobfeed.sources.images import decode as image_decode
 from hypothesis import given
@@ -37,23 +35,6 @@ def test_a_jpeg_that_ends_early_is_an_error_that_names_it(
             patch.setattr(image_decode, "simplejpeg", None)
         with pytest.raises(SampleError, match=r"china\.jpg"):
             damaged(path, lambda content: content[: int(kept * len(content))], is_color=is_color)
-
-
-def test_a_damaged_jpeg_is_read_if_strict_is_false(two_photographs: Path) -> None:
-    file = two_photographs.parent / "china.jpg"
-    content = file.read_bytes()
-    middle = len(content) // 2
-    file.write_bytes(content[:middle] + b"\xff\xd3" * 20 + content[middle + 40 :])
-    assert samples(opened(two_photographs, check_files=False, strict=False, **SIZE), [0])["data"][0].any()
-
-
-def test_samples_that_are_fifos_are_not_announced(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.jpg")
-    (tmp_path / "list.txt").write_text("a.jpg 0\n" * 8)
-    source = opened(tmp_path / "list.txt", check_files=False, **SIZE)
-    source.will_need(np.arange(8))
-    with pytest.raises(SampleError, match=r"a\.jpg"):
-        samples(source)
 
 
 def test_an_end_is_missed_even_where_a_thumbnail_has_one() -> None:

@@ -8,12 +8,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-import torch
 from blobfeed.readers.opening import make_plan
 from blobfeed.sources.parquet import Values, form_of
 from blobfeed.workers.api import Hooks, check_parameters
@@ -21,7 +19,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blobfeed import BatchReader, RaggedRows
-from tests.support.documents import EXAMPLES
 from tests.support.object_servers import range_server
 from tests.support.part import examples
 from tests.support.pictures import encoded, noise, photograph
@@ -225,38 +222,6 @@ for loaders in 0, 1:
 """
     run = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert run.stdout.splitlines() == ["5000 0", "5000 2"]  # those of ZeroMQ
-
-
-def test_a_hugging_face_folder_of_pictures_is_trained_on_to_the_end(tmp_path: Path) -> None:
-    images, labels = [], []
-    for part in ("train", "test"):
-        with h5py.File(EXAMPLES / "digits" / f"digits_{part}.h5") as file:
-            labels += file["label"][:].tolist()
-            for image in file["data"]:
-                grey = np.repeat((image * 15).transpose(1, 2, 0), 3, 2)
-                images.append({"bytes": encoded(grey, ".png"), "path": None})
-    table = pa.table({"image": images, "label": labels})
-    for number, part in enumerate((table.slice(0, 900), table.slice(900))):
-        with pa.ipc.new_stream(tmp_path / f"data-{number:05}-of-00002.arrow", table.schema) as stream:
-            stream.write_table(part, max_chunksize=100)
-    files = [{"filename": f"data-{number:05}-of-00002.arrow"} for number in range(2)]
-    (tmp_path / "state.json").write_text(json.dumps({"_data_files": files}))
-    source = {"parquet": {"path": str(tmp_path), "equal_sizes": True, "is_color": False}}
-    weights = torch.zeros(64, 10, requires_grad=True)
-    given: dict[str, Any] = {"batch_size": 64, "shuffle": "chunk", "epochs": 4, "num_loaders": 2}
-    losses, correct, seen = [], 0, 0
-    with BatchReader(source, **given) as reader:
-        for batch in reader:
-            scores = torch.from_numpy(batch["image"].reshape(-1, 64) / 255).float() @ weights
-            expected = torch.from_numpy(batch["label"].copy())
-            loss = torch.nn.functional.cross_entropy(scores, expected)
-            (gradient,) = torch.autograd.grad(loss, weights)
-            weights.data -= 0.5 * gradient
-            losses.append(loss.item())
-            seen += len(expected)
-            correct += int((scores.argmax(1) == expected).sum()) * (seen > 3 * 1797)
-    assert seen == 4 * 1797
-    assert correct / 1797 > 0.9
 
 
 def test_each_column_of_pictures_has_the_size_of_its_own_first_one(tmp_path: Path) -> None:

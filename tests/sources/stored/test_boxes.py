@@ -17,10 +17,7 @@ from zarr.codecs import BytesCodec, TransposeCodec
 from blobfeed import Source
 from tests.support.object_servers import range_server
 from tests.support.part import some_of
-from tests.support.stored import in_loader, opened, some_array
-
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
+from tests.support.stored import bytes_read, in_loader, opened, some_array
 
 TYPES = ["u1", "i2", ">i2", "f4", ">f4", "f8", "b1"]
 FILTERS: list[dict[str, Any]] = [
@@ -128,9 +125,9 @@ def test_a_crop_reads_the_chunks_that_it_touches_and_no_others(tmp_path: Path) -
             with closing(in_loader(opened(kind, tmp_path, ["data"], **option))) as source:
                 read_parts(source, [0], {"data": Boxes(np.zeros((1, 3), int), (1, 1, 1))})  # imports what it needs
                 server.requests.clear()
-                before = _read_bytes()
+                before = bytes_read()
                 out = read_parts(source, [1, 0], boxes)["data"]
-                read = sum(map(_size, server.requests)) if server.requests else _read_bytes() - before
+                read = sum(map(_size, server.requests)) if server.requests else bytes_read() - before
             np.testing.assert_array_equal(out[0], values[1, 17:49, 30:62, 40:72])
             np.testing.assert_array_equal(out[1], values[0, 0:32, 96:128, 60:92])
             assert read <= most, (kind, option)
@@ -139,8 +136,3 @@ def test_a_crop_reads_the_chunks_that_it_touches_and_no_others(tmp_path: Path) -
 def _size(request: tuple[str, str]) -> int:
     first, last = request[1].removeprefix("bytes=").split("-")
     return int(last) + 1 - int(first)
-
-
-def _read_bytes() -> int:
-    """The bytes that this process has read by system calls."""
-    return int(Path("/proc/self/io").read_text().split()[1])

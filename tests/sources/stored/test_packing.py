@@ -13,9 +13,6 @@ import zarr
 from blobfeed import SourceError
 from tests.support.stored import in_loader, opened, rows_of
 
-# The library's thread and its descriptors stay for as long as the process does.
-zarr.create_array({}, shape=(1,), dtype="u1")
-
 NAN = float("nan")
 BYTE = np.array([-1, 0, 3], np.int8)
 

@@ -16,6 +16,7 @@ import pytest
 from blobfeed import BatchReader, RaggedRows, SourceError
 from tests.support.pictures import decoded, encoded, picture
 from tests.support.stored import in_loader, opened, rows_of
+from tests.support.tars import write_tar
 
 SAMPLES = 23
 SIZE = (16, 24)
@@ -33,15 +34,6 @@ def members_of(number: int) -> dict[str, bytes]:
         "npy": array.getvalue(),
         "bin": bytes(range(number + 1)),
     }
-
-
-def write_tar(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:
-    with tarfile.open(path, "w") as tar:
-        for name, content in members:
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            tar.addfile(entry, io.BytesIO(content))
-    return path
 
 
 def write_shard(path: Path, numbers: Iterable[int]) -> Path:
@@ -176,14 +168,6 @@ def test_a_string_under_a_key_is_never_cut(tmp_path: Path, first: int) -> None:
     write_tar(tmp_path / "a.tar", [(f"{n}.json", json.dumps({"name": name}).encode()) for n, name in enumerate(names)])
     source = opened("tar", tmp_path, path="a.tar", members={"name": "json:name"})
     assert [text.decode() for text in rows_of(source, range(len(names)))["name"].tolist()] == names
-
-
-def test_a_first_picture_that_is_damaged_is_replaced(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", [(f"{n}.png", members_of(n)["png"][: 40 if n == 0 else None]) for n in range(6)])
-    source = {"tar": {"path": str(tmp_path / "a.tar"), "new_height": 8, "new_width": 8}}
-    with BatchReader(source, batch_size=6, epochs=1, on_error="replace", num_loaders=0) as reader:
-        assert next(iter(reader))["png"].shape == (6, 3, 8, 8)
-        assert reader.statistics().replaced
 
 
 def test_a_header_of_a_huge_length_is_an_error_that_names_the_file(tmp_path: Path) -> None:

@@ -49,8 +49,6 @@ def _several(folder: Path) -> None:
         _good(file)
     whole = (folder / "good.h5").read_bytes()
     (folder / "half.h5").write_bytes(whole[: len(whole) // 2])
-    with h5py.File(folder / "shape.h5", "w") as file:
-        file["data"], file["label"] = np.zeros((12, 4, 3), "f4"), np.arange(12)
 
 
 def _kinds(file: h5py.File) -> None:
@@ -166,7 +164,6 @@ TOPS = {
     "hdf5, varying lengths in foreign byte order": hdf5(tops=["foreign"], fill=_kinds),
     "hdf5, a table": hdf5(tops=["table"], fill=_kinds),
     "hdf5, words in rows": hdf5(tops=["words"], fill=_kinds),
-    "hdf5, unequal shapes": hdf5(["a.h5", "shape.h5"]),
     "hdf5, a virtual data set with a gap": hdf5(tops=["data"], fill=_virtual("absent.h5")),
     "hdf5, a virtual data set over a FIFO": hdf5(tops=["data"], fill=_virtual("fifo")),
     "hdf5, no path": hdf5(None),
@@ -185,11 +182,9 @@ TOPS = {
     "patch, arrays over other grids": hdf5(tops=["data", "few"], fill=_kinds, patch={"size": {0: 2}}),
     "patch, and windows": hdf5(patch={"size": {0: 2}}, window={"length": 2}),
     "patch, texts": hdf5(tops=["label"], fill=_long_string, patch={"size": {0: 2}}),
-    "hdf5, dims without n": hdf5(dims=["c", "h", "w"]),
     "hdf5, dims that there are not": hdf5(dims=["n", "h", "x"]),
     "hdf5, dims of an unknown top": hdf5(dims={"datum": ["n", "h", "w"]}),
     "hdf5, an unknown option": hdf5(num_dim=4),
-    "hdf5, an option that went": hdf5(memory_map=True),
     "hdf5, an unknown filter": hdf5(tops=["data"], fill=_unknown_filter),
     "hdf5, a file that is locked": _locked,
     "hdf5, storage that ends early": hdf5(tops=["data"], fill=_short_storage(56)),
@@ -289,9 +284,7 @@ SAMPLES = {
     "hdf5_samples, a name that is no UTF-8": _name_without_utf_8,
     "hdf5_samples, a word for labels": samples(labelled(1), labels="label"),
     "hdf5_samples, a label named data": samples(labelled(1), labels={"data": "label"}),
-    "hdf5_samples, an unknown filter": samples(_unknown_filter),
     "hdf5_samples, a damaged chunk": _damaged_chunk("hdf5_samples", compression="gzip", **_CHUNKS),
-    "hdf5_samples, storage that ends early": samples(_short_storage(56)),
     "hdf5_samples, a link to another shape": _changed_link(np.array([9])),
     "hdf5_samples, a link to another type": _changed_link(np.arange(3) + 0.75),
 }

@@ -20,6 +20,7 @@ from tests.support.catalogue import Scenario
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, noise, picture
 from tests.support.stored import opened
+from tests.support.tars import add, write_tar
 
 PICTURE = encoded(picture(16, 24), ".png")
 
@@ -30,19 +31,11 @@ def array(value: Any) -> bytes:
     return stream.getvalue()
 
 
-def add(file: tarfile.TarFile, name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link: str = "") -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size, entry.type, entry.linkname = len(content), kind, link
-    file.addfile(entry, io.BytesIO(content))
-
-
 def tar(
     content: Iterable[tuple[str, bytes]], change: Callable[[bytes], bytes] = bytes, tops: Any = None, **options: Any
 ) -> Scenario:
     def scenario(folder: Path) -> Any:
-        with tarfile.open(folder / "a.tar", "w") as file:
-            for member in content:
-                add(file, *member)
+        write_tar(folder / "a.tar", content)
         (folder / "a.tar").write_bytes(change((folder / "a.tar").read_bytes()))
         return opened("tar", folder, tops, path="a.tar", **options)
 
@@ -79,8 +72,7 @@ def _pax(attribute: bytes) -> Scenario:
 
 def _braces(path: str) -> Scenario:
     def scenario(folder: Path) -> Any:
-        with tarfile.open(folder / "a-011.tar", "w") as file:
-            add(file, "0.cls", b"1")
+        write_tar(folder / "a-011.tar", [("0.cls", b"1")])
         return opened("tar", folder, path=path)
 
     return scenario
@@ -99,7 +91,6 @@ TAR = {
     "tar, pictures without a size": tar([("a.jpg", b"1")]),
     "tar, no array": tar([("a.npy", b"1")]),
     "tar, an empty array": tar([("a.npy", b"")]),
-    "tar, cut short": tar(_THREE, lambda whole: whole[:1300]),
     "tar, empty": tar([], lambda _: b""),
     "tar, no tar file": tar([], lambda _: b"x" * 600),
     "tar, damaged": tar(_THREE, lambda whole: whole[:1024] + b"\xff" * 512 + whole[1536:]),
@@ -117,7 +108,6 @@ TAR = {
         members={"data": "jpg;png"},
         equal_sizes=True,
     ),
-    "tar, a first picture that is damaged": tar([("0.png", PICTURE[:40]), ("1.png", PICTURE)], equal_sizes=True),
 }
 
 RAW = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), np.uint8)
@@ -173,7 +163,6 @@ LMDB = {
     "lmdb, no picture": records(_PICTURE, encoded_datum(b"no picture")),
     "lmdb, an encoded one behind a raw one": bad_record(_PICTURE),
     "lmdb, one channel": bad_record(raw_datum(RAW[0][:1].copy())),
-    "lmdb, five channels": bad_record(raw_datum(np.ones((5, 2, 2), np.uint8))),
     "lmdb, floats among bytes": bad_record(float_datum(RAW[0])),
     "lmdb, raw pixels as RGB": records(raw_datum(RAW[0]), color="rgb"),
     "lmdb, raw pixels beside RGB": records(
