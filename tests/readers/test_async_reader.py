@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +10,6 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-from blobfeed import FetchOrderError, PipelineClosed
 
 torch = pytest.importorskip("torch")
 from blobfeed import AsyncReader  # noqa: E402
@@ -59,12 +56,6 @@ def epoch(reader: AsyncReader) -> list[tuple[Any, Any]]:
     return batches
 
 
-@pytest.mark.parametrize(("last_batch", "rows"), [("drop", [3, 3]), ("wrap", [3, 3, 3]), ("partial", [3, 3, 1])])
-def test_the_last_batch_is_as_chosen(path: str, last_batch: Any, rows: list[int]) -> None:
-    with read(path, batch_size=3, last_batch=last_batch) as reader:
-        assert [len(data) for data, _ in epoch(reader)] == rows
-
-
 def test_the_originals_names_and_one_mapping_of_parameters(path: str) -> None:
     reader = AsyncReader({"hdf5_path": path, "batchSize": 2, "nthread": 2, "njob": 1, "cuda": False, "shuffle": False})
     assert reader.fetchData() is False
@@ -106,12 +97,6 @@ def test_a_pair_stays_valid_and_writable_while_the_next_one_is_there(path: str) 
             before = data
 
 
-def test_the_tensors_lie_in_memory_that_is_used_again(path: str) -> None:
-    with read(path, batch_size=EXAMPLES) as reader:
-        places = {fetched(reader)[0].data_ptr() for _ in range(100)}
-    assert len(places) < 90
-
-
 @pytest.mark.parametrize("in_place", [True, False])
 def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> None:
     def halve(data: NDArray[np.float32]) -> NDArray[np.float32] | None:
@@ -126,50 +111,12 @@ def test_postprocess_changes_the_data_in_a_loader(path: str, in_place: bool) -> 
         np.testing.assert_array_equal(labels.numpy(), targets())
 
 
-class Locking:
-    """A function with something that no process can be sent, made at its first call."""
-
-    lock: Any = None
-
-    def __call__(self, data: NDArray[np.float32]) -> None:
-        self.lock = self.lock or threading.Lock()
-        with self.lock:
-            data += 1
-
-
-def test_postprocess_may_make_at_its_first_call_what_cannot_be_sent(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for thing in (Locking, Locking.__call__):
-        monkeypatch.setattr(thing, "__module__", "__main__")  # or the loader imports this module, and torch with it
-    with read(path, batch_size=EXAMPLES, nthread=1, postprocess=Locking()) as reader:
-        np.testing.assert_array_equal(fetched(reader)[0].numpy(), pictures() + 1)
-
-
 def test_postprocess_keeps_what_its_own_parameters_have_as_defaults(path: str) -> None:
     def scaled(data: NDArray[np.float32], rng: float = 3) -> NDArray[np.float32]:
         return data * np.float32(rng)
 
     with read(path, batch_size=EXAMPLES, postprocess=scaled) as reader:
         np.testing.assert_array_equal(fetched(reader)[0].numpy(), pictures() * 3)
-
-
-def test_more_gets_than_fetches_and_more_fetches_than_njob_are_errors(path: str) -> None:
-    with read(path, njob=2) as reader:
-        with pytest.raises(FetchOrderError):
-            reader.get_next_batch()
-        reader.fetch_data()
-        reader.fetch_data()
-        with pytest.raises(FetchOrderError):
-            reader.fetch_data()
-        reader.get_next_batch()
-        reader.fetch_data()
-
-
-def test_a_fetch_after_close_says_that_the_reader_is_closed(path: str) -> None:
-    reader = read(path)
-    reader.fetch_data()
-    reader.close()
-    with pytest.raises(PipelineClosed):
-        reader.fetch_data()
 
 
 def test_an_end_of_epoch_is_told_for_the_batch_that_is_asked_for(path: str) -> None:

@@ -27,17 +27,14 @@ from hypothesis import strategies as st
 from blobfeed import (
     BatchReader,
     ConcurrentUseError,
-    LayerHarness,
-    MultiProcessInputLayer,
     NamedBatch,
-    ParameterError,
     PipelineClosed,
     Sample,
     SampleError,
     StreamSource,
 )
 from tests.support.part import examples, some_of
-from tests.support.reader_data import images, write_hdf5
+from tests.support.reader_data import write_hdf5
 from tests.support.waiting import DEADLINE_S, wait_until
 
 from .reading import SAMPLES, all_labels, read
@@ -102,30 +99,6 @@ def described(batch: NamedBatch) -> tuple[int, int, int, list[int]]:
     return batch.number, batch.epoch, batch.position, all_labels([batch])
 
 
-def test_a_loop_has_each_sample_once_and_endless_readers_and_layers_fill_the_last_batch(source: dict[str, Any]) -> None:
-    with BatchReader(source, batch_size=4, num_loaders=0) as reader:  # an epoch a loop
-        assert [[batch.epoch for batch in reader] for _ in range(2)] == [[0] * len(reader), [1] * 3]
-    with read(source, epochs=2, shuffle=True) as reader:
-        batches = list(reader)
-    assert [batch.rows for batch in batches] == [4, 4, 2, 4, 4, 2]
-    assert sorted(all_labels(batches[:3])) == [*range(SAMPLES)]
-    with read(source) as reader:
-        assert [next(iter(reader)).rows for _ in range(6)] == [4] * 6
-    values = {"source": source, "batch_size": 4, "epochs": 1, "num_loaders": 0}
-    with LayerHarness(MultiProcessInputLayer, values) as harness:
-        assert [harness.forward()["label"].tolist()[-1] for _ in range(3)] == [3, 7, 1]
-
-
-def test_with_no_end_of_epochs_a_loop_is_continued_by_the_next(source: dict[str, Any]) -> None:
-    with read(source) as reader:
-        first = [batch for batch, _ in zip(reader, range(7), strict=False)]
-        second = [batch for batch, _ in zip(reader, range(2), strict=False)]
-        with pytest.raises(TypeError):
-            len(reader)
-    # zip asks for one batch more than it returns before it sees that the range has ended.
-    assert [batch.number for batch in first + second] == [*range(7), 8, 9]
-
-
 def test_a_bad_sample_in_what_is_skipped_is_no_error(source: dict[str, Any]) -> None:
     def decode(sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
         if (sample.epoch, sample.index) == (0, 9):
@@ -157,28 +130,6 @@ def test_after_a_start_the_first_batch_lies_ready_where_a_loaded_state_stands(
         wait_until(lay_ready, "the first batch lay ready")
     with pytest.raises(PipelineClosed):
         reader.start()
-
-
-def test_only_the_loop_begun_last_goes_on(source: dict[str, Any]) -> None:
-    with read(source, epochs=1) as reader:
-        older = iter(reader)
-        next(older)
-        newer = iter(reader)
-        next(newer)
-        with pytest.raises(PipelineClosed):
-            next(older)
-        assert len(list(newer)) == len(reader) - 1
-
-
-@pytest.mark.parametrize("streams", [False, True])
-def test_what_is_no_state_is_refused_and_changes_nothing(source: dict[str, Any], streams: bool) -> None:
-    given = StreamSource(lambda: iter([{"x": 1}] * SAMPLES)) if streams else source
-    with read(given, epochs=1) as reader:
-        states: list[Any] = [None, "x", {}]
-        for state in states:
-            with pytest.raises(ParameterError):
-                reader.load_state_dict(state)
-        assert len(list(reader)) > 1
 
 
 def test_threads_may_take_turns_but_not_ask_at_the_same_time(
@@ -224,50 +175,6 @@ def test_the_window_of_a_shuffle_by_chunks_is_the_one_that_was_asked_for(tmp_pat
 # ---- memory
 
 
-@pytest.mark.parametrize("side", [4, 128], ids=["many in a slot", "one in a slot"])
-def test_copies_are_the_users_own(side: int) -> None:
-    """Views of a batch keep its memory, too, and later batches do not have what was written into earlier ones."""
-    data = np.random.default_rng(3).integers(0, 256, (240, 3, side, side), np.uint8)
-    kept = []
-    with read({"arrays": {"data": data}}, batch_size=48, epochs=3, shuffle=True, num_loaders=1) as reader:
-        for batch in reader:
-            np.testing.assert_array_equal(batch["data"], data[batch.indices])
-            kept.append((batch["data"][1:, :, ::2], batch.indices))
-            batch["data"][:, :, 1::2] = 0
-    for shown, indices in kept:
-        np.testing.assert_array_equal(shown, data[indices][1:, :, ::2])
-
-
-def test_a_batch_is_its_slot_and_may_be_written_to(source: dict[str, Any]) -> None:
-    addresses = set()
-    with read(source, epochs=8, batch_size=5, num_loaders=1, prefetch_batches=2) as reader:
-        for batch in reader:
-            np.testing.assert_array_equal(batch["data"], images(SAMPLES)[batch.indices])
-            batch["data"][...] = -1
-            addresses.add(batch["data"].ctypes.data)
-        assert sum(1 for _ in reader) == 16
-    assert 2 < len(addresses) < 16, "slots are used again"
-
-
-def test_a_batch_that_the_trainer_converts_lies_in_memory_that_is_used_again(source: dict[str, Any]) -> None:
-    """It is converted behind a hook over whole batches."""
-    with read(source, epochs=10, num_loaders=1, transform={"scale": 0.5}, postprocess=lambda batch: None) as reader:
-        addresses = {batch["data"].ctypes.data for batch in reader}
-    assert len(addresses) == 2
-
-
-@pytest.mark.parametrize("scale", [0.5, [0.5, 0.25, 3]])
-def test_scale_and_mean_are_applied_and_make_float32(scale: Any) -> None:
-    pixels = np.arange(6 * 3 * 2 * 2, dtype=np.uint8).reshape(6, 3, 2, 2)
-    transform = {"scale": scale, "mean_value": [1, 2, 3]}
-    with read({"arrays": {"data": pixels}}, transform=transform, batch_size=6) as reader:
-        assert str(reader.specs["data"]) == "(3, 2, 2) float32"
-        batch = next(iter(reader))
-    scales = np.broadcast_to(np.array(scale, np.float32), 3).reshape(3, 1, 1)
-    expected = (pixels - np.array([1, 2, 3], np.float32).reshape(3, 1, 1)) * scales
-    np.testing.assert_array_equal(batch["data"], expected)
-
-
 @pytest.mark.parametrize(
     ("num_loaders", "lengths"), [(0, (5, 6, 7)), (0, (3, 0, 9)), (0, (4,)), (1, (3, 0, 9))], ids=str
 )
@@ -284,22 +191,6 @@ def test_each_loop_over_a_stream_has_all_of_its_samples(
         next(iter(reader))  # a loop that is left: the next one begins anew
         for _ in range(3):
             assert sorted(all_labels(list(reader))) == everything
-
-
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_each_loop_over_a_stream_has_its_epochs(last_batch: str) -> None:
-    def numbers(shard: int, num_shards: int, epoch: int) -> Iterator[tuple[int, int]]:
-        yield from ((epoch, number) for number in range(5 + 2 * shard))
-
-    stream = StreamSource(numbers, shards=2, names=("epoch", "label"))
-    with read(stream, epochs=2, last_batch=last_batch, num_loaders=2) as reader:
-        for loop in range(3):
-            found = [
-                pair for batch in reader for pair in zip(batch["epoch"].tolist(), all_labels([batch]), strict=True)
-            ]
-            if last_batch != "drop":
-                both = (loop * 2, loop * 2 + 1)
-                assert sorted(found) == sorted((epoch, n) for epoch in both for shard in (5, 7) for n in range(shard))
 
 
 @pytest.mark.parametrize("shards", [1, 3])

@@ -183,23 +183,6 @@ def test_a_source_of_the_script_may_stand_in_a_mapping(key: str, sampler: Any) -
         assert harness.forward()["label"].tolist() == ([0, 0, 1, 1, 2, 2, 3, 3] if key == "mix" else list(range(8)))
 
 
-class _LocksOnce(MultiProcessInputLayer):
-    def decode(self, sample: Sample, rng: np.random.Generator) -> Any:
-        with _kept.setdefault("lock", threading.Lock()):
-            return dict(sample)
-
-
-def test_what_the_decode_of_a_layer_makes_at_its_first_call_need_not_be_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for thing in (_LocksOnce, _LocksOnce.decode):
-        monkeypatch.setattr(thing, "__module__", "__main__")
-    np.save(tmp_path / "x.npy", np.arange(6))
-    given = {"source": {"npy": {"x": str(tmp_path / "x.npy")}}, "batch_size": 6, "num_loaders": 1}
-    with LayerHarness(_LocksOnce, given, tops=["x"]) as harness:
-        assert harness.forward()["x"].tolist() == list(range(6))
-
-
 @pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
 def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) -> None:
     in_closure = 0
@@ -221,18 +204,6 @@ def test_what_a_hook_stores_while_setup_tries_it_is_forgotten(num_loaders: int) 
         assert in_closure == Counting.of_all == 0, "the trial has changed the user's own"
         calls = np.concatenate([batch["calls"] for batch in reader])
     assert calls.T.tolist() == [list(range(1, SAMPLES + 1))] * 3
-
-
-@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
-def test_an_exception_of_the_script_is_caught_by_its_class_in_setup(num_loaders: int) -> None:
-    class Unfit(ValueError):
-        pass
-
-    def decode(sample: Sample, _: np.random.Generator) -> Any:
-        raise Unfit
-
-    with pytest.raises(Unfit):
-        BatchReader(Pictures(), decode=decode, batch_size=8, num_loaders=num_loaders)
 
 
 @pytest.mark.parametrize("hook", ["decode", "postprocess"])

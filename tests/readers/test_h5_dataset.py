@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pickle
 import warnings
@@ -16,6 +15,7 @@ import pytest
 from blobfeed.workers.api import IndexArray, NamedRows
 
 from blobfeed import Table
+from tests.support.forked import exit_code, fork
 from tests.support.leftovers import descriptors
 
 torch = pytest.importorskip("torch")
@@ -98,15 +98,14 @@ def test_a_fork_opens_files_of_its_own(archive: Path) -> None:
     dataset[0]
     (number,) = (number for number, target in descriptors().items() if target.startswith(str(archive)))
     mark = os.lseek(number, 0, os.SEEK_SET)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        child = os.fork()
-    if child == 0:
-        os._exit(0 if dataset[1]["labels"]["number"] == 1 else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def read() -> None:
+        assert dataset[1]["labels"]["number"] == 1
+
+    assert exit_code(fork(read)) == 0
     # Processes that share an open file share its position, too, and reads move it.
     assert os.lseek(number, 0, os.SEEK_CUR) == mark
-    assert dataset[1]["labels"]["number"] == 1
+    read()
     assert os.lseek(number, 0, os.SEEK_CUR) != mark
     dataset.close()
 
@@ -172,38 +171,11 @@ def test_a_sample_may_be_a_group_of_data_sets(tmp_path: Path) -> None:
     assert set(H5Dataset(tmp_path / "pairs.h5", datasets="image", labels="kind")[0]) == {"image", "labels"}
 
 
-@pytest.mark.parametrize("link", [h5py.ExternalLink("part_2.h5", "/"), h5py.SoftLink("/behind/it")])
-def test_samples_behind_links_have_labels_too(archive: Path, link: Any) -> None:
-    with h5py.File(archive / "master.h5", "w") as file:
-        file["samples/ep_0"] = link
-        file["behind/it"] = np.zeros((2, 3))
-        file["behind/it"].attrs.update({"number": 0, "name": "run 0", "goal": [0, 0.5]})
-    item = H5Dataset(archive / "master.h5", groups="samples")[0]
-    assert (item["labels"]["number"].item(), item["labels"]["name"]) == (0, "run 0")
-
-
-def test_a_file_that_another_process_has_locked_is_read_if_locking_is_off(archive: Path) -> None:
-    with (archive / "part_2.h5").open("rb") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        assert H5Dataset(archive / "part_2.h5", locking=False)[3]["labels"]["name"] == "run 3"
-
-
 def test_samples_may_differ_in_shape(tmp_path: Path) -> None:
     write(tmp_path / "ragged.h5", 0, shape=lambda number: (number + 1, 3))
     dataset = H5Dataset(tmp_path / "ragged.h5")
     for number, item in enumerate(dataset.__getitems__(range(PER_FILE))):
         assert torch.equal(item["data"], torch.full((number + 1, 3), float(number)))
-
-
-def test_the_index_is_kept_and_made_anew_when_a_file_changes(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(archive / "cache"))
-    assert len(H5Dataset(archive / "part_2.h5")) == PER_FILE
-    with monkeypatch.context() as patched:
-        patched.setattr("blobfeed.sources.hdf5_samples.scan.Scan.add_file", None)
-        assert H5Dataset(archive / "part_2.h5")[7]["labels"]["name"] == "run 7"
-    write(archive / "part_2.h5", 100, shape=lambda _: (4, 3))
-    item = H5Dataset(archive / "part_2.h5")[7]
-    assert (item["labels"]["name"], tuple(item["data"].shape)) == ("run 107", (4, 3))
 
 
 def test_a_transform_is_run_where_the_item_is_read(archive: Path) -> None:

@@ -132,26 +132,7 @@ def test_batches_that_are_not_full_are_counted_as_they_are(sources: dict[str, An
         wait_until(counted, "all batches and their samples are counted")
 
 
-def test_what_a_sampler_drew_is_delivered_without_what_the_hook_began_with(sources: dict[str, Any]) -> None:
-    hooks = Hooks(batch_sampler=uneven, postprocess=doubled)
-    with open_pipeline(Parameters(source=sources["arrays"], batch_size=4, num_loaders=0), hooks) as pipeline:
-        assert set(pipeline.peek().tops) == {"data", "label", "index"}
-
-
 # ---- states
-
-
-@pytest.mark.parametrize("case", some_of(["decode", "batch_sampler", "stream", "large rows"], 2))
-def test_loaders_go_on_from_a_state_of_this_process(sources: dict[str, Any], case: str) -> None:
-    name, chosen = CASES[case]
-    settings = SETTINGS | chosen
-    expected = read(sources[name], **settings, num_loaders=0)
-    with BatchReader(sources[name], **settings, num_loaders=0) as reader:
-        begun = [bytes_of(batch) for batch in islice(reader, 7)]
-        state = reader.state_dict()
-    with BatchReader(sources[name], **settings, num_loaders=2) as reader:
-        reader.load_state_dict(state)
-        assert begun + [bytes_of(batch) for batch in reader] == expected
 
 
 def test_a_left_out_rest_of_an_epoch_is_not_read(sources: dict[str, Any]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,11 +13,10 @@ import pytest
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import Hooks, IndexArray, NamedRows, Parameters
 
-from blobfeed import BatchReader, Sample, SampleError, SourceError, TooManyBadSamples
+from blobfeed import BatchReader, Sample, SampleError
 from tests.support.interrupting import interrupts_in
-from tests.support.part import some_of
 
-from .in_process import SAMPLES, SETTINGS, Broken, BrokenRows, bytes_of, check_labels, large, read, sources
+from .in_process import SAMPLES, Broken, BrokenRows, check_labels, large, sources
 
 __all__ = ["sources"]
 
@@ -81,42 +79,6 @@ def iterate_traceback(error: BaseException) -> Iterator[str]:
     while traceback is not None:
         yield traceback.tb_frame.f_code.co_name
         traceback = traceback.tb_next
-
-
-@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
-def test_of_a_file_that_was_changed_no_repair_of_a_sample_is_advised(tmp_path: Path, num_loaders: int) -> None:
-    np.save(tmp_path / "a.npy", np.zeros((SAMPLES, 2), np.float32))
-    settings: dict[str, Any] = {"batch_size": 8, "base_dir": tmp_path, "num_loaders": num_loaders}
-    with BatchReader({"npy": {"data": "a.npy"}}, **settings) as reader:
-        os.utime(tmp_path / "a.npy", ns=(1, 1))
-        with pytest.raises(SampleError) as caught:
-            next(iter(reader))
-    assert isinstance(caught.value.__cause__, SourceError)
-
-
-@pytest.mark.parametrize("kind", [Broken, BrokenRows])
-def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
-    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial"}
-    with BatchReader(kind(), **settings, num_loaders=0) as reader:
-        assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
-        statistics = reader.statistics()
-        assert statistics.replaced == 2
-        assert statistics.tasks
-        assert statistics.batches == 22
-    with (
-        BatchReader(kind(20), **settings, num_loaders=0, max_bad_samples=5) as reader,
-        pytest.raises(TooManyBadSamples),
-    ):
-        list(reader)
-
-
-def test_a_hook_that_raises_for_the_first_sample_is_tried_with_another_one() -> None:
-    def decode(sample: Sample, rng: np.random.Generator) -> Sample:
-        return sample if sample.index else 1 / 0  # type: ignore[return-value]
-
-    source = {"arrays": {"data": np.arange(8.0)}}
-    with BatchReader(source, batch_size=4, num_loaders=0, decode=decode, on_error="replace") as reader:
-        assert next(iter(reader))["data"][1:].tolist() == [1, 2, 3]
 
 
 # ---- Ctrl-C

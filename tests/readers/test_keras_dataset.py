@@ -125,14 +125,6 @@ def test_steps_per_epoch_cuts_the_epochs_without_loss(
     assert sorted(numbers[:SAMPLES]) == sorted(numbers[SAMPLES:]) == list(range(SAMPLES))
 
 
-def test_single_steps_in_separate_fits_come_to_all_of_the_data(source: dict[str, Any]) -> None:
-    recorder = Recorder()
-    with feed_of(source, batch_size=25, shuffle=True) as feed:
-        for _ in range(6):
-            recorder.model.fit(feed, steps_per_epoch=1, verbose=0)
-    assert len({tuple(sorted(batch)) for batch in recorder.seen}) >= 3
-
-
 @pytest.mark.parametrize("at", [5, 8])
 def test_a_state_that_is_loaded_within_a_pass_loses_no_batch(source: dict[str, Any], at: int) -> None:
     with feed_of(source, batch_size=5) as feed:

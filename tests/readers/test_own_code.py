@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
 import resource
 from collections.abc import Callable
 from functools import partial
@@ -23,8 +22,6 @@ from blobfeed import (
     MultiProcessInputLayer,
     Records,
     Sample,
-    SampleError,
-    SampleShapeError,
     Store,
     StreamSource,
     Table,
@@ -115,14 +112,6 @@ MAKES: dict[str, tuple[dict[str, Any], Callable[[Any, Any], dict[str, Any]]]] = 
         {"decode": _changed_and_returned},
         lambda label, data: {"data": data / np.float32(2), "twice": 2 * label},
     ),
-    "decode does so in a loader": (
-        {"decode": _changed_and_returned, "num_loaders": 1},
-        lambda label, data: {"data": data / np.float32(2), "twice": 2 * label},
-    ),
-    "tops names what a tuple holds": (
-        {"decode": lambda sample, _: (sample["label"], sample["data"], 7), "tops": ["a", "b", "c"]},
-        lambda label, data: {"a": label, "b": data, "c": np.full(SAMPLES, 7)},
-    ),
     "another type": (
         {"postprocess": lambda batch: {"data": ((batch["data"] - 127.5) / 127.5).astype(np.float32)}},
         lambda label, data: {"data": ((data - 127.5) / 127.5).astype(np.float32), "label": label},
@@ -130,10 +119,6 @@ MAKES: dict[str, tuple[dict[str, Any], Callable[[Any, Any], dict[str, Any]]]] = 
     "another type in some batches": (
         {"postprocess": _converts_some},
         lambda label, data: {"data": data.astype(np.float32), "label": label},
-    ),
-    "another range": (
-        {"postprocess": lambda batch: {"data": batch["data"] * 2.0 + 300}},
-        lambda label, data: {"data": data * 2.0 + 300, "label": label},
     ),
     "the same numbers in another type": (
         {"postprocess": lambda batch: {"new": batch["label"].astype(float if 30 in batch["label"] else int)}},
@@ -188,16 +173,6 @@ def test_what_hooks_make_is_what_comes_out(case: str) -> None:
         np.testing.assert_array_equal(got[name], values)
 
 
-@pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
-def test_a_wrong_shape_is_the_cause_of_the_error(num_loaders: int) -> None:
-    def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
-        return {"data": sample["data"][: 3 - (sample["label"] == 30)]}
-
-    with pytest.raises(SampleError) as caught:
-        delivered(num_loaders, decode=decode)
-    assert isinstance(caught.value.__cause__, SampleShapeError)
-
-
 @pytest.mark.parametrize(
     "hook",
     [
@@ -212,16 +187,6 @@ def test_a_generator_may_have_a_default_or_be_taken_by_name(hook: Callable[..., 
     plain = delivered(postprocess=lambda batch, rng: {"new": rng.random(8)})["new"]
     assert len({*plain}) == len(plain)
     np.testing.assert_array_equal(delivered(postprocess=hook)["new"], plain)
-
-
-def test_fields_and_tops_are_two_lists(tmp_path: Path) -> None:
-    np.save(tmp_path / "x.npy", np.arange(12).reshape(6, 2))
-    np.save(tmp_path / "y.npy", np.arange(6))
-    source = {"npy": {"x": str(tmp_path / "x.npy"), "y": str(tmp_path / "y.npy")}}
-    decode: Callable[..., Any] = lambda sample, _: {"sum": sample["x"].sum() + sample["y"]}  # noqa: E731
-    with BatchReader(source, fields=["x", "y"], tops=["sum"], decode=decode, batch_size=6, epochs=1) as reader:
-        (batch,) = reader
-    assert batch["sum"].tolist() == [1 + 0, 5 + 1, 9 + 2, 13 + 3, 17 + 4, 21 + 5]
 
 
 @pytest.mark.parametrize("num_loaders", some_of([0, 1], 2))
@@ -340,12 +305,6 @@ def test_random_numbers_of_torch_are_the_samples_though_the_hook_itself_imports_
     one, two = (delivered(num_loaders, decode=decode)["noise"] for num_loaders in (0, 1))
     np.testing.assert_array_equal(one, two)
     assert len(np.unique(one, axis=0)) == len(one)
-
-
-def test_every_sample_has_random_numbers_of_its_own() -> None:
-    """test_in_process.py holds them to be the same for any number of loaders."""
-    got = delivered(decode=lambda sample, _: {"numpy": np.random.rand(), "python": random.random()})  # noqa: NPY002
-    assert len(set(got["numpy"].tolist())) == len(set(got["python"].tolist())) == SAMPLES
 
 
 def test_a_limit_that_a_hook_sets_holds_in_its_loaders_and_not_in_the_trainer() -> None:

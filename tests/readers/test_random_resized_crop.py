@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from blobfeed.workers.api import Needed
 
 from blobfeed import BatchReader
 from tests.support.pictures import encoded, picture, write_list
+from tests.support.tars import write_tar
 
 
 @pytest.fixture(scope="module")
@@ -61,11 +60,7 @@ def test_the_pictures_of_another_top_keep_their_size(kind: str, tmp_path: Path) 
     content = encoded(picture(480, 640), ".jpg")
     path = write_list(tmp_path, {"0.jpg": content})
     listed = {"image_list": {"path": str(path), "root_folder": str(tmp_path), "equal_sizes": True}}
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        for name in ("left", "right"):
-            member = tarfile.TarInfo(f"0.{name}.jpg")
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
+    write_tar(tmp_path / "a.tar", [("0.left.jpg", content), ("0.right.jpg", content)])
     members = {"data": "left.jpg", "other": "right.jpg"}
     source: dict[str, Any] = {"tar": {"path": str(tmp_path / "a.tar"), "members": members, "equal_sizes": True}}
     if kind == "zip":

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import gc
-import os
 import pickle
 import signal
 import subprocess
 import sys
-import warnings
 import weakref
 from contextlib import suppress
 from itertools import islice
@@ -24,6 +22,7 @@ from blobfeed.workers.transport import links
 
 from blobfeed import BatchReader, PipelineClosed, Sample, SampleError, StreamSource, Table
 from tests.support import leftovers
+from tests.support.forked import exit_code, fork
 from tests.support.pipelines import the_assembler
 from tests.support.reader_data import records, write_hdf5
 from tests.support.waiting import DEADLINE_S
@@ -53,16 +52,12 @@ def test_a_fork_of_the_trainer_cannot_read_the_same_batches(
     with read(source, num_loaders=num_loaders, epochs=1) as reader:
         for _ in range(looked_at):
             next(iter(reader))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside threads
-            child = os.fork()
-        if not child:
-            try:
+
+        def is_refused() -> None:
+            with pytest.raises(PipelineClosed):
                 next(iter(reader))
-            except PipelineClosed:
-                os._exit(7)
-            os._exit(0)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+        assert exit_code(fork(is_refused)) == 0
 
 
 def test_what_the_block_raises_goes_on_though_closing_fails_too(

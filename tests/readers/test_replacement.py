@@ -12,7 +12,7 @@ from blobfeed.workers.order import replacements
 from blobfeed import BatchReader, Sample, StreamSource
 
 SAMPLES, SEED, BATCH = 53, 11, 8
-BAD = (3, 30, 31, 52)
+BAD = (0, 3, 30, 31, 52)
 
 
 def numbered(shard: int, num_shards: int) -> Iterator[dict[str, int]]:
@@ -38,10 +38,11 @@ def labels(num_loaders: int, **given: Any) -> list[int]:
         {},
         {"shuffle": True},
         {"sampler": [*range(20, 40), *BAD, *BAD]},
+        {"sampler": {"weights": np.arange(SAMPLES) % 3 == 0}},
         {"batch_sampler": [[1, 2, *BAD], list(range(25, 33))]},
         {"source": StreamSource(numbered, shards=1, capacity=3)},
     ],
-    ids=["as stored", "shuffled", "sampler", "batches", "stream"],
+    ids=["as stored", "shuffled", "sampler", "weights", "batches", "stream"],
 )
 def test_a_bad_sample_gives_way_to_what_another_position_of_its_epoch_or_streams_batch_has(
     given: dict[str, Any],

@@ -9,13 +9,12 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
-from blobfeed.workers.api import HookBatch
 
-from blobfeed import BatchReader, Sample, SampleError
+from blobfeed import BatchReader, Sample
 from tests.support.part import some_of
 from tests.support.reader_data import write_hdf5
 
-from .sampling import BATCH, SAMPLES, SEED, SUBSET, expected, read, reader_of, varying
+from .sampling import BATCH, SAMPLES, SUBSET, read
 
 
 def test_files_and_labels_come_from_where_the_source_does(tmp_path: Path) -> None:
@@ -51,59 +50,6 @@ def test_classes_that_are_names_can_be_balanced(dtype: str) -> None:
     assert np.count_nonzero(found == names[0]) == 30
 
 
-def test_chunks_of_any_order_are_read(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "train.h5", "w") as file:
-        file.create_dataset("data", data=np.arange(SAMPLES), chunks=(7,), compression="gzip")
-    settings: dict[str, Any] = {"batch_size": BATCH, "epochs": 3, "seed": SEED, "sampler": varying, "tops": "data"}
-    settings |= {"last_batch": "wrap", "num_loaders": 0}
-    with BatchReader({"hdf5": {"path": str(tmp_path / "train.h5")}}, **settings) as reader:
-        assert [batch["data"].tolist() for batch in reader] == expected("a function")
-
-
-def left_out_is_bad(sample: Sample, rng: np.random.Generator) -> Any:
-    """One sample that the sampler draws, and all that it leaves out would be seen."""
-    if sample.index == 3:
-        raise ValueError("three")
-    return {"label": sample["label"], "noise": rng.integers(1 << 40)}
-
-
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"sampler": {"indices": SUBSET}, "shuffle": True},
-        {"sampler": {"weights": np.isin(np.arange(SAMPLES), SUBSET)}},
-        {"batch_sampler": lambda epoch, samples, rng: np.split(rng.permutation(SUBSET), 5)},
-    ],
-    ids=["indices", "weights", "batches"],
-)
-def test_no_sample_that_the_sampler_leaves_out_takes_the_place_of_a_bad_one(given: dict[str, Any]) -> None:
-
-    def found(num_loaders: int, resumed_at: int = -1) -> list[tuple[list[int], list[int]]]:
-        values = {"epochs": 6, "decode": left_out_is_bad, "on_error": "replace", **given}
-        with read(num_loaders=num_loaders, **values) as reader:
-            if resumed_at >= 0:
-                reader.load_state_dict(states[resumed_at])
-            batches = []
-            for batch in reader:
-                batches.append((batch["label"].tolist(), batch["noise"].tolist()))
-                states.append(reader.state_dict())
-        return batches
-
-    states: list[Any] = []
-    alone = found(0)
-    assert set(chain(*(labels for labels, _ in alone))) <= set(SUBSET.tolist()) - {3}
-    assert found(2) == alone
-    assert found(0, resumed_at=6) == alone[7:]
-
-
-def test_a_sampler_of_one_sample_has_no_other_to_take_its_place() -> None:
-    with (
-        pytest.raises((SampleError, ValueError)),
-        read(sampler=[3, 3], decode=left_out_is_bad, on_error="replace") as one,
-    ):
-        list(one)
-
-
 def bad_at_zero(sample: Sample, rng: np.random.Generator) -> Any:
     if sample.index == 0:
         raise ZeroDivisionError
@@ -128,25 +74,6 @@ def test_a_bad_sample_that_the_sampler_leaves_out_is_nobodys_business(given: dic
 def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
     with pytest.raises(ZeroDivisionError):
         read(sampler={"indices": [0, 3]}, decode=bad_at_zero)
-
-
-def tell(batch: HookBatch, rng: np.random.Generator) -> Any:
-    """Return what the hook knows of its batch."""
-    noise = rng.integers(1 << 40, size=len(batch.indices))
-    return {"told": batch.indices, "epoch": np.full(len(noise), batch.epoch), "noise": noise}
-
-
-@pytest.mark.parametrize("order", ["a function", "bucketed"])
-def test_a_postprocess_hook_knows_the_samples(order: str) -> None:
-    noise = []
-    for num_loaders in (0, 3):
-        with reader_of(order, postprocess=tell, num_loaders=num_loaders) as reader:
-            batches = list(reader)
-        assert [batch["told"].tolist() for batch in batches] == expected(order)
-        assert all(set(batch["epoch"].tolist()) == {batch.epoch} for batch in batches)
-        noise.append([batch["noise"].tolist() for batch in batches])
-    assert noise[0] == noise[1]
-    assert len({str(numbers) for numbers in noise[0]}) == len(noise[0])
 
 
 def _noise(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import random
-import signal
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
@@ -15,18 +12,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from blobfeed.readers.opening import open_pipeline
-from blobfeed.workers.api import Parameters
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.transport import Activity
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError, SourceError
-from tests.support.part import some_of
 from tests.support.reader_data import write_hdf5
-from tests.support.waiting import DEADLINE_S, is_gone, wait_until
+from tests.support.waiting import DEADLINE_S
 
-from .sampling import BATCH, ORDERS, SAMPLES, SEED, SUBSET, WEIGHTS, expected, labels, read, reader_of, source, varying
-from .wrong.samples import hanging
+from .sampling import BATCH, ORDERS, SAMPLES, SUBSET, WEIGHTS, expected, labels, read, reader_of, varying
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -44,53 +35,12 @@ def test_the_order_is_that_of_plain_numpy_for_each_rank_and_goes_on_from_a_state
                 assert before + labels(reader) == whole, f"resumed after {taken} batches"
 
 
-@pytest.mark.parametrize("order", ["weighted", "a function", "bucketed"])
-@pytest.mark.parametrize("last_batch", ["wrap", "drop", "partial"])
-def test_one_loop_follows_the_other(order: str, last_batch: str) -> None:
-    with reader_of(order, 1, last_batch=last_batch, num_loaders=0) as reader:
-        found = [labels(reader) for _ in range(3)]
-        state = reader.state_dict()
-        fourth = labels(reader)
-    if last_batch != "wrap" or order == "bucketed":
-        assert [*chain.from_iterable(found)] == expected(order, last_batch=last_batch)
-    with reader_of(order, 1, last_batch=last_batch, num_loaders=0) as reader:
-        reader.load_state_dict(state)
-        assert labels(reader) == fourth
-
-
 def test_the_length_is_known_where_every_epoch_is_as_long() -> None:
     with reader_of("weighted", 2, last_batch="partial") as reader:
         assert len(reader) == len(expected("weighted", 2, last_batch="partial")) == 12
         assert reader.samples == 45
     with reader_of("a function") as reader, pytest.raises(TypeError):
         len(reader)
-
-
-def _kill(pipeline: Pipeline, *, drawing: bool) -> None:
-    """One loader, the one that draws if it does, unless it has just died."""
-    states = [state for state in pipeline.activities() if state.pid]
-    draw = [state.pid for state in states if state.activity is Activity.SAMPLING] if drawing else []
-    victims = draw or [state.pid for state in states]
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(random.choice(victims or [0x7FFFFFFF]), signal.SIGKILL)
-
-
-@pytest.mark.parametrize("order", some_of(["bucketed", "weighted"], 2))
-def test_killed_loaders_and_samplers_change_nothing(order: str) -> None:
-    given = Parameters(
-        source={}, batch_size=BATCH, epochs=4, seed=SEED, num_loaders=3, timeout_s=DEADLINE_S, **ORDERS[order][0]
-    )
-    found = []
-    with open_pipeline(given, source=source(items=70_000)) as pipeline:
-        for number in range(len(whole := expected(order, 4))):
-            batch = pipeline.take()
-            found.append(np.asarray(batch.tops["label"]).tolist())
-            pipeline.release(batch)
-            if number % 4 == 1:
-                _kill(pipeline, drawing=False)
-            if number % 4 == 3:
-                _kill(pipeline, drawing=True)
-    assert found == whole
 
 
 # ---- what goes wrong
@@ -120,19 +70,6 @@ def test_an_exception_is_told_behind_the_batches_before_it() -> None:
     assert "in raising" in "".join(told.value.__cause__.__notes__)
 
 
-class Endless:
-    """Its name has no end."""
-
-    def __repr__(self) -> str:
-        return "x" * 10_000_000
-
-
-def test_even_what_takes_megabytes_to_name_is_told() -> None:
-    with pytest.raises(SourceError) as caught:
-        read_all(sampler=lambda epoch, samples, rng: Endless())
-    assert len(str(caught.value)) < 10_000
-
-
 def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_one(tmp_path: Path) -> None:
     died = tmp_path / "died"
 
@@ -145,29 +82,6 @@ def test_an_epoch_is_drawn_again_by_the_loader_that_takes_the_place_of_a_dead_on
     found = read_all(sampler=exiting_once, num_loaders=1)
     assert died.exists()
     assert found == read_all(sampler=exiting_once, num_loaders=0)
-
-
-def test_a_sampler_that_hangs_is_named_when_no_batch_comes() -> None:
-    with open_pipeline(Parameters(source={}, batch_size=4, sampler=hanging), source=source()) as pipeline:
-        pipeline.start()
-        wait_until(
-            lambda: any(each.activity is Activity.SAMPLING for each in pipeline.activities()),
-            "the loader that draws says what it does",
-        )
-        pids = [state.pid for state in pipeline.activities()]
-    wait_until(lambda: all(map(is_gone, pids)), "the loaders have ended with the pipeline")
-
-
-@pytest.mark.parametrize("given", [{"sampler": list(range(10))}, {"batch_sampler": [[0, 1], [2, 3]]}])
-def test_what_is_left_for_no_round_of_another_size_is_dropped(given: dict[str, Any]) -> None:
-    with read(last_batch="drop", **given) as reader:
-        next(iter(reader))
-        state = reader.state_dict()
-    ranks = 2 if "batch_sampler" in given else 1
-    with read(last_batch="drop", batch_size=8, rank=0, world_size=ranks, **given) as reader:
-        whole = labels(reader)
-        reader.load_state_dict(state)
-        assert [labels(reader) for _ in range(3)] == [whole] * 3
 
 
 class _Nested:

@@ -177,16 +177,6 @@ def test_a_queue_of_named_components_is_drained_in_random_order() -> None:
     assert all(number < place + 20 for place, number in enumerate(numbers))
 
 
-def test_a_queue_gives_every_pass_another_order_and_every_seed_too() -> None:
-    dataset = queue(seed=1)
-    passes = [[batch["name"].tolist() for batch in dataset.as_numpy_iterator()] for _ in range(2)]
-    passes.append([batch["name"].tolist() for batch in queue(seed=2).as_numpy_iterator()])
-    passes.append([batch["name"].tolist() for batch in queue(seed=1).as_numpy_iterator()])
-    assert passes[0] != passes[1]
-    assert passes[0] != passes[2]
-    assert passes[0] == passes[3]
-
-
 def test_rows_that_are_put_end_to_end_are_as_many_as_they_are(source: dict[str, Any]) -> None:
     dataset = TensorFlowDataset(source, decode=boxes, concatenate=["boxes"], max_rows=2, **SETTINGS)
     assert dataset.element_spec["boxes"].shape == (None, 4)

@@ -164,17 +164,6 @@ def test_a_view_of_the_last_batch_is_given_back_at_close(feeding: Any) -> None:
 # ---- shapes that change, through the whole pipeline
 
 
-def test_samples_of_unequal_size_are_padded_and_their_lengths_given(feeding: Any) -> None:
-    feed = feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}, pad={"value": -1, "to_multiple_of": 4})
-    blobs = [NumpyBlob(), NumpyBlob(), NumpyBlob()]
-    data, _, lengths = feed.next(blobs)
-    assert data.shape == (4, 3, 4, 4)
-    np.testing.assert_array_equal(lengths, [[4, 3], [4, 4], [4, 4], [4, 3]])
-    np.testing.assert_array_equal(data[1], images()[1, :, :, :4])
-    np.testing.assert_array_equal(data[0, :, :, :3], images()[0, :, :, :3])
-    assert (data[0, :, :, 3] == -1).all()
-
-
 def test_without_pad_one_sample_a_batch_may_have_any_shape(feeding: Any) -> None:
     feed = feeding(Hooks(decode=narrowed), max_shapes={"data": [3, 4, 5]}, batch_size=1)
     blobs = [NumpyBlob(), NumpyBlob()]

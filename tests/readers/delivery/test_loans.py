@@ -103,14 +103,6 @@ def test_batches_that_are_kept_at_random_stay_as_they_came(source: dict[str, Any
     assert len(addresses) < 60, "memory is used again"
 
 
-def test_all_batches_of_a_loop_can_be_kept(source: dict[str, Any]) -> None:
-    with BatchReader(source, epochs=3, **SETTINGS) as reader:
-        for _ in range(2):
-            batches = list(reader)
-            assert len(batches) == 21
-            assert all(_right(batch["data"], batch.indices) for batch in batches)
-
-
 def test_the_user_writes_into_a_batch_and_no_later_one_shows_it(source: dict[str, Any]) -> None:
     with BatchReader(source, epochs=20, **SETTINGS) as reader:
         for batch in reader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
@@ -24,8 +23,6 @@ TRAIN = {"hdf5": {"path": "train.h5"}}
 
 def _files(folder: Path) -> None:
     write_hdf5(folder / "train.h5", SAMPLES)
-    with h5py.File(folder / "unequal.h5", "w") as file:
-        file["data"], file["label"] = np.zeros((8, 3)), np.arange(7)
     with h5py.File(folder / "names.h5", "w") as file:
         file["name"] = np.array([b"one", b"three"])
     with h5py.File(folder / "sides.h5", "w") as file:
@@ -33,7 +30,6 @@ def _files(folder: Path) -> None:
     (folder / "pictures").mkdir(exist_ok=True)
     (folder / "pictures" / "a.png").write_bytes(encoded(picture(6, 8), ".png"))
     (folder / "pictures.txt").write_text("pictures/a.png 1\n")
-    (folder / "empty").mkdir(exist_ok=True)
     (folder / "empty.npy").touch()
 
 
@@ -96,15 +92,6 @@ def h5(**parameters: Any) -> Scenario:
     return scenario
 
 
-class Locked:
-    """A hook with something that no process can be sent."""
-
-    def __init__(self) -> None:
-        self.lock = Lock()
-
-    def __call__(self, data: Any) -> None: ...
-
-
 def needs_no_generator(sample: Sample) -> Sample:
     return sample
 
@@ -118,36 +105,20 @@ def grows(sample: Sample, _rng: np.random.Generator) -> dict[str, Any]:
 
 
 READERS = {
-    "no batch": read(batch_size=0),
-    "a misspelt parameter": read(batch_sise=2),
     "an unknown parameter": read(xyz=1),
-    "an unknown way to end": read(last_batch="keep"),
-    "a batch larger than an epoch": read(last_batch="drop", batch_size=11),
-    "a rank beyond its world": read(rank=2, world_size=2),
     "an unknown device": read(device="gpu"),
     "a number for a hook": read(decode=3),
     "a word for a hook": read(postprocess="f"),
     "a hook without a generator": read(ARRAYS, decode=needs_no_generator),
     "an unknown top": read(tops=["data", "labels"]),
-    "a source and a mix": read(mix=[{}]),
     "a delivery": read(delivery="view"),
-    "no source": read(None),
-    "a number for a source": read(3),
     "a list of pictures for a source": read(["cats/0.jpg", "cats/1.jpg"]),
-    "a source of no kind": read({}),
-    "a source of an unknown kind": read({"hdf6": {}}),
-    "a source without its options": read({"hdf5": {}}),
     "an option beside its kind": read({"hdf5": "x.h5", "limit": 5}),
     "options beside their kind": read({"hdf5": Path("x.h5"), "tops": 1, "limit": 2}),
-    "a folder of pictures": read("pictures"),
     "a list of pictures": read("pictures.txt"),
     "a glob without a match": read("*.hdf"),
-    "a glob in an empty folder": read("empty/*.h5"),
-    "unequal lengths": read("unequal.h5"),
     "a type that torch has not": read("names.h5", tops=["name"], device="cpu"),
     "a fraction": read(ARRAYS, transform={"scale": "1/255"}),
-    "a fraction of nothing": read(ARRAYS, transform={"scale": "1/0"}),
-    "two scales for three channels": read(IMAGES, transform={"scale": [1, 2]}),
     "no scales": read(IMAGES, transform={"scale": []}),
     "a crop wider than a picture": read(IMAGES, transform={"crop_size": [2, 9]}),
     "half a crop": read(IMAGES, transform={"crop_size": [2]}),
@@ -170,7 +141,6 @@ READERS = {
     "concatenate, a misspelt top": read(ARRAYS, concatenate="dat", max_rows=3),
     "concatenate, a number for each sample": read(ARRAYS, concatenate="label", max_rows=3),
     "concatenate, nothing": read(ARRAYS, concatenate=[], max_rows=3),
-    "concatenate, no rows": read(ARRAYS, concatenate="data", max_rows=0),
     "a sampler over a mix": read(
         None, mix=[{"arrays": {"data": np.zeros((n, 2))}, "weight": 0.5} for n in (2, 98)], sampler={"draws": 100}
     ),
@@ -184,8 +154,6 @@ ARCHIVES: dict[str, dict[str, Any]] = {
     "a glob without a match": {"h5_paths": "*.hdf"},
     "a misspelt label": {"labels": ["nmae"]},
     "an unknown group": {"groups": "tests"},
-    "no samples": {"limit": 0},
-    "a number for a hook": {"transform": 3},
     "a label called data": {"labels": ["data"]},
     "a data set called labels": {"datasets": ["labels"], "labels": []},
     "a misspelt parameter": {"lable": "x"},
@@ -203,28 +171,20 @@ SAMPLERS: dict[str, dict[str, Any]] = {
     "no samples": {"sampler": frozenset()},
     "a misspelt way": {"sampler": {"weight": [1]}},
     "no way": {"sampler": {}},
-    "two ways": {"sampler": {"weights": [1] * 8, "balance": "label"}},
-    "two weights": {"sampler": {"weights": [1, 2]}},
     "weights in no file": {"sampler": {"weights": "none.npy"}},
-    "weights in an empty file": {"sampler": {"weights": "empty.npy"}},
     "indices in an empty file": {"sampler": {"indices": "empty.npy"}},
     "an index beyond the samples": {"sampler": {"indices": [1, 8]}},
     "fractions": {"sampler": [0.5]},
-    "an unknown field": {"sampler": {"balance": "class"}},
     "a field of pictures": {"sampler": {"balance": "data"}},
 }
 FETCHED: dict[str, dict[str, Any]] = {
     "absent": {"hdf5_path": "/none.h5"},
-    "no batch": {"batch_size": 0},
     "two names for the batch size": {"batch_size": 2, "batchSize": 3},
-    "a word for threads": {"nthread": "two"},
     "dimensions at one place": {"num_dim": 4},
     "a fifth dimension": {"h_dim": 5},
     "a misspelt field": {"data_field": "date"},
     "one field for both": {"data_field": "labels"},
     "fields exchanged": {"data_field": "labels", "labels_field": "data"},
-    "a number for a hook": {"postprocess": 7},
-    "a hook that cannot be sent": {"postprocess": Locked()},
     "a misspelt parameter": {"suffle": True},
     "no path": {"hdf5_path": None},
 }
