@@ -115,22 +115,6 @@ def test_every_transform_equals_the_same_pixel_by_pixel(
     assert spec == ArraySpec(result.shape, result.dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("channels", [1, 3])
-@pytest.mark.parametrize("lies", LAYOUTS)
-@pytest.mark.parametrize("has_opencv", [True, False])
-def test_mirroring_turns_every_channel_of_every_type(
-    dtype: str, channels: int, lies: str, has_opencv: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not has_opencv:
-        monkeypatch.setattr(transform, "_opencv", lambda: None)
-    sample = image(channels, 9, 11, dtype, lies=lies)
-    crop_mirror = CropMirror(Transform(crop_size=7, mirror=True), train=True)
-    out = np.zeros((1, channels, 7, 7), dtype)
-    crop_mirror.put(sample, out, 0, Crop((1, 3), mirrored=True))
-    np.testing.assert_array_equal(out[0], sample[:, 1:8, 3:10][:, :, ::-1])
-
-
 @given(st.integers(1, 9), st.integers(9, 20), st.integers(9, 20), st.booleans(), st.integers(0, 2**32))
 def test_a_test_crop_is_centred_and_never_mirrored(size: int, height: int, width: int, mirror: bool, seed: int) -> None:
     crop_mirror = CropMirror(Transform(crop_size=size, mirror=mirror), train=False)

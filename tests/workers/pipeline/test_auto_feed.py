@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import signal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ import psutil  # type: ignore[import-untyped]
 import pytest
 from blobfeed.workers.transport import ring
 
-from blobfeed import BatchReader, PipelineStalled, RingAllocationError, SampleError, SourceError
-from tests.support.boards import boards_of
+from blobfeed import BatchReader, RingAllocationError
 
 SETTINGS: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 3, "epochs": None}
 ROWS = np.zeros((64, 3, 224, 224), np.uint8) + np.arange(64, dtype=np.uint8).reshape(64, 1, 1, 1)
@@ -56,29 +53,3 @@ def test_loaders_that_cannot_start_are_an_error_at_the_first_batch(
     with BatchReader({"npy": {"data": str(stored)}}, **SETTINGS) as reader, pytest.raises(RingAllocationError):
         next(iter(reader))
     assert psutil.Process().children() == children
-
-
-def test_a_file_that_is_cut_is_an_error_by_default(stored: Path) -> None:
-    with BatchReader({"npy": {"data": str(stored)}}, **SETTINGS) as reader:
-        batches = iter(reader)
-        next(batches)
-        os.truncate(stored, 4096)
-        with pytest.raises(SampleError) as caught:
-            for _ in islice(batches, 100):
-                pass
-        assert str(stored) in caught.value.path
-    assert isinstance(caught.value.__cause__, SourceError)
-
-
-def test_a_read_that_hangs_is_an_error_by_default(stored: Path) -> None:
-    with BatchReader({"npy": {"data": str(stored)}}, **SETTINGS, timeout_s=2) as reader:
-        batches = iter(reader)
-        next(batches)
-        (board,) = boards_of(os.getpid())
-        loaders = [line.pid for line in board.running]
-        assert loaders
-        for pid in loaders:
-            os.kill(pid, signal.SIGSTOP)
-        with pytest.raises(PipelineStalled):
-            for _ in islice(batches, 100):
-                pass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -84,13 +83,3 @@ def test_a_source_of_ones_own_is_known_by_its_own_fingerprint_alone() -> None:
     load(state, Versioned("1"))
     with pytest.raises(ParameterError):
         load(state, Versioned("2"))
-
-
-def test_a_copy_with_other_times_is_accepted_on_request(tmp_path: Path) -> None:
-    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
-    os.utime(path, ns=(NOW_NS, NOW_NS))
-    state, moved = saved(source), {"hdf5": {"path": str(tmp_path / "moved.h5")}}
-    shutil.copyfile(path, tmp_path / "moved.h5")
-    with pytest.raises(ParameterError):
-        load(state, moved)
-    load(state, moved, changed_data="accept")

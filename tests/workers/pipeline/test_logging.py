@@ -14,7 +14,7 @@ from blobfeed.workers.api import AnyArray, Hooks
 from blobfeed.workers.pipeline import Pipeline, process_feed
 
 from blobfeed import Sample, SampleError
-from tests.support.pipelines import Fault, Harm, Numbered, Place, Trap, deliver_all, parameters, trapped_pipeline
+from tests.support.pipelines import Harm, Numbered, deliver_all, parameters, trapped_pipeline
 from tests.support.waiting import wait_until
 
 SAID = "sample 7 is decoded"
@@ -49,25 +49,6 @@ def test_the_trainers_levels_decide_what_is_logged(caplog: pytest.LogCaptureFixt
     caplog.set_level(logging.WARNING, "mine")
     deliver_all(telling_pipeline())
     assert records(caplog, "mine.decode") == []
-
-
-def test_a_bad_sample_is_told_once_however_many_epochs_have_it(caplog: pytest.LogCaptureFixture) -> None:
-    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset([7, 11]))
-    delivered = deliver_all(trapped_pipeline(trap, epochs=5, on_error="replace"))
-    assert len(delivered) == 50
-    told = [record.getMessage() for record in records(caplog, "blobfeed") if "bad sample" in record.getMessage()]
-    assert sorted(text.split(" of epoch")[0] for text in told) == ["bad sample 11", "bad sample 7"]
-
-
-def test_a_dead_loader_is_told_while_the_trainer_waits_or_goes_on(
-    caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
-    trap = Trap(Fault.KILLED, Place.READ, frozenset([7]), marker=tmp_path / "struck")
-    deliver_all(trapped_pipeline(trap))
-    (told,) = [record for record in records(caplog, "blobfeed") if "a loader died" in record.getMessage()]
-    assert told.levelno == logging.WARNING
-    assert "killed by SIGKILL" in told.getMessage()
-    assert told.process != os.getpid()
 
 
 def test_what_is_logged_arrives_at_once_while_the_trainer_waits(

@@ -198,14 +198,6 @@ def test_any_text_can_be_in_an_exception(on_error: str) -> None:
     assert len(str(caught.value)) < 1000
 
 
-def test_a_replacement_that_is_bad_is_replaced_too() -> None:
-    bad = frozenset(range(0, SAMPLES, 2))
-    trap = Trap(Fault.EXCEPTION, Place.READ, bad)
-    given = parameters(on_error="replace")
-    with trapped_pipeline(trap, items=SMALL, on_error="replace") as pipeline:
-        assert list(deliver(pipeline)) == Promise(given, items=SMALL, bad=bad).batches()
-
-
 class Awkward(Numbered):
     """Cannot say where its samples are, and fails when told of them ahead."""
 
@@ -274,14 +266,6 @@ def shifted(batches: list[Delivered]) -> list[Delivered]:
 
 
 @pytest.mark.parametrize("items", some_of([SMALL, LARGE], 2))
-def test_postprocess_sees_every_batch_once(items: int) -> None:
-    hooks = Hooks(postprocess=Shift())
-    given = parameters()
-    delivered = deliver_all(open_pipeline(given, hooks, source=Numbered(items=items)))
-    assert delivered == shifted(Promise(given, items=items).batches())
-
-
-@pytest.mark.parametrize("items", some_of([SMALL, LARGE], 2))
 def test_a_loader_that_dies_in_postprocess_does_not_make_it_run_twice(items: int, tmp_path: Path) -> None:
     trap = Trap(Fault.KILLED, Place.READ, frozenset(range(SAMPLES)), tmp_path / "struck")
     given = parameters()
@@ -310,26 +294,6 @@ def test_a_batch_that_postprocess_fails_on_is_named_by_its_first_sample(items: i
         assert caught.value.index == victim
     else:
         assert "SIGSEGV" in str(caught.value)
-
-
-def test_postprocess_does_not_see_a_batch_with_a_bad_sample() -> None:
-    given = parameters()
-    victim = Promise(given).sample_at(30)
-    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({victim}))
-
-    def complain(first: int) -> None:
-        if first == Promise(given).sample_at(28):
-            raise RuntimeError("postprocess was given a batch with a bad sample")
-
-    delivered: list[Delivered] = []
-    with (
-        open_pipeline(given, Hooks(postprocess=Shift(complain)), source=Numbered(items=SMALL, trap=trap)) as pipeline,
-        pytest.raises(SampleError) as caught,
-    ):
-        delivered.extend(deliver(pipeline))
-    assert caught.value.index == victim
-    assert isinstance(caught.value.__cause__, Harm)
-    assert delivered == shifted(Promise(given, items=SMALL).batches())[:7]
 
 
 # ---- deaths that are nobody's fault

@@ -25,7 +25,7 @@ from blobfeed.readers.opening import open_pipeline
 from blobfeed.workers.api import AnyArray, Hooks, Parameters
 from blobfeed.workers.transport import Packed, pack
 
-from blobfeed import LoaderDied, ParameterError, Sample
+from blobfeed import LoaderDied, Sample
 from tests.support.pipelines import Numbered
 from tests.support.trainers import trainer
 from tests.support.waiting import wait_until
@@ -219,11 +219,6 @@ def test_an_array_whose_file_is_no_longer_there_is_sent(tmp_path: Path, why: str
     np.testing.assert_array_equal(cloudpickle.loads(data, buffers=buffers), values)
 
 
-def test_what_cannot_be_sent_though_each_part_can_is_the_pipelines() -> None:
-    with pytest.raises(ParameterError, match=r"'_thread\.lock'"):
-        pickle.dumps(Packed(threading.Lock(), parts={"decode hook 'f'": of_this_module}))
-
-
 generator = np.random.default_rng(1)
 
 
@@ -314,10 +309,6 @@ def test_the_content_of_a_script_s_object_is_its_values_and_code_in_any_process(
     digests = [subprocess.run(command, capture_output=True, check=True, text=True).stdout for command in commands]
     assert digests[0] == digests[1]
     assert len(set(digests)) == 3
-
-
-def test_plain_data_name_nothing() -> None:
-    assert pack({"a": [1, 2.0, "x", None], "b": (b"y",)})[1:] == ([], ())
 
 
 def test_the_module_of_a_hook_is_imported_once_for_all_loaders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
