@@ -68,6 +68,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/plan/test_ordered_schedule.py",
         "workers/plan/test_sampled_plan.py",
         "supplies/test_samplers.py",
+        "readers/test_samplers.py",
+        "readers/test_locate.py",
     ),
     "supplies/chunk_order.py": (
         "supplies/test_chunk_order.py",
@@ -137,6 +139,7 @@ _ALIKE: dict[str, str] = {
     r"workers/assembly/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
         "the number of a task needs only be another one each time"
     ),
+    r"workers/assembly/autoscale\.py: (rows: int|busy_s: float) = 0(\.0)?  →  .*": "only differences are looked at",
     r"workers/assembly/autoscale\.py: if self\.wanted < number:  →  if self\.wanted <= number:": (
         "a trial is of another number of loaders"
     ),

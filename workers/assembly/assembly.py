@@ -143,7 +143,8 @@ class Assembly:
             return
         self.tasks_done += 1
         if task.draw is not None:
-            self.schedule.draws.note_drawn(task.draw, done.drawn or Drawn(failure="the epoch was not drawn"))
+            assert done.drawn is not None
+            self.schedule.draws.note_drawn(task.draw, done.drawn)
             return
         self._task_size.observe(task.rows, (done.elapsed_ns - done.hook_ns) / 1e9)
         self.work = Work(self.work.busy_s + done.elapsed_ns / 1e9, self.work.rows + task.rows)

@@ -32,7 +32,6 @@ from ..transport import (
     BadRow,
     Count,
     Draw,
-    Drawn,
     End,
     Failure,
     Fill,
@@ -135,7 +134,8 @@ class InlineFeed:
         task, batches = self._next_task(), list[Batch]()
         work = WorkDone() if self._makes_later and isinstance(task, Fill) else self._work(task)
         if isinstance(task, Draw):
-            self._schedule.draws.note_drawn(task, work.drawn or Drawn(failure="the epoch was not drawn"))
+            assert work.drawn is not None
+            self._schedule.draws.note_drawn(task, work.drawn)
         else:
             batches = self._note_made(task, work)
         self._log_bad_samples()

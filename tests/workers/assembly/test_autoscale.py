@@ -165,6 +165,51 @@ def test_loaders_that_are_needed_now_and_then_stay() -> None:
     assert min(late) >= 4
 
 
+@dataclass
+class Windows:
+    """Half seconds of observations. `auto` has as many loaders as it wants."""
+
+    auto: AutoScale
+    now: float = 0.0
+    work: Work = field(default_factory=Work)
+
+    def next(self, *, waits: bool, busy: float, row_s: float = 0.01) -> int:
+        """Return the number that is wanted behind a window in which `busy` loaders were busy, `row_s` with a row."""
+        for _ in range(8 if self.now else 9):  # the first observation begins the first window
+            self.work = Work(self.work.busy_s + busy * 0.06, self.work.rows + round(busy * 0.06 / row_s))
+            self.now += 0.06
+            wait_s = 0.03 if waits else 0.0
+            self.auto.observe(self.now, waited_s=wait_s, ready=not waits, loaders=self.auto.wanted, work=self.work)
+        return self.auto.wanted
+
+
+def test_idle_loaders_end_after_a_calm_time_and_not_before() -> None:
+    windows = Windows(AutoScale(8, first=8))
+    wanted = [windows.next(waits=False, busy=1.0) for _ in range(6)]
+    assert wanted[:3] == [8, 8, 8]
+    assert wanted[-1] == 2
+
+
+def test_a_trial_that_failed_is_repeated_after_a_pause() -> None:
+    windows = Windows(AutoScale(2))
+    wanted = [windows.next(waits=True, busy=1.0) for _ in range(8)]
+    assert wanted[:4] == [2, 1, 1, 1]
+    assert 2 in wanted[4:]
+
+
+@pytest.mark.parametrize(("row_s", "wanted"), [(0.0075, 2), (0.009, 1), (0.011, 1), (0.0135, 2)])
+def test_a_trial_that_failed_is_repeated_at_once_where_the_rate_of_rows_is_another(row_s: float, wanted: int) -> None:
+    windows = Windows(AutoScale(2))
+    assert [windows.next(waits=True, busy=1.0) for _ in range(2)] == [2, 1]
+    assert windows.next(waits=True, busy=1.0, row_s=row_s) == wanted
+
+
+def test_fewer_are_tried_where_rows_take_long_since_cores_are_shared() -> None:
+    windows = Windows(AutoScale(4, first=4))
+    assert windows.next(waits=False, busy=4.0, row_s=0.01) == 4
+    assert windows.next(waits=True, busy=4.0, row_s=0.02) == 3
+
+
 @examples(100)
 @given(
     most=st.integers(1, 12),

@@ -221,6 +221,16 @@ def test_deaths_of_different_kinds_add_up(deaths: list[Evidence], convicted: boo
     assert (poisoned is not None) == convicted
 
 
+def test_a_loader_that_dies_before_it_begins_a_task_blames_none() -> None:
+    ledger = make_ledger(rows=1, slots=1)
+    ledger.open()
+    for loader in range(5):
+        ledger.add_loader(loader)
+        ((_, task),) = ledger.assign(0.0)
+        assert ledger.remove_loader(loader) is None
+    assert (task.deaths, task.suspicion) == (0, 0)
+
+
 def test_what_cannot_be_cut_is_given_out_whole_and_convicted_whole() -> None:
     ledger = Ledger(schedule_of(4, batches=1, can_be_cut=False), slots=1)
     ledger.rows_per_task = 1

@@ -6,8 +6,8 @@ from itertools import chain, pairwise
 
 import pytest
 from blobfeed.supplies import rand_skip_of
-from blobfeed.workers.api import LastBatch
-from blobfeed.workers.order import batches_per_task
+from blobfeed.workers.api import LastBatch, Parameters
+from blobfeed.workers.order import Cut, batches_per_task
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -108,6 +108,14 @@ def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
     position = plans[0].round_start(data.draw(st.integers(0, len(_all(plans[0])))))
     for before, after in zip(plans, _plans(samples, batch_size, mode, epochs, ranks, position), strict=True):
         assert _all(after) == [each for each in _all(before) if each.start >= position]
+
+
+@pytest.mark.parametrize(
+    ("samples", "mode", "rest"),
+    [(24, "partial", 0), (25, "partial", 1), (26, "partial", 2), (27, "partial", 0), (25, "wrap", 0)],
+)
+def test_a_last_round_that_has_samples_for_some_ranks_alone_is_known(samples: int, mode: LastBatch, rest: int) -> None:
+    assert Cut(Parameters(source={}, batch_size=4, world_size=3, last_batch=mode), samples).unequal_rest == rest
 
 
 def test_a_batch_far_away_costs_what_the_first_does() -> None:
