@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from ..workers.api import IndexArray
 from ..workers.base import AnotherHost, be_another_host, blake2b
 from ..workers.loading import Worker, Workplace
+from ..workers.order import Supply
 from ..workers.plan import Plan, make_one_sample
 from ..workers.processes import exceptions_only, settle
 from ..workers.transport import (
@@ -91,11 +92,10 @@ class Job:
     made: list[Memory]
 
     @classmethod
-    def of(cls, task: Fill, drawn: SharedFile, made: list[Memory]) -> Job:
+    def of(cls, task: Fill, supply: Supply, drawn: SharedFile, made: list[Memory]) -> Job:
         job = cls(task, [], made)
-        for run in task.runs:
-            if run.offset >= 0:
-                job.add(drawn, run.offset + 8 * run.position, run.rows)
+        for part in supply.file_parts(task.runs):
+            job.add(drawn, *part)
         return job
 
     def add(self, drawn: SharedFile, offset: int, count: int) -> None:

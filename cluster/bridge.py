@@ -251,7 +251,9 @@ class _Bridge:
             task = remote.waiting.popleft()
             remote.sent[task.task] = task
             made = self._memory_of(task, 0, task.first_row) if task.finishes and task.first_row else []
-            self._send(remote, Job.of(task, self._drawn, [self._ring.memory[where] for where in made]))
+            self._send(
+                remote, Job.of(task, self._plan.supply, self._drawn, [self._ring.memory[where] for where in made])
+            )
         remote.status.write(Activity.READING if remote.sent else Activity.WAITING)
 
     def _send(self, remote: _Remote, job: Job) -> None:

@@ -9,7 +9,7 @@ otherwise all copies of a rare class would be augmented in the same way. A sampl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -107,6 +107,9 @@ class DrawnSupply(Supply):
         if drawn.sizes is not None:
             self._file.write(end, drawn.sizes)
         return Drawn(len(drawn.indices), 0 if drawn.sizes is None else len(drawn.sizes))
+
+    def file_parts(self, runs: Iterable[Run]) -> Iterator[tuple[int, int]]:
+        yield from ((_offset_of(run), run.rows) for run in runs)
 
     def require_sendable(self) -> None:
         self.sampler.require_sendable(to_all=False)
@@ -238,7 +241,11 @@ def samples_in(draws: IndexArray) -> IndexArray:
     return draws & (MOST_SAMPLES - 1)
 
 
+def _offset_of(run: Run) -> int:
+    return run.offset + _INDEX_BYTES * run.position
+
+
 def _samples_of(file: DrawsFile | None, run: Run) -> tuple[IndexArray, IndexArray, IndexArray]:
     assert file is not None
-    draws = file.read(run.offset + _INDEX_BYTES * run.position, run.rows, np.int64)
+    draws = file.read(_offset_of(run), run.rows, np.int64)
     return samples_in(draws), np.full(run.rows, run.epoch, np.int64), draws

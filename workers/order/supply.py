@@ -14,7 +14,7 @@ turn. Whoever needs to know more asks the supply, and never which kind it is.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, NoReturn, Protocol
 
 import msgspec
@@ -204,6 +204,10 @@ class Supply(ABC):
     def draw(self, task: Draw, given: Parameters) -> Drawn:
         """Draw an epoch into the file; raises what a sampler does."""
         raise TypeError(f"{self.name} draws no epochs, and got the task {task!r}")
+
+    def file_parts(self, runs: Iterable[Run]) -> Iterator[tuple[int, int]]:
+        """Yield (offset, number of draws) of what the samples of `runs` are read from, for a loader on another host."""
+        yield from ()
 
     def require_sendable(self) -> None:  # noqa: B027 - most hold no code of the user's
         """Raise ParameterError if a part of this cannot be sent to the loaders."""
