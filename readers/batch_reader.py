@@ -19,7 +19,6 @@ from ..workers.api import (
     IndexArray,
     PostprocessHook,
     ReaderParameters,
-    Source,
     Statistics,
     loop_end,
 )
@@ -103,10 +102,10 @@ class BatchReader(Closing):
                 source=with_own_arrays(given.source, opened),
                 mix=tuple(with_own_arrays(given.mix, opened)),
             )
-        self.is_indexed = isinstance(opened, Source)
-        """False for a stream, which has neither length nor indices."""
+        self.knows_samples = opened.known_samples > 0
+        """False for a stream, whose length is known when all has been read."""
         # Without an end, so that the next loop's batches lie ready. A stream's function is asked for no later epoch.
-        epochs = None if self.is_indexed else self.parameters.epochs
+        epochs = None if self.knows_samples else self.parameters.epochs
         self._pipeline = open_pipeline(
             msgspec.structs.replace(self.parameters, epochs=epochs),
             hooks,
@@ -297,10 +296,7 @@ class BatchReader(Closing):
 
         Raises ParameterError if the samples are no patches (docs/sources.md).
         """
-        source = self._pipeline.plan.source
-        if not isinstance(source, Source):
-            raise ParameterError("a stream's samples are no patches, which have corners")
-        return source.corners(np.asarray(indices, np.int64))
+        return self._pipeline.plan.source.corners(np.asarray(indices, np.int64))
 
     def set_weights(self, weights: object) -> None:
         """Draw by other weights, one for each sample of the source, in place of those of `sampler={"weights": …}`.

@@ -44,7 +44,7 @@ def TensorFlowDataset(  # noqa: N802 - named after what it gives
     else:
         reader = owning_reader(TensorFlowDataset, source, arguments)
     given = reader.parameters
-    always_full = given.last_batch in ("wrap", "drop") and reader.is_indexed and given.batch_sampler is None
+    always_full = given.last_batch in ("wrap", "drop") and reader.knows_samples and given.batch_sampler is None
     rows = given.batch_size if always_full else None
     joined = {name + end for name in given.concatenate for end in ("", "_samples")}
     signature = {

@@ -5,7 +5,7 @@ For a mix the order decides how often a sample is drawn from each (mixed_order.p
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -14,7 +14,17 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from ..workers.api import ArraySpec, IndexArray, NamedRows, Outlier, Source, Tops, check_options, hdf5_if_path
+from ..workers.api import (
+    AnySource,
+    ArraySpec,
+    IndexArray,
+    NamedRows,
+    Outlier,
+    Source,
+    Tops,
+    check_options,
+    hdf5_if_path,
+)
 from ..workers.base import ParameterError, SourceError
 from . import open_source
 from .files import locate_part, split_by_part
@@ -35,11 +45,8 @@ class SeveralSources(Source):
         self.descriptors = tuple(number for source in sources for number in source.descriptors)
         self.rows_at_once = max(source.rows_at_once for source in sources)
 
-    @property
-    def leaves(self) -> Iterator[Source]:
-        """The sources at any depth that are made of no others."""
-        for source in self.sources:
-            yield from source.leaves if isinstance(source, SeveralSources) else (source,)
+    def without_close(self) -> list[AnySource]:
+        return [each for source in self.sources for each in source.without_close()]
 
     @property
     def stores_rows(self) -> bool:

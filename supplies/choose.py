@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 from ..sources.mixed import MixedSource
 from ..sources.stream import StreamSource
 from ..workers.api import AnySource, Hooks, Parameters, Source
 from ..workers.base import ParameterError
+from ..workers.loading import RowDecoder, SampleDecoder
 from ..workers.order import Supply
 from ..workers.plan import max_loaders
 from .computed import EpochOrder
@@ -16,29 +18,39 @@ from .make_sampler import OpenField, make_sampler
 from .mixed_order import MixedOrder
 from .ordering import make_order
 from .stream import StreamSupply
+from .stream_rows import StreamDecoder
 
 
-def make_supply(
-    given: Parameters, hooks: Hooks, source: AnySource, base_dir: Path, open_field: OpenField
-) -> tuple[Supply, int | None]:
-    """Return the supply, and a sample that occurs in its epochs, None if none is known yet.
+class Chosen(NamedTuple):
+    """The supply of a run, and what makes rows of its samples.
+
+    `first`: a sample that occurs in its epochs; None if none is known yet.
+    """
+
+    supply: Supply
+    decoder: type[RowDecoder]
+    first: int | None
+
+
+def make_supply(given: Parameters, hooks: Hooks, source: AnySource, base_dir: Path, open_field: OpenField) -> Chosen:
+    """Return the supply for samples of `source`, with or without indices: what differs by that is chosen here.
 
     `open_field`: opens the source for one field alone. Raises ParameterError, SourceError.
     """
     sampler = make_sampler(given, hooks, source, base_dir, open_field)
     if isinstance(source, StreamSource):
-        return _stream(given, source), 0
+        return Chosen(_stream(given, source), StreamDecoder, 0)
     assert isinstance(source, Source)
     if sampler is None:
         order = _order(given, source)
         _, at = order.land(given)
-        return order, int(order.indices(at.epoch * len(source) + at.item, 1)[0])
+        return Chosen(order, SampleDecoder, int(order.indices(at.epoch * len(source) + at.item, 1)[0]))
     if given.num_loaders == 0 and given.remote_loaders is not None:
         raise ParameterError(
             f"num_loaders is 0 beside remote_loaders, and {sampler.about.name} draws epochs in a loader of this host, "
             "whose memory holds them: give num_loaders: 1"
         )
-    return DrawnSupply.by(sampler, len(source)), sampler.first
+    return Chosen(DrawnSupply.by(sampler, len(source)), SampleDecoder, sampler.first)
 
 
 def _order(given: Parameters, source: Source) -> EpochOrder:

@@ -6,7 +6,6 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -14,11 +13,11 @@ import msgspec
 import numpy as np
 
 from ..sources.stream import StreamSource, shuffled
-from ..workers.api import IndexArray, NamedRows, Parameters, Sample, loop_end
+from ..workers.api import Hooks, IndexArray, NamedRows, Parameters, Sample, loop_end
 from ..workers.base import SourceError, derive_key
-from ..workers.loading import BatchSamples, Postprocessor, RowDecoder, RowMaker, WorkDone, Worker, Workplace, copy_row
+from ..workers.loading import BatchSamples, RowDecoder, WorkDone, Worker, Workplace, copy_row
 from ..workers.order import Supply, part_of, replacements
-from ..workers.transport import Activity, BadRow, Fill, Run, summary_of
+from ..workers.transport import Activity, BadRow, Fill, Run, summary_of, trial_copy
 from .stream import EMPTY_EPOCH, FIX_STREAM
 
 _NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
@@ -41,30 +40,35 @@ class Item(msgspec.Struct, frozen=True):
     number: int
 
 
-@dataclass(eq=False)
 class StreamDecoder(RowDecoder):
-    """A stream and the `rows` that are made from its samples."""
+    """The decoder of a stream's samples."""
 
     source: StreamSource
-    rows: RowMaker
-    postprocessor: Postprocessor | None = None
 
     def sample(self, item: Item) -> Sample:
         """Convert the item's components to arrays; raises ValueError if they differ from those of the first sample."""
         return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
 
+    @classmethod
+    def read(cls, source: StreamSource, index: int, supply: Supply, given: Parameters, epoch: int = 0) -> Sample:
+        """Return a sample of the first shard."""
+        if index < 0:
+            raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
+        items = shard_items(source, supply.parts * given.ranks, 0, epoch, given.seed)
+        item = next(itertools.islice(items, index, None), None)
+        if item is None:
+            raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
+        return Sample(source.components(item.value), item.index, item.epoch, item.number)
+
+    @classmethod
+    def trial_copy(cls, source: StreamSource, hooks: Hooks) -> tuple[StreamSource, Hooks]:
+        return trial_copy((source, hooks))
+
     def try_on(
         self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, supply: Supply, given: Parameters
     ) -> None:
-        """Make rows from samples of the first shard."""
         for row, index in enumerate(indices):
-            if index < 0:
-                raise IndexError(f"sample {index} of a stream, whose samples are counted from 0")
-            items = shard_items(self.source, supply.parts * given.ranks, 0, epoch, given.seed)
-            item = next(itertools.islice(items, int(index), None), None)
-            if item is None:
-                raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
-            self.rows.put(self.sample(item), out, row)
+            self.rows.put(self.read(self.source, int(index), supply, given, epoch), out, row)
 
     def worker(self, supply: Supply, given: Parameters, place: Workplace) -> Worker:
         return StreamWorker(self, supply, given, place)

@@ -10,15 +10,14 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ...sources import color_of, lists_tops, open_source, with_any_size
-from ...sources.mixed import SeveralSources, open_mix
+from ...sources.mixed import open_mix
 from ...sources.stream import StreamSource
-from ...supplies.choose import make_supply
-from ...supplies.stream_rows import StreamDecoder, shard_items
+from ...supplies.choose import Chosen, make_supply
 from ...workers.api import (
     AnySource,
     ArraySpec,
@@ -49,9 +48,7 @@ from ...workers.loading import (
     Postprocessor,
     RowDecoder,
     RowMaker,
-    SampleDecoder,
     copy_row,
-    read_one,
 )
 from ...workers.order import At, Cut, Supply, globals_kept
 from ...workers.plan import Plan, max_loaders, on_trial, raise_unordered
@@ -89,7 +86,7 @@ def make_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool,
     # Samples that vary touch only as much memory as they fill, and a hook may make them smaller.
     # Of what a crop is cut out of where it is stored, no whole sample is ever read.
     is_cut = bool(parameters.transform.crop_size) and hooks.decode is None
-    cuts = source.cuts if is_cut and isinstance(source, Source) else ()
+    cuts = source.cuts if is_cut else ()
     first = (parameters.tops or parameters.fields or tuple(source.specs))[0]
     cut = {first, *parameters.transform.crop_beside} & {*cuts}
     _check_memory((name, spec) for name, spec in source.specs.items() if not spec.varies and name not in cut)
@@ -112,19 +109,14 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
     crop_mirror = CropMirror(parameters.transform, train=train)
     transform = crop_mirror if crop_mirror.active else None
 
-    supply, first = make_supply(
-        parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir)
-    )
+    chosen = make_supply(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
+    supply = chosen.supply
     Cut(parameters, supply.items, gives_batches=supply.gives_batches).require()
     if parameters.on_error == "raise" and supply.is_computed:
         source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
-        if isinstance(source, StreamSource):
-            plan = _stream_plan(parameters, hooks, source, transform, supply)
-        else:
-            assert isinstance(source, Source)
-            plan = _ordered_plan(parameters, hooks, source, transform, base_dir, supply, first)
+        plan = _tried_plan(parameters, hooks, source, transform, base_dir, chosen)
     plan = replace(plan, start=_begin(plan, supply))
     if rest := plan.cut.unequal_rest:
         _log.warning(
@@ -178,8 +170,7 @@ def _reading_undone(parameters: Parameters, source: AnySource) -> Iterator[None]
 
     An index or array that it has loaded meanwhile is kept and sent: otherwise each loader would load it again.
     """
-    parts = source.leaves if isinstance(source, SeveralSources) else (source,)
-    own = [part for part in parts if isinstance(part, Source) and type(part).close is Source.close]
+    own = source.without_close()
     before = trial_copy(own) if parameters.has_loaders else own
     try:
         yield
@@ -269,42 +260,47 @@ def _is_ordered(parameters: Parameters, rows: RowMaker, specs: Mapping[str, Arra
     return False
 
 
-# ---- by index
+# ---- on trial
 
 
-def _ordered_plan(
+def _tried_plan(
     parameters: Parameters,
     hooks: Hooks,
-    plain: Source,
+    plain: AnySource,
     transform: CropMirror | None,
     base_dir: Path,
-    supply: Supply,
-    first: int | None,
+    chosen: Chosen,
 ) -> Plan:
-    """Return the plan of a run over samples by index; `first`: one that occurs, None if none is known yet."""
-    source, cached_samples = plain, 0
+    """Return the plan, from a sample that is made on trial."""
+    (supply, decoder, first), source, cached_samples = chosen, plain, 0
     if parameters.cache is not None:
         need("lmdb", "parameter 'cache'")
         from ...sources.cache import CachedSource  # few runs have one
 
-        source = CachedSource(plain, in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit)
-        cached_samples = source.cached_samples
-    trial_hooks = trial_copy(hooks)
+        source = cached = CachedSource(
+            cast("Source", plain), in_folder(base_dir, parameters.cache.path), parameters.cache.size_limit
+        )
+        cached_samples = cached.cached_samples
+    trial_source, trial_hooks = decoder.trial_copy(source, hooks)
 
-    def tried(index: int) -> tuple[int, SampleDecoder, float]:
-        rows = RowMaker(trial_hooks, source.specs, partial(read_one, source, index), parameters, transform)
+    def read(index: int) -> Sample:
+        return decoder.read(trial_source, index, supply, parameters)
+
+    def tried(index: int) -> tuple[int, RowMaker, float]:
+        rows = RowMaker(trial_hooks, source.specs, partial(read, index), parameters, transform)
         _check_memory(rows.slot_specs.items())
+        if supply.parts:  # read from its start each time; and each batch is a task anyway
+            return index, rows, 0.0
         # The trial sample has just been cached, so its time would not be typical of the other samples.
-        timed = SampleDecoder(plain if cached_samples < len(plain) else source, rows)
-        return index, timed, _seconds_per_row(timed, index)
+        timed = decoder(plain if cached_samples < plain.known_samples else source, rows)
+        return index, rows, _seconds_per_row(partial(_make_again, timed, index, chosen, parameters), rows)
 
     with closing(source):
         may_be_bad = first is None or parameters.on_error == "replace"
-        index, timed, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
-        rows = timed.rows
-        postprocessor, per_row = _postprocessor(trial_hooks, parameters, rows, partial(read_one, source, index))
+        index, rows, seconds = on_trial(tried, source, first or 0, may_be_bad=may_be_bad)
+        postprocessor, per_row = _postprocessor(trial_hooks, parameters, rows, partial(read, index))
     plan = Plan(
-        **_common(parameters, hooks, plain, SampleDecoder(source, rows, postprocessor)),
+        **_common(parameters, hooks, plain, decoder(source, rows, postprocessor)),
         seconds_per_row=seconds + per_row,
         rows_at_once=source.rows_at_once,
         tried=index,
@@ -314,7 +310,7 @@ def _ordered_plan(
     return plan
 
 
-def _warn_of_outliers(plan: Plan, source: Source) -> None:
+def _warn_of_outliers(plan: Plan, source: AnySource) -> None:
     """Name the sample that alone makes batches large: each row has room for the largest sample."""
     for top, outlier in source.outliers.items():
         spec, rows = plan.slot_specs.get(top), plan.parameters.batch_size
@@ -341,28 +337,28 @@ def _begin(plan: Plan, supply: Supply) -> At:
     return begun.start
 
 
-def _seconds_per_row(decoded: SampleDecoder, index: int) -> float:
-    """Measure the seconds per row when everything is warm.
+def _seconds_per_row(seconds_for: Callable[[int], float], made: RowMaker) -> float:
+    """Measure the seconds per row when everything is warm; `seconds_for`: makes so many rows, and measures it.
 
     The first run opens files and waits for the disk, so it is repeated unless it took 0.2 s. Rows in a run share the
     cost of a call. The minimum of several runs counts, since other processes can only make them longer.
     """
-    seconds = _seconds_for(decoded, index, 1)
-    row_bytes = sum(spec.nbytes for spec in decoded.rows.specs.values())
+    seconds = seconds_for(1)
+    row_bytes = sum(spec.nbytes for spec in made.specs.values())
     # The first runs of a 10 µs decode take 130 µs, which would prevent quick batches from sharing a slot.
-    most, short_s = (_TRIAL_ROWS, _TRIAL_S) if decoded.rows.changes_nothing else (_DECODED_ROWS, _DECODED_S)
+    most, short_s = (_TRIAL_ROWS, _TRIAL_S) if made.changes_nothing else (_DECODED_ROWS, _DECODED_S)
     run = max(1, min(most, _TRIAL_BYTES // max(1, row_bytes)))
     for rows, limit_s in ((1, _AGAIN_S), *[(run, short_s)] * 3):
         if seconds * rows < limit_s:
-            seconds = min(seconds, _seconds_for(decoded, index, rows) / rows)
+            seconds = min(seconds, seconds_for(rows) / rows)
     return seconds
 
 
-def _seconds_for(decoded: SampleDecoder, index: int, rows: int) -> float:
+def _make_again(decoded: RowDecoder, index: int, chosen: Chosen, given: Parameters, rows: int) -> float:
     begun = time.perf_counter()
     # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    decoded.make(np.full(rows, index, np.int64), np.zeros(rows, np.int64), out, lambda *_: None)
+    decoded.try_on(np.full(rows, index, np.int64), 0, out, chosen.supply, given)
     return time.perf_counter() - begun
 
 
@@ -391,21 +387,3 @@ def _postprocessor(
             count = parameters.batch_size
         else:
             return postprocessor, (time.perf_counter() - begun) / count
-
-
-# ---- as a stream
-
-
-def _stream_plan(
-    parameters: Parameters, hooks: Hooks, source: StreamSource, transform: CropMirror | None, supply: Supply
-) -> Plan:
-    trial_source, trial_hooks = trial_copy((source, hooks))
-    first = partial(_first_sample, trial_source, supply.parts * parameters.ranks, parameters.seed)
-    rows = RowMaker(trial_hooks, source.specs, first, parameters, transform)
-    postprocessor, _ = _postprocessor(trial_hooks, parameters, rows, first)
-    return Plan(**_common(parameters, hooks, source, StreamDecoder(source, rows, postprocessor)), supply=supply)
-
-
-def _first_sample(source: StreamSource, num_shards: int, seed: int) -> Sample:
-    item = next(shard_items(source, num_shards, 0, 0, seed))
-    return Sample(source.components(item.value), item.index, item.epoch)

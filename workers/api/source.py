@@ -91,6 +91,9 @@ class AnySource(ABC):
     cache_counts: CacheCounts = CacheCounts()
     """The counts of this process."""
 
+    rows_at_once: int = 1
+    """The minimum number of samples in a task: so many `read` fetches concurrently, because it mostly waits."""
+
     @property
     @abstractmethod
     def specs(self) -> Mapping[str, ArraySpec]:
@@ -120,6 +123,26 @@ class AnySource(ABC):
     def gathered(self) -> Collection[str]:
         """The names for which `read` also accepts ConvertedRows: their samples are stored as bytes in a mapped file."""
         return ()
+
+    @property
+    def cuts(self) -> Collection[str]:
+        """The names of which `Source.read_parts` reads less than whole samples."""
+        return ()
+
+    @property
+    def outliers(self) -> Mapping[str, Outlier]:
+        """The largest sample of each top whose size was looked up; setup names it if it alone makes batches large."""
+        return {}
+
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        """Return where these patches begin, by axis; raises ParameterError for samples that are no patches."""
+        raise ParameterError(
+            f"source {self.kind}: its samples are no patches, which have corners: 'patch' makes some of a stored source"
+        )
+
+    def without_close(self) -> list[AnySource]:
+        """Return the sources in this one that keep what they open, since their class has no `close`."""
+        return []
 
     def where(self, index: int) -> str:
         """Return the file and the entry in it that hold sample `index`, for error messages.
@@ -153,9 +176,6 @@ class Source(AnySource):
     Then the source is pickled to the loaders. There it opens its files again at the first read, never across a fork. So
     `__getstate__` must drop handles and maps, and keep the index. A source must not import torch.
     """
-
-    rows_at_once: int = 1
-    """The minimum number of samples in a task: so many `read` fetches concurrently, because it mostly waits."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -202,18 +222,9 @@ class Source(AnySource):
         """
         return self.lend(indices)
 
-    @property
-    def cuts(self) -> Collection[str]:
-        """The names of which `read_parts` reads less than whole samples."""
-        return ()
-
     def read_parts(self, indices: IndexArray, parts: Mapping[str, Boxes], out: NamedRows) -> None:
         """Write as `read`; of a name in `parts`, which are among `cuts`, only that box of each sample."""
         raise NotImplementedError
-
-    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
-        """Return where these patches begin, by axis; raises ParameterError for samples that are no patches."""
-        raise ParameterError(f"source {self.kind}: its samples are no patches, which have corners: give it 'patch'")
 
     @property
     def known_samples(self) -> int:
@@ -232,10 +243,8 @@ class Source(AnySource):
         """
         return False
 
-    @property
-    def outliers(self) -> Mapping[str, Outlier]:
-        """The largest sample of each top whose size was looked up; setup names it if it alone makes batches large."""
-        return {}
+    def without_close(self) -> list[AnySource]:
+        return [self] if type(self).close is Source.close else []
 
     def will_need(self, indices: IndexArray) -> None:
         """Start reading ahead: these samples will be read soon. Must not wait for the disk."""

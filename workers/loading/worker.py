@@ -30,6 +30,7 @@ from ..api import (
     AnyArray,
     AnySource,
     Boxes,
+    Hooks,
     IndexArray,
     NamedRows,
     Needs,
@@ -55,6 +56,7 @@ from ..transport import (
     describe,
     sendable,
     summary_of,
+    trial_copy,
 )
 from .postprocessing import BatchSamples, Postprocessor
 from .row_converter import RowConverter
@@ -210,8 +212,21 @@ class RowDecoder(ABC):
     """Makes rows from the samples of a source, through the hooks. Setup runs it on trial, then each loader runs it."""
 
     source: AnySource
-    rows: RowMaker
-    postprocessor: Postprocessor | None
+
+    def __init__(self, source: Any, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
+        self.source = source
+        self.rows = rows
+        self.postprocessor = postprocessor
+
+    @classmethod
+    @abstractmethod
+    def read(cls, source: Any, index: int, supply: Supply, given: Parameters) -> Sample:
+        """Return the raw sample `index` of epoch 0, in new memory; raises IndexError if there is no such sample."""
+
+    @classmethod
+    def trial_copy(cls, source: Any, hooks: Hooks) -> tuple[Any, Hooks]:
+        """Return copies for a trial, of what keeps what the trial does."""
+        return source, trial_copy(hooks)
 
     @property
     def identity(self) -> str:
@@ -235,13 +250,15 @@ class SampleDecoder(RowDecoder):
     source: Source
 
     def __init__(self, source: Source, rows: RowMaker, postprocessor: Postprocessor | None = None) -> None:
-        self.source = source
-        self.rows = rows
-        self.postprocessor = postprocessor
+        super().__init__(source, rows, postprocessor)
         self._scratch: dict[str, Rows] = {}
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_scratch": {}}
+
+    @classmethod
+    def read(cls, source: Source, index: int, supply: Supply, given: Parameters) -> Sample:
+        return read_one(source, index)
 
     def try_on(
         self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, supply: Supply, given: Parameters

@@ -293,6 +293,8 @@ class Plan:
         return replace(self, batches_per_task=self._batches_in_task(self.seconds_per_row))
 
     def _batches_in_task(self, seconds_per_row: float) -> int:
+        if self.supply.parts:  # each batch is another part's, and so another loader's
+            return 1
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
         return batches_per_task(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
 

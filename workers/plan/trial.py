@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from ..api import AnyArray, IndexArray, Rows, Source, allocate_rows
+from ..api import AnyArray, AnySource, IndexArray, Rows, allocate_rows
 from ..base import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
 from ..loading import BatchSamples, RowDecoder, location_of
 from ..order import DrawnEpoch, globals_kept
@@ -66,21 +66,18 @@ def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
 
 def make_one_sample(plan: Plan) -> None:
     """Make a sample of the run, as setup does; raises the exceptions of reading and decode."""
-    source = plan.source
-    if isinstance(source, Source):
-        may_be_bad = plan.parameters.on_error == "replace"
-        on_trial(lambda index: decoded_sample(plan, index, 0), source, plan.tried, may_be_bad=may_be_bad)
-    else:
-        decoded_sample(plan, 0, 0)
+    may_be_bad = plan.parameters.on_error == "replace"
+    on_trial(lambda index: decoded_sample(plan, index, 0), plan.source, plan.tried, may_be_bad=may_be_bad)
 
 
-def on_trial(make: Callable[[int], _Made], source: Source, first: int, *, may_be_bad: bool) -> _Made:
+def on_trial(make: Callable[[int], _Made], source: AnySource, first: int, *, may_be_bad: bool) -> _Made:
     """Return `make(first)`; raises its exception with the sample's name.
 
     `may_be_bad`: a bad sample is no error, because of `on_error: replace` or because a sampler may never draw it. Then
-    it is enough if one of three samples is good.
+    it is enough if one of three samples is good; a stream has only the first one.
     """
-    others = [len(source) // 2, len(source) - 1] if may_be_bad else []
+    known = source.known_samples
+    others = [known // 2, known - 1] if known and may_be_bad else []
     *candidates, last = dict.fromkeys([first, *others])
     for index in candidates:
         try:
