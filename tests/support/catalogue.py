@@ -10,12 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 from blobfeed import BlobfeedError
 
 Scenario = Callable[[Path], Any]
 """Gets an empty folder, and raises; or returns what `Catalogue.use` raises for."""
+
+_Given = ParamSpec("_Given")
+
+
+def scenario(mistake: Callable[Concatenate[Path, _Given], Any]) -> Callable[_Given, Scenario]:
+    """Make a function of a folder and more one of the rest, which returns the scenario: `read(batch_size=0)`."""
+    return lambda *given, **named: lambda folder: mistake(folder, *given, **named)
+
 
 _LONGEST = 1200
 """Characters of a message: one screen."""

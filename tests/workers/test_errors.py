@@ -33,7 +33,7 @@ from blobfeed.workers.processes import LoaderPool, interpreter, process
 from blobfeed.workers.transport import About, Activity, LoaderState, StatusBoard, TasksLeft, links
 
 from blobfeed import BatchReader, StreamSource
-from tests.support.catalogue import Catalogue, Scenario
+from tests.support.catalogue import Catalogue, Scenario, scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever, the_assembler
 from tests.support.reader_data import write_hdf5
 from tests.support.waiting import wait_until
@@ -51,24 +51,19 @@ def run(hooks: Hooks = Hooks(), trap: Trap | None = None, **values: Any) -> Scen
     )
 
 
-def started(then: Callable[[Pipeline], object], **values: Any) -> Scenario:
+@scenario
+def started(folder: Path, /, then: Callable[[Pipeline], object], **values: Any) -> Any:
     """A pipeline that has given one batch, and holds it."""
-
-    def scenario(folder: Path) -> Any:
-        with open_pipeline(parameters(epochs=None, **values), source=Numbered(items=SMALL)) as pipeline:
-            pipeline.take()
-            then(pipeline)
-
-    return scenario
+    with open_pipeline(parameters(epochs=None, **values), source=Numbered(items=SMALL)) as pipeline:
+        pipeline.take()
+        then(pipeline)
 
 
-def patched(target: Any, name: str, value: Any, then: Callable[[], object]) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(target, name, value)
-            return then()
-
-    return scenario
+@scenario
+def patched(folder: Path, /, target: Any, name: str, value: Any, then: Callable[[], object]) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(target, name, value)
+        return then()
 
 
 def raises_from(first: int) -> Hooks:
@@ -126,19 +121,17 @@ def _end_twice(folder: Path) -> Any:
         pipeline.peek()
 
 
-def _many_deaths(how: str) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        board = StatusBoard.create(1)
-        pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
-        state = LoaderState(9, 1, Activity.DECODING, 1, 5, time.monotonic())
-        death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.CRASHED)
-        try:
-            for _ in range(11):
-                pool.count(death, was_idle=False, tasks_done=0, now=0.0)
-        finally:
-            board.close()
-
-    return scenario
+@scenario
+def _many_deaths(folder: Path, /, how: str) -> Any:
+    board = StatusBoard.create(1)
+    pool = LoaderPool(NoHome(), board, wanted=1, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
+    state = LoaderState(9, 1, Activity.DECODING, 1, 5, time.monotonic())
+    death = Death(1, state, how, was_ready=True, dismissed=False, evidence=Evidence.CRASHED)
+    try:
+        for _ in range(11):
+            pool.count(death, was_idle=False, tasks_done=0, now=0.0)
+    finally:
+        board.close()
 
 
 # ---- waits and their deadlines
@@ -253,20 +246,17 @@ STREAMS: dict[str, Scenario] = {
 # ---- states
 
 
-def changed(mix: bool = False, **then: Any) -> Scenario:
+@scenario
+def changed(folder: Path, /, mix: bool = False, **then: Any) -> Any:
     """A state whose file was written a day later, or is read with other parameters `then`."""
-
-    def scenario(folder: Path) -> Any:
-        sources = [write_hdf5(folder / f"{name}.h5", 40) for name in "ab"]
-        for name in "ab":
-            os.utime(folder / f"{name}.h5", ns=(NOW_NS, NOW_NS))
-        given: dict[str, Any] = {"source": None, "mix": sources} if mix else {"source": sources[1]}
-        state = saved(**given)
-        if not then:
-            os.utime(folder / "b.h5", ns=(NOW_NS, NOW_NS + DAY_NS))
-        load(state, **given, **then)
-
-    return scenario
+    sources = [write_hdf5(folder / f"{name}.h5", 40) for name in "ab"]
+    for name in "ab":
+        os.utime(folder / f"{name}.h5", ns=(NOW_NS, NOW_NS))
+    given: dict[str, Any] = {"source": None, "mix": sources} if mix else {"source": sources[1]}
+    state = saved(**given)
+    if not then:
+        os.utime(folder / "b.h5", ns=(NOW_NS, NOW_NS + DAY_NS))
+    load(state, **given, **then)
 
 
 # ---- files and places
@@ -306,16 +296,14 @@ def _is_there(folder: Path) -> Any:
     links.make_socket_directory(folder / "blobfeed-x")
 
 
-def _no_python(answer: str | None) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        if answer is not None:
-            (folder / "python").write_text(f"#!/bin/sh\n{answer}\n")
-            (folder / "python").chmod(0o700)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("BLOBFEED_PYTHON", str(folder / "python"))
-            interpreter.find_interpreter()
-
-    return scenario
+@scenario
+def _no_python(folder: Path, /, answer: str | None) -> Any:
+    if answer is not None:
+        (folder / "python").write_text(f"#!/bin/sh\n{answer}\n")
+        (folder / "python").chmod(0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BLOBFEED_PYTHON", str(folder / "python"))
+        interpreter.find_interpreter()
 
 
 def _frozen(folder: Path) -> Any:

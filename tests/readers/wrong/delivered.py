@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.reader_data import IMAGE
 
-from ..delivery.test_mean_file import MEAN, floats, legacy_shape, new_shape, npy
+from ..delivery.test_mean_image import MEAN, floats, legacy_shape, new_shape, npy
 from .parameters import ARRAYS, IMAGES, asked, read
 
 
@@ -23,25 +23,20 @@ def into(**given: Any) -> Scenario:
     return asked(lambda reader: reader.into(fitting | given))
 
 
-def into_tensor(**options: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        torch = pytest.importorskip("torch")
-        kind = {name: getattr(torch, value) if name == "dtype" else value for name, value in options.items()}
-        return into(data=torch.zeros(4, *IMAGE, **kind))(folder)
-
-    return scenario
+@scenario
+def into_tensor(folder: Path, /, **options: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    kind = {name: getattr(torch, value) if name == "dtype" else value for name, value in options.items()}
+    return into(data=torch.zeros(4, *IMAGE, **kind))(folder)
 
 
-def mean(content: bytes | Callable[[Path], object], shape: tuple[int, ...] = MEAN.shape) -> Scenario:
+@scenario
+def mean(folder: Path, /, content: bytes | Callable[[Path], object], shape: tuple[int, ...] = MEAN.shape) -> Any:
     """A mean file of such content, for samples of such a shape."""
-
-    def scenario(folder: Path) -> Any:
-        write = content if callable(content) else lambda path: path.write_bytes(content)
-        write(folder / "mean")
-        samples = {"arrays": {"data": np.zeros((2, *shape), np.uint8)}}
-        return read(samples, transform={"mean_file": "mean"})(folder)
-
-    return scenario
+    write = content if callable(content) else lambda path: path.write_bytes(content)
+    write(folder / "mean")
+    samples = {"arrays": {"data": np.zeros((2, *shape), np.uint8)}}
+    return read(samples, transform={"mean_file": "mean"})(folder)
 
 
 def uneven(make: Callable[[int], dict[str, Any]], largest: list[int], **parameters: Any) -> Scenario:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blobfeed import BatchReader, Sample, StreamSource
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.pictures import encoded, picture
 from tests.support.reader_data import write_hdf5
 
@@ -33,63 +33,50 @@ def _files(folder: Path) -> None:
     (folder / "empty.npy").touch()
 
 
-def read(source: Any = TRAIN, **parameters: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        _files(folder)
-        return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, "epochs": 1, "base_dir": folder, **parameters})
-
-    return scenario
+@scenario
+def read(folder: Path, /, source: Any = TRAIN, **parameters: Any) -> Any:
+    _files(folder)
+    return BatchReader(source, **{"batch_size": 4, "num_loaders": 0, "epochs": 1, "base_dir": folder, **parameters})
 
 
-def asked(ask: Callable[[BatchReader], object], source: Any = TRAIN, **parameters: Any) -> Scenario:
+@scenario
+def asked(folder: Path, /, ask: Callable[[BatchReader], object], source: Any = TRAIN, **parameters: Any) -> None:
     """A question that an open reader refuses."""
-
-    def scenario(folder: Path) -> None:
-        with read(source, **parameters)(folder) as reader:
-            ask(reader)
-
-    return scenario
+    with read(source, **parameters)(folder) as reader:
+        ask(reader)
 
 
-def fetch(**parameters: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        pytest.importorskip("torch")
-        from blobfeed import AsyncReader
+@scenario
+def fetch(folder: Path, /, **parameters: Any) -> Any:
+    pytest.importorskip("torch")
+    from blobfeed import AsyncReader
 
-        with h5py.File(folder / "train.h5", "w") as file:
-            file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
-        return AsyncReader({"hdf5_path": str(folder / "train.h5"), **parameters})
-
-    return scenario
+    with h5py.File(folder / "train.h5", "w") as file:
+        file["data"], file["labels"] = np.zeros((7, 4, 5, 3), np.float32), np.zeros((7, 2))
+    return AsyncReader({"hdf5_path": str(folder / "train.h5"), **parameters})
 
 
-def fetched(use: Callable[[Any], object], **parameters: Any) -> Scenario:
+@scenario
+def fetched(folder: Path, /, use: Callable[[Any], object], **parameters: Any) -> None:
     """A call of AsyncReader's that comes too early."""
-
-    def scenario(folder: Path) -> None:
-        with fetch(nthread=0, **parameters)(folder) as reader:
-            use(reader)
-
-    return scenario
+    with fetch(nthread=0, **parameters)(folder) as reader:
+        use(reader)
 
 
-def h5(**parameters: Any) -> Scenario:
+@scenario
+def h5(folder: Path, /, **parameters: Any) -> Any:
     """An archive of three samples with a number and a name."""
+    pytest.importorskip("torch")
+    from blobfeed import H5Dataset
 
-    def scenario(folder: Path) -> Any:
-        pytest.importorskip("torch")
-        from blobfeed import H5Dataset
-
-        with h5py.File(folder / "archive.h5", "w") as file:
-            for number in range(3):
-                file[f"run_{number}"] = np.zeros((2, 3), np.float32)
-                file[f"run_{number}"].attrs.update({"number": number, "name": f"run {number}"})
-            file["run_2"].attrs["name"] = np.bytes_("ü".encode("latin1"))
-        with h5py.File(folder / "text.h5", "w") as file:
-            file["run_0"] = np.array([b"left", b"right"])
-        return H5Dataset(**{"h5_paths": "archive.h5", "base_dir": folder, **parameters})
-
-    return scenario
+    with h5py.File(folder / "archive.h5", "w") as file:
+        for number in range(3):
+            file[f"run_{number}"] = np.zeros((2, 3), np.float32)
+            file[f"run_{number}"].attrs.update({"number": number, "name": f"run {number}"})
+        file["run_2"].attrs["name"] = np.bytes_("ü".encode("latin1"))
+    with h5py.File(folder / "text.h5", "w") as file:
+        file["run_0"] = np.array([b"left", b"right"])
+    return H5Dataset(**{"h5_paths": "archive.h5", "base_dir": folder, **parameters})
 
 
 def needs_no_generator(sample: Sample) -> Sample:

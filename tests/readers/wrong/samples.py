@@ -18,7 +18,7 @@ from blobfeed.readers.sharding import shard_in_environment
 from blobfeed.workers.api import HookBatch
 
 from blobfeed import ArraySpec, BatchReader, Sample, Source, StreamSource
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.reader_data import records
 
 from .parameters import ARRAYS, IMAGES, asked, in_order, read
@@ -119,30 +119,23 @@ def all_the_data_as_one_sample(folder: Path) -> Any:
     return read({"npy": {"data": "data.npy"}})(folder)
 
 
-def at(position: int, state_of: int = 8) -> Scenario:
-    """A batch behind five that a reader with another batch size has delivered."""
-
-    def scenario(folder: Path) -> object:
-        with read(ARRAYS, epochs=None)(folder) as reader:
-            list(islice(reader, 5))
-            state = reader.state_dict()
-        with read(ARRAYS, epochs=None, batch_size=state_of)(folder) as reader:
-            reader.load_state_dict(state)
-            return reader.locate(position)
-
-    return scenario
+def located_before_a_state_of_another_batch_size(folder: Path) -> object:
+    """The state stands behind five batches."""
+    with read(ARRAYS, epochs=None)(folder) as reader:
+        list(islice(reader, 5))
+        state = reader.state_dict()
+    with read(ARRAYS, epochs=None, batch_size=8)(folder) as reader:
+        reader.load_state_dict(state)
+        return reader.locate(3)
 
 
-def resumed(saved: dict[str, Any], other: dict[str, Any], **changed: Any) -> Scenario:
+@scenario
+def resumed(folder: Path, /, saved: dict[str, Any], other: dict[str, Any]) -> None:
     """The state of a reader with one sampler in a reader with another one."""
-
-    def scenario(folder: Path) -> None:
-        with read(ARRAYS, sampler=saved)(folder) as reader:
-            state = {**reader.state_dict(), **changed}
-        with read(ARRAYS, sampler=other)(folder) as reader:
-            reader.load_state_dict({name: value for name, value in state.items() if value is not None})
-
-    return scenario
+    with read(ARRAYS, sampler=saved)(folder) as reader:
+        state = reader.state_dict()
+    with read(ARRAYS, sampler=other)(folder) as reader:
+        reader.load_state_dict(state)
 
 
 def sharded(folder: Path) -> Any:
@@ -263,7 +256,7 @@ OWN = {
         {"arrays": {"data": np.zeros((4, 3, 9, 9), int)}}, transform={"random_resized_crop": 8}
     ),
     "locate, a negative number": asked(lambda reader: reader.locate(-1)),
-    "locate, before another batch size": at(3),
+    "locate, before another batch size": located_before_a_state_of_another_batch_size,
     "locate, a stream": asked(lambda reader: reader.locate(0), StreamSource(records)),
     "exclude, all samples": read(ARRAYS, sampler={"exclude": list(range(8))}),
     "exclude, an unknown sample": read(ARRAYS, sampler={"exclude": [8]}),

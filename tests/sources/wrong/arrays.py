@@ -22,7 +22,7 @@ from blobfeed.sources.table import Memory
 from blobfeed.workers.api import AnyArray, check_parameters
 from zarr.codecs import Crc32cCodec, ZstdCodec
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.stored import opened, some_array
 
 DATA = np.arange(120, dtype=np.float32).reshape(20, 3, 2)
@@ -82,37 +82,29 @@ def saved(array: AnyArray, **options: Any) -> bytes:
     return stream.getvalue()
 
 
-def file(content: bytes, kind: str = "npy", **options: Any) -> Scenario:
+@scenario
+def file(folder: Path, /, content: bytes, kind: str = "npy", **options: Any) -> Any:
     """A file of this content, bad."""
-
-    def scenario(folder: Path) -> Any:
-        (folder / "bad").write_bytes(content)
-        return opened(kind, folder, **(options or {"data": "bad"}))
-
-    return scenario
+    (folder / "bad").write_bytes(content)
+    return opened(kind, folder, **(options or {"data": "bad"}))
 
 
-def npy(tops: Any = None, **options: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        arrays: dict[str, AnyArray] = {"data": np.zeros((5, 2)), "label": np.arange(4), "wide": np.zeros((5, 3))}
-        for name, array in {**arrays, "integers": np.zeros((5, 2), "i4")}.items():
-            np.save(folder / f"{name}.npy", array)
-        return opened("npy", folder, tops, **options)
-
-    return scenario
+@scenario
+def npy(folder: Path, /, tops: Any = None, **options: Any) -> Any:
+    arrays: dict[str, AnyArray] = {"data": np.zeros((5, 2)), "label": np.arange(4), "wide": np.zeros((5, 3))}
+    for name, array in {**arrays, "integers": np.zeros((5, 2), "i4")}.items():
+        np.save(folder / f"{name}.npy", array)
+    return opened("npy", folder, tops, **options)
 
 
-def npz(damage: Callable[[bytearray, int], None], **arrays: Any) -> Scenario:
+@scenario
+def npz(folder: Path, /, damage: Callable[[bytearray, int], None], **arrays: Any) -> Any:
     """`damage` gets the file's content, and where its directory begins."""
-
-    def scenario(folder: Path) -> Any:
-        np.savez(folder / "bad.npz", **(arrays or ARRAYS))
-        content = bytearray((folder / "bad.npz").read_bytes())
-        damage(content, content.index(b"PK\1\2"))
-        (folder / "bad.npz").write_bytes(content)
-        return opened("npz", folder, path="bad.npz")
-
-    return scenario
+    np.savez(folder / "bad.npz", **(arrays or ARRAYS))
+    content = bytearray((folder / "bad.npz").read_bytes())
+    damage(content, content.index(b"PK\1\2"))
+    (folder / "bad.npz").write_bytes(content)
+    return opened("npz", folder, path="bad.npz")
 
 
 def flag(content: bytearray, directory: int) -> None:
@@ -191,16 +183,13 @@ MEMORY = {
 }
 
 
-def mix(**changed: Any) -> Scenario:
+@scenario
+def mix(folder: Path, /, **changed: Any) -> Any:
     """A mix whose second part is changed."""
-
-    def scenario(folder: Path) -> Any:
-        for name, rows in {"many": np.zeros((9, 1)), "few": np.zeros((4, 1)), "wide": np.zeros((4, 2))}.items():
-            np.save(folder / f"{name}.npy", rows)
-        parts = [{"npy": {"data": "many.npy"}, "weight": 0.7}, {"npy": {"data": "few.npy"}, "weight": 0.3, **changed}]
-        return open_pipeline(check_parameters({"mix": parts, "batch_size": 2}), base_dir=folder)
-
-    return scenario
+    for name, rows in {"many": np.zeros((9, 1)), "few": np.zeros((4, 1)), "wide": np.zeros((4, 2))}.items():
+        np.save(folder / f"{name}.npy", rows)
+    parts = [{"npy": {"data": "many.npy"}, "weight": 0.7}, {"npy": {"data": "few.npy"}, "weight": 0.3, **changed}]
+    return open_pipeline(check_parameters({"mix": parts, "batch_size": 2}), base_dir=folder)
 
 
 MIX = {
@@ -216,20 +205,19 @@ MIX = {
 # ---- zarr
 
 
-def zarr_of(change: Callable[[Path], object], path: Any = "a.zarr", tops: Any = ("data",), **options: Any) -> Scenario:
+@scenario
+def zarr_of(
+    folder: Path, /, change: Callable[[Path], object], path: Any = "a.zarr", tops: Any = ("data",), **options: Any
+) -> Any:
     """A group with an array `data`, opened after `change` got the folder of that array."""
-
-    def scenario(folder: Path) -> Any:
-        group = zarr.open_group(folder / "a.zarr", mode="w")
-        values = some_array((41, 6, 5), "f4")
-        how: dict[str, Any] = {"shape": values.shape, "chunks": (4, 6, 5), "dtype": "f4"}
-        group.create_array("data", **how, compressors=[ZstdCodec(), Crc32cCodec()])[...] = values
-        group.create_array("scalar", shape=(), dtype="i8")
-        change(folder / "a.zarr" / "data")
-        given = [str(folder / each) for each in path] if isinstance(path, list) else path
-        return opened("zarr", folder, tops, path=given, **options)
-
-    return scenario
+    group = zarr.open_group(folder / "a.zarr", mode="w")
+    values = some_array((41, 6, 5), "f4")
+    how: dict[str, Any] = {"shape": values.shape, "chunks": (4, 6, 5), "dtype": "f4"}
+    group.create_array("data", **how, compressors=[ZstdCodec(), Crc32cCodec()])[...] = values
+    group.create_array("scalar", shape=(), dtype="i8")
+    change(folder / "a.zarr" / "data")
+    given = [str(folder / each) for each in path] if isinstance(path, list) else path
+    return opened("zarr", folder, tops, path=given, **options)
 
 
 def document(**changed: Any) -> Callable[[Path], object]:
@@ -276,17 +264,14 @@ ZARR = {
 # ---- what is no regular file
 
 
-def fifo(**given: Any) -> Scenario:
+@scenario
+def fifo(folder: Path, /, **given: Any) -> Any:
     """A run one of whose files, `a.fifo`, would keep waiting whoever opens it."""
-
-    def scenario(folder: Path) -> Any:
-        os.mkfifo(folder / "a.fifo")
-        np.save(folder / "a.npy", np.zeros((4, 3)))
-        (folder / "list.txt").write_text("a.fifo 0\n")
-        parameters = {"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, **given}
-        return open_pipeline(check_parameters(parameters), base_dir=folder)
-
-    return scenario
+    os.mkfifo(folder / "a.fifo")
+    np.save(folder / "a.npy", np.zeros((4, 3)))
+    (folder / "list.txt").write_text("a.fifo 0\n")
+    parameters = {"source": {"npy": {"data": "a.npy"}}, "batch_size": 2, **given}
+    return open_pipeline(check_parameters(parameters), base_dir=folder)
 
 
 def became_a_fifo(folder: Path) -> Any:
@@ -316,12 +301,10 @@ FIFOS = {
 # ---- the cache of samples
 
 
-def cached(path: str, size_limit: int = 1 << 20) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        (folder / "train.h5").write_bytes(b"precious")
-        return CachedSource(open_arrays({"data": np.zeros(60)}), folder / path, size_limit)
-
-    return scenario
+@scenario
+def cached(folder: Path, /, path: str, size_limit: int = 1 << 20) -> Any:
+    (folder / "train.h5").write_bytes(b"precious")
+    return CachedSource(open_arrays({"data": np.zeros(60)}), folder / path, size_limit)
 
 
 CACHE = {

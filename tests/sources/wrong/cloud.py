@@ -12,63 +12,59 @@ import pytest
 from blobfeed.sources.files import object_stores
 
 from blobfeed import BlobfeedError
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import scenario
 from tests.support.object_servers import SECRET, Fault, google_bucket, range_server
 from tests.support.pictures import encoded, noise
 from tests.support.stored import in_loader, opened, rows_of
 
 
+@scenario
 def cloud(
+    folder: Path,
+    /,
     kind: str,
     *,
     fault: Fault | None = None,
     most: int = 0,
     environment: Mapping[str, str | None] = {},
     **options: str,
-) -> Scenario:
+) -> Any:
     """Open a source whose options hold the URL of a server as {server}, by at most so many requests.
 
     `environment`: further variables; None for those that are to be absent.
     """
-
-    def scenario(folder: Path) -> Any:
-        np.save(folder / "a.npy", np.zeros((4, 3)))
-        np.save(folder / "across.npy", np.zeros((4, 3), order="F"))
-        content, across = ((folder / name).read_bytes() for name in ("a.npy", "across.npy"))
-        object_stores._store.cache_clear()  # an earlier server may have had the port of this one
-        with pytest.MonkeyPatch.context() as patch, range_server() as server:
-            put = google_bucket(server, "wrong", patch)
-            server.objects |= {"a.npy": content, "text.h5": b"text", "empty.npy": b"", "across.npy": across}
-            put("a.npy", b"")
-            put("b//c.npy", b"")
-            for name, value in {"BLOBFEED_CLOUD_DEADLINE_S": "1", **environment}.items():
-                patch.delenv(name, raising=False)
-                if value is not None:
-                    patch.setenv(name, value.format(server=server.url("")))
-            server.fault = lambda _path, _number: fault
-            places = {"server": server.url("").rstrip("/"), "folder": folder}
-            with pytest.raises(BlobfeedError) as caught:
-                opened(kind, folder, **{name: value.format(**places) for name, value in options.items()})
-            assert SECRET not in "".join(traceback.format_exception(caught.value))
-            assert len(server.requests) <= most, server.requests
-        raise caught.value
-
-    return scenario
+    np.save(folder / "a.npy", np.zeros((4, 3)))
+    np.save(folder / "across.npy", np.zeros((4, 3), order="F"))
+    content, across = ((folder / name).read_bytes() for name in ("a.npy", "across.npy"))
+    object_stores._store.cache_clear()  # an earlier server may have had the port of this one
+    with pytest.MonkeyPatch.context() as patch, range_server() as server:
+        put = google_bucket(server, "wrong", patch)
+        server.objects |= {"a.npy": content, "text.h5": b"text", "empty.npy": b"", "across.npy": across}
+        put("a.npy", b"")
+        put("b//c.npy", b"")
+        for name, value in {"BLOBFEED_CLOUD_DEADLINE_S": "1", **environment}.items():
+            patch.delenv(name, raising=False)
+            if value is not None:
+                patch.setenv(name, value.format(server=server.url("")))
+        server.fault = lambda _path, _number: fault
+        places = {"server": server.url("").rstrip("/"), "folder": folder}
+        with pytest.raises(BlobfeedError) as caught:
+            opened(kind, folder, **{name: value.format(**places) for name, value in options.items()})
+        assert SECRET not in "".join(traceback.format_exception(caught.value))
+        assert len(server.requests) <= most, server.requests
+    raise caught.value
 
 
-def changed(version: str) -> Scenario:
+@scenario
+def changed(folder: Path, /, version: str) -> Any:
     """An object that is replaced after it was examined."""
-
-    def scenario(folder: Path) -> Any:
-        np.save(folder / "a.npy", np.zeros((4, 3)))
-        with range_server() as server:
-            server.has_weak_etags = version == "weak"
-            server.objects["a.npy"] = (folder / "a.npy").read_bytes()
-            loader = in_loader(opened("npy", folder, data=server.url("a.npy")))
-            server.objects["a.npy"] = bytes(len(server.objects["a.npy"]))
-            rows_of(loader, [0])
-
-    return scenario
+    np.save(folder / "a.npy", np.zeros((4, 3)))
+    with range_server() as server:
+        server.has_weak_etags = version == "weak"
+        server.objects["a.npy"] = (folder / "a.npy").read_bytes()
+        loader = in_loader(opened("npy", folder, data=server.url("a.npy")))
+        server.objects["a.npy"] = bytes(len(server.objects["a.npy"]))
+        rows_of(loader, [0])
 
 
 def _cached(folder: Path) -> Any:

@@ -8,25 +8,27 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.stored import opened
 
 
+@scenario
 def files(
-    change: Callable[[Path], object] = lambda _: None, tops: Any = None, path: Any = "*/*.npz", **options: Any
-) -> Scenario:
+    folder: Path,
+    /,
+    change: Callable[[Path], object] = lambda _: None,
+    tops: Any = None,
+    path: Any = "*/*.npz",
+    **options: Any,
+) -> Any:
     """Three archives in the folders `cat` and `dog`, opened after `change` got the folder above."""
-
-    def scenario(folder: Path) -> Any:
-        for number in range(3):
-            file = folder / ("dog" if number else "cat") / f"s{number}.npz"
-            file.parent.mkdir(exist_ok=True)
-            np.savez(file, x=np.ones((2, 3), np.float32), y=number)
-            np.save(file.with_suffix(".npy"), np.ones((2, 3)))
-        change(folder)
-        return opened("files", folder, tops, path=path, **options)
-
-    return scenario
+    for number in range(3):
+        file = folder / ("dog" if number else "cat") / f"s{number}.npz"
+        file.parent.mkdir(exist_ok=True)
+        np.savez(file, x=np.ones((2, 3), np.float32), y=number)
+        np.save(file.with_suffix(".npy"), np.ones((2, 3)))
+    change(folder)
+    return opened("files", folder, tops, path=path, **options)
 
 
 def other(name: str = "s1.npz", **arrays: Any) -> Callable[[Path], object]:

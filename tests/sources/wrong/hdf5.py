@@ -12,24 +12,21 @@ from typing import Any
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.stored import opened, some_array
 
 Fill = Callable[[h5py.File], object]
 
 
+@scenario
 def hdf5(
-    path: Any = "a.h5", tops: Any = None, fill: Fill | None = None, kind: str = "hdf5", **options: Any
-) -> Scenario:
+    folder: Path, /, path: Any = "a.h5", tops: Any = None, fill: Fill | None = None, kind: str = "hdf5", **options: Any
+) -> Any:
     """`fill` writes a.h5, at first with nothing in it; the other files of `_several` lie beside."""
-
-    def scenario(folder: Path) -> Any:
-        _several(folder)
-        with h5py.File(folder / "a.h5", "w") as file:
-            (fill or _good)(file)
-        return opened(kind, folder, tops, **({} if path is None else {"path": path}), **options)
-
-    return scenario
+    _several(folder)
+    with h5py.File(folder / "a.h5", "w") as file:
+        (fill or _good)(file)
+    return opened(kind, folder, tops, **({} if path is None else {"path": path}), **options)
 
 
 def _good(file: h5py.File) -> None:
@@ -106,39 +103,34 @@ def _locked(folder: Path) -> Any:
         return opened("hdf5", folder, path="a.h5", locking=True)
 
 
-def _damaged_index(size: int, corner: int, shifted: int, **options: Any) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        path, entry = folder / "a.h5", struct.Struct("<2I4Q")  # size, mask, corner, place
-        with h5py.File(path, "w") as file:
-            dataset = file.create_dataset("data", data=some_array((12, 3), "f8"), chunks=(4, 3), **options)
-            at = dataset.id.get_chunk_info_by_coord((4, 0)).byte_offset
-        content = path.read_bytes()
-        whole, damaged = entry.pack(96, 0, 4, 0, 0, at), entry.pack(size, 0, corner, 0, 0, at - shifted)
-        assert content.count(whole) == 1
-        path.write_bytes(content.replace(whole, damaged))
-        return opened("hdf5", folder, ["data"], path="a.h5")
-
-    return scenario
+@scenario
+def _damaged_index(folder: Path, /, size: int, corner: int, shifted: int, **options: Any) -> Any:
+    path, entry = folder / "a.h5", struct.Struct("<2I4Q")  # size, mask, corner, place
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("data", data=some_array((12, 3), "f8"), chunks=(4, 3), **options)
+        at = dataset.id.get_chunk_info_by_coord((4, 0)).byte_offset
+    content = path.read_bytes()
+    whole, damaged = entry.pack(96, 0, 4, 0, 0, at), entry.pack(size, 0, corner, 0, 0, at - shifted)
+    assert content.count(whole) == 1
+    path.write_bytes(content.replace(whole, damaged))
+    return opened("hdf5", folder, ["data"], path="a.h5")
 
 
-def _damaged_chunk(kind: str, **options: Any) -> Scenario:
+@scenario
+def _damaged_chunk(folder: Path, /, kind: str, **options: Any) -> Any:
     """One chunk of the file is damaged; of hdf5_samples, that of the second sample."""
-
-    def scenario(folder: Path) -> Any:
-        values = np.random.default_rng(0).random((8, 3, 4), np.float32)
-        with h5py.File(folder / "a.h5", "w") as file:
-            if kind == "hdf5":
-                dataset = file.create_dataset("data", data=values, fletcher32=True, **options)
-            else:
-                file["s0"] = values
-                dataset = file.create_dataset("s1", data=values, fletcher32=True, **options)
-            chunk = dataset.id.get_chunk_info(1)
-        with (folder / "a.h5").open("r+b") as stream:
-            stream.seek(chunk.byte_offset + 5)
-            stream.write(b"\xff\x00\xff")
-        return opened(kind, folder, ["data"], path="a.h5")
-
-    return scenario
+    values = np.random.default_rng(0).random((8, 3, 4), np.float32)
+    with h5py.File(folder / "a.h5", "w") as file:
+        if kind == "hdf5":
+            dataset = file.create_dataset("data", data=values, fletcher32=True, **options)
+        else:
+            file["s0"] = values
+            dataset = file.create_dataset("s1", data=values, fletcher32=True, **options)
+        chunk = dataset.id.get_chunk_info(1)
+    with (folder / "a.h5").open("r+b") as stream:
+        stream.seek(chunk.byte_offset + 5)
+        stream.write(b"\xff\x00\xff")
+    return opened(kind, folder, ["data"], path="a.h5")
 
 
 _CHUNKS = {"chunks": (4, 3, 4)}
@@ -243,22 +235,19 @@ def _name_without_utf_8(folder: Path) -> Any:
     return opened("hdf5_samples", folder, path=path)
 
 
-def _changed_link(changed: Any) -> Scenario:
+@scenario
+def _changed_link(folder: Path, /, changed: Any) -> Any:
     """A sample of another shape or type than was scanned, behind two links."""
-
-    def scenario(folder: Path) -> Any:
-        for name, value in {"before.h5": np.arange(3), "after.h5": changed}.items():
-            with h5py.File(folder / name, "w") as file:
-                file["0"] = value
-        for name, target in {"m.h5": "link.h5", "link.h5": "before.h5"}.items():
-            with h5py.File(folder / name, "w") as file:
-                file["0"] = h5py.ExternalLink(target, "0")
-        source = opened("hdf5_samples", folder, path="m.h5")
-        with h5py.File(folder / "link.h5", "w") as file:
-            file["0"] = h5py.ExternalLink("after.h5", "0")
-        return source
-
-    return scenario
+    for name, value in {"before.h5": np.arange(3), "after.h5": changed}.items():
+        with h5py.File(folder / name, "w") as file:
+            file["0"] = value
+    for name, target in {"m.h5": "link.h5", "link.h5": "before.h5"}.items():
+        with h5py.File(folder / name, "w") as file:
+            file["0"] = h5py.ExternalLink(target, "0")
+    source = opened("hdf5_samples", folder, path="m.h5")
+    with h5py.File(folder / "link.h5", "w") as file:
+        file["0"] = h5py.ExternalLink("after.h5", "0")
+    return source
 
 
 _LABEL = {"labels": ["label"]}

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.pictures import encoded, noise, picture, write_list
 from tests.support.stored import opened
 
@@ -14,17 +14,19 @@ SIZE: dict[str, Any] = {"new_height": 48, "new_width": 64}
 CHINA, FLOWER = "china.jpg", "a flower.png"
 
 
+@scenario
 def listed(
-    change: Callable[[Path], object] = lambda _: None, tops: Any = None, path: str = "list.txt", **options: Any
-) -> Scenario:
+    folder: Path,
+    /,
+    change: Callable[[Path], object] = lambda _: None,
+    tops: Any = None,
+    path: str = "list.txt",
+    **options: Any,
+) -> Any:
     """Two pictures, opened after `change` got the folder. Without options, those of SIZE."""
-
-    def scenario(folder: Path) -> Any:
-        write_list(folder, {CHINA: encoded(picture(96, 128)), FLOWER: encoded(noise(50, 40), ".png")})
-        change(folder)
-        return opened("image_list", folder, tops, path=path, **(options or SIZE))
-
-    return scenario
+    write_list(folder, {CHINA: encoded(picture(96, 128)), FLOWER: encoded(noise(50, 40), ".png")})
+    change(folder)
+    return opened("image_list", folder, tops, path=path, **(options or SIZE))
 
 
 def lines(text: str | bytes, **options: Any) -> Scenario:

@@ -10,42 +10,34 @@ import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import scenario
 from tests.support.stored import opened
 
 
-def parquet(first: Any, /, *more: Any, **options: Any) -> Scenario:
+@scenario
+def parquet(folder: Path, first: Any, /, *more: Any, **options: Any) -> Any:
     """Read files of these columns."""
-
-    def scenario(folder: Path) -> Any:
-        for number, each in enumerate((first, *more)):
-            pq.write_table(pa.table(each), folder / f"{number}.parquet", row_group_size=2)
-        return opened("parquet", folder, **{"path": "*.parquet", **options})
-
-    return scenario
+    for number, each in enumerate((first, *more)):
+        pq.write_table(pa.table(each), folder / f"{number}.parquet", row_group_size=2)
+    return opened("parquet", folder, **{"path": "*.parquet", **options})
 
 
-def folder_with(**files: str) -> Scenario:
+@scenario
+def folder_with(folder: Path, /, **files: str) -> Any:
     """Read a folder that holds these JSON files."""
-
-    def scenario(folder: Path) -> Any:
-        for name, text in files.items():
-            (folder / f"{name}.json").write_text(text)
-        return opened("parquet", folder, path=".")
-
-    return scenario
+    for name, text in files.items():
+        (folder / f"{name}.json").write_text(text)
+    return opened("parquet", folder, path=".")
 
 
-def arrow(columns: Any, *, cut: int = 0) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        table = pa.table(columns)
-        with pa.ipc.new_stream(folder / "a.arrow", table.schema) as stream:
-            stream.write_table(table)
-        content = (folder / "a.arrow").read_bytes()
-        (folder / "a.arrow").write_bytes(content[: len(content) - cut])
-        return opened("parquet", folder, path="a.arrow")
-
-    return scenario
+@scenario
+def arrow(folder: Path, /, columns: Any, *, cut: int = 0) -> Any:
+    table = pa.table(columns)
+    with pa.ipc.new_stream(folder / "a.arrow", table.schema) as stream:
+        stream.write_table(table)
+    content = (folder / "a.arrow").read_bytes()
+    (folder / "a.arrow").write_bytes(content[: len(content) - cut])
+    return opened("parquet", folder, path="a.arrow")
 
 
 _PICTURE = {"image": [{"bytes": b"no picture", "path": "a.jpg"}], "label": [1]}

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from blobfeed import ArraySpec, Field, RaggedRows, Records, Store, StreamSource, Table
-from tests.support.catalogue import Scenario
+from tests.support.catalogue import Scenario, scenario
 from tests.support.datums import encoded_datum, float_datum, raw_datum, write_lmdb
 from tests.support.pictures import encoded, noise, picture
 from tests.support.stored import opened
@@ -31,15 +31,18 @@ def array(value: Any) -> bytes:
     return stream.getvalue()
 
 
+@scenario
 def tar(
-    content: Iterable[tuple[str, bytes]], change: Callable[[bytes], bytes] = bytes, tops: Any = None, **options: Any
-) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        write_tar(folder / "a.tar", content)
-        (folder / "a.tar").write_bytes(change((folder / "a.tar").read_bytes()))
-        return opened("tar", folder, tops, path="a.tar", **options)
-
-    return scenario
+    folder: Path,
+    /,
+    content: Iterable[tuple[str, bytes]],
+    change: Callable[[bytes], bytes] = bytes,
+    tops: Any = None,
+    **options: Any,
+) -> Any:
+    write_tar(folder / "a.tar", content)
+    (folder / "a.tar").write_bytes(change((folder / "a.tar").read_bytes()))
+    return opened("tar", folder, tops, path="a.tar", **options)
 
 
 def numbers(*values: Any) -> Scenario:
@@ -60,22 +63,18 @@ def _linked(folder: Path) -> Any:
     return opened("tar", folder, path="a.tar")
 
 
-def _pax(attribute: bytes) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as file:
-            for name, kind, content in (("a.cls", b"0", b"1"), ("pax", b"x", attribute), ("b.cls", b"Q", b"")):
-                add(file, name, content, kind)
-        return opened("tar", folder, path="a.tar")
-
-    return scenario
+@scenario
+def _pax(folder: Path, /, attribute: bytes) -> Any:
+    with tarfile.open(folder / "a.tar", "w", format=tarfile.USTAR_FORMAT) as file:
+        for name, kind, content in (("a.cls", b"0", b"1"), ("pax", b"x", attribute), ("b.cls", b"Q", b"")):
+            add(file, name, content, kind)
+    return opened("tar", folder, path="a.tar")
 
 
-def _braces(path: str) -> Scenario:
-    def scenario(folder: Path) -> Any:
-        write_tar(folder / "a-011.tar", [("0.cls", b"1")])
-        return opened("tar", folder, path=path)
-
-    return scenario
+@scenario
+def _braces(folder: Path, /, path: str) -> Any:
+    write_tar(folder / "a-011.tar", [("0.cls", b"1")])
+    return opened("tar", folder, path=path)
 
 
 _THREE = [(f"{n}.cls", b"%d" % n) for n in range(3)]
@@ -113,14 +112,11 @@ TAR = {
 RAW = np.random.default_rng(0).integers(0, 256, (7, 3, 5, 4), np.uint8)
 
 
-def records(*content: bytes, change: Callable[[Path], object] = lambda _: None, **options: Any) -> Scenario:
+@scenario
+def records(folder: Path, /, *content: bytes, change: Callable[[Path], object] = lambda _: None, **options: Any) -> Any:
     """A database `a` of these records; `change` gets its folder."""
-
-    def scenario(folder: Path) -> Any:
-        change(write_lmdb(folder / "a", content))
-        return opened("lmdb", folder, path="a", **options)
-
-    return scenario
+    change(write_lmdb(folder / "a", content))
+    return opened("lmdb", folder, path="a", **options)
 
 
 def bad_record(record: bytes) -> Scenario:
