@@ -1,13 +1,16 @@
-"""Sources side by side: their names, their order, crops of one of them alone, and what does not fit together."""
+"""Several sources as one: side by side, and mixed."""
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
+from blobfeed.sources.arrays import open_arrays
+from blobfeed.sources.mixed import MixedSource
 from blobfeed.workers.api import ArraySpec, IndexArray, NamedRows
 from PIL import Image
 
@@ -96,3 +99,20 @@ def test_sources_of_other_lengths_or_with_the_same_names_are_refused(
     with pytest.raises(error) as raised:
         BatchReader({"zip": parts}, batch_size=1)
     assert all(word in str(raised.value) for word in words)
+
+
+# ---- mixed
+
+
+def test_the_fingerprint_of_a_mix_changes_with_its_weights() -> None:
+    parts = [open_arrays({"data": np.arange(3)}), open_arrays({"data": np.arange(4)})]
+    one, same, other = (MixedSource(parts, weights).fingerprint() for weights in ([1, 1], [1, 1], [1, 2]))
+    assert one == same != other
+
+
+def test_a_sample_of_a_large_weight_is_augmented_anew_each_time() -> None:
+    parts = [{"arrays": {"data": np.zeros(size)}, "weight": weight} for size, weight in ((90, 0.05), (40, 0.95))]
+    given: dict[str, Any] = {"batch_size": 10, "num_loaders": 0, "shuffle": True, "epochs": None}
+    with BatchReader(mix=parts, decode=lambda _sample, rng: rng.integers(1 << 60), **given) as reader:
+        drawn = np.concatenate([batch["data"] for batch in islice(reader, 39)])
+    assert len(np.unique(drawn)) == len(drawn) == 390

@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import h5py  # type: ignore[import-untyped]
 import numpy as np
+import pytest
+from blobfeed.sources.hdf5_samples import scan as hdf5_samples_scan
 from blobfeed.workers.api import AnyArray
 
-from tests.sources.hdf5_samples.archives import KIND, SAMPLES
-from tests.support.stored import assert_delivers, opened, patterns, rows_of, some_array
+from blobfeed import RaggedRows, Source, SourceError
+from tests.support.stored import assert_delivers, in_loader, opened, patterns, rows_of, some_array
+
+KIND = "hdf5_samples"
+SAMPLES = 23
+
+
+def archive(path: Path, samples: Sequence[AnyArray] | AnyArray, first: int = 0, **options: Any) -> None:
+    """`samples` as trajectory_<number>, with attributes: a number, an array and a name for each."""
+    with h5py.File(path, "w") as file:
+        for number, sample in enumerate(samples, first):
+            dataset = file.create_dataset(f"trajectory_{number}", data=sample, **options)
+            dataset.attrs.update({"label": number % 7, "pose": np.arange(3.0) + number, "name": f"no. {number}"})
+
+
+def labels(samples: int) -> dict[str, AnyArray]:
+    return {
+        "label": np.arange(samples) % 7,
+        "pose": np.arange(3.0) + np.arange(samples)[:, None],
+        "name": np.array([f"no. {number}".encode() for number in range(samples)]),
+    }
+
+
+def assert_ragged(source: Source, indices: Sequence[int], samples: Sequence[AnyArray]) -> None:
+    rows = rows_of(source, indices)["data"]
+    assert isinstance(rows, RaggedRows)
+    for row, index in enumerate(indices):
+        found = rows.get(row)
+        assert found.shape == samples[index].shape
+        assert found.tolist() == samples[index].tolist()
 
 
 def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
@@ -101,3 +132,67 @@ def test_numbers_of_several_types_become_the_type_that_holds_all(tmp_path: Path)
     assert rows["label"].tolist() == [1.0, 2.5, 3.0, 1.0]
     assert rows["name"].tolist() == [b"x", b"xx", b"xxx", b"xxxx"]
     source.close()
+
+
+# ---- the index, kept from run to run
+
+
+@pytest.fixture
+def scans(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files that are gone through."""
+    found: list[str] = []
+    scan = hdf5_samples_scan.Scan.add_file
+
+    def counting(self: Any, stamp: Any, *given: Any, **named: Any) -> None:
+        found.append(Path(stamp.path).name)
+        scan(self, stamp, *given, **named)
+
+    monkeypatch.setattr(hdf5_samples_scan.Scan, "add_file", counting)
+    return found
+
+
+def test_a_kept_index_gives_the_same_samples_without_going_through_the_files(tmp_path: Path, scans: list[str]) -> None:
+    samples = [some_array((1 + n % 3, 2), "f4", n) for n in range(SAMPLES)]
+    archive(tmp_path / "a.h5", samples)
+    options: dict[str, Any] = {"path": "a.h5", "labels": ["label", "pose", "name"]}
+    first = opened(KIND, tmp_path, **options)
+    again = in_loader(opened(KIND, tmp_path, **options))
+    assert scans == ["a.h5"]
+    assert again.specs == first.specs
+    assert again.fingerprint() == first.fingerprint()
+    assert [again.where(n) for n in range(SAMPLES)] == [first.where(n) for n in range(SAMPLES)]
+    assert_ragged(again, patterns(SAMPLES)[2], samples)
+    rows, expected = rows_of(again, range(SAMPLES)), labels(SAMPLES)
+    assert all(rows[name].tolist() == values.tolist() for name, values in expected.items())
+    again.close()
+
+
+def test_a_kept_index_serves_what_it_was_made_for(tmp_path: Path, scans: list[str]) -> None:
+    archive(tmp_path / "a.h5", some_array((3, 2), "f4"))
+
+    def samples(**options: Any) -> int:
+        return len(opened(KIND, tmp_path, path="a.h5", **options))
+
+    assert [samples(), samples(), samples(limit=2), samples(), samples(limit=2)] == [3, 3, 2, 3, 2]
+    assert len(scans) == 2
+    archive(tmp_path / "a.h5", some_array((5, 2), "f4"))
+    assert [samples(), samples()] == [5, 5]
+    assert len(scans) == 3
+
+
+@pytest.mark.parametrize("changed", [np.arange(3) + 0.75, np.array([9])])
+def test_a_kept_index_is_made_anew_when_a_file_behind_a_link_changes(changed: Any, tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "m.h5", "w") as file:
+        file["0"] = h5py.ExternalLink("e.h5", "s")
+    for values in (np.arange(3), changed, changed):
+        with h5py.File(tmp_path / "e.h5", "w") as file:
+            file["s"] = values
+        source = opened(KIND, tmp_path, path="m.h5")
+        assert rows_of(source, [0])["data"][0].tolist() == values.tolist()
+        fingerprint = source.fingerprint()
+        source.close()
+        again = opened(KIND, tmp_path, path="m.h5")
+        assert again.fingerprint() == fingerprint
+        (tmp_path / "e.h5").unlink()
+    with pytest.raises(SourceError, match=r"m\.h5:0"):
+        opened(KIND, tmp_path, path="m.h5")

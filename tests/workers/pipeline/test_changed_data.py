@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pytest
-from blobfeed.workers.api import AnyArray, IndexArray, NamedRows
 
-from blobfeed import ArraySpec, BatchReader, ParameterError, Source
+from blobfeed import BatchReader, ParameterError
+from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 
 NOW_NS = 1_700_000_000_000_000_000
@@ -46,29 +45,9 @@ def test_one_changed_source_of_a_mix_is_noticed_and_a_cache_is_no_change(tmp_pat
         load(state, None, mix=sources)
 
 
-class Own(Source):
-    """Of the user's own."""
-
-    kind = "own"
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __len__(self) -> int:
-        return 40
-
-    @property
-    def specs(self) -> dict[str, ArraySpec]:
-        return {"data": ArraySpec((), np.dtype(np.int64))}
-
-    def read(self, indices: IndexArray, out: NamedRows) -> None:
-        self.calls += 1
-        cast("AnyArray", out["data"])[...] = indices
-
-
-class Versioned(Own):
+class Versioned(Numbered):
     def __init__(self, version: str) -> None:
-        super().__init__()
+        super().__init__(items=8)
         self.version = version
 
     def fingerprint(self) -> str:
@@ -76,8 +55,8 @@ class Versioned(Own):
 
 
 def test_a_source_of_ones_own_is_known_by_its_own_fingerprint_alone() -> None:
-    state, busy = saved(Own()), Own()
-    busy.calls = 99
+    state, busy = saved(Numbered(items=8)), Numbered(items=8)
+    vars(busy)["calls"] = 99
     load(state, busy)
     state = saved(Versioned("1"))
     load(state, Versioned("1"))
