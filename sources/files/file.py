@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ...workers.api import AnyArray, IndexArray
 from ...workers.base import SourceError, another_host
+from ...workers.loading import gather
 
 Bytes = NDArray[np.uint8]
 Locking = bool | Literal["best-effort"] | None
@@ -274,6 +275,8 @@ def gather_rows(memory: Bytes, addresses: IndexArray, positions: IndexArray, row
     `rows`: shape (number, bytes of a row), C-contiguous.
     """
     row_bytes = rows.shape[1]
+    if gather(memory, addresses, positions, rows):
+        return
     if row_bytes < _FANCY_BELOW_BYTES:
         # An array with an item at every address, each as long as a row: 10 ns a row, a tenth of the loop below. For
         # large rows it is slower, since they go through an array in between.

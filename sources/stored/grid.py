@@ -220,7 +220,6 @@ class _Stretches:
         self._step_bytes = _row_bytes(parts)
         self.row_bytes = self._step_bytes * span
         self._files = files
-        self._samples = sum(array.samples for array in parts)
         layouts = [array.layout for array in parts if isinstance(array.layout, Chunked)]
         counts = [len(layout.offsets) for layout in layouts]
         self._first_chunk = np.cumsum([0, *counts], dtype=np.int64)[:-1]
@@ -236,8 +235,6 @@ class _Stretches:
             memory = self._files.memory(self.row_bytes)
             assert memory is not None
             rows.take(memory, self.addresses(parts, local), positions)
-        elif self._one_piece >= 0 and len(positions) == len(rows) and self._step_bytes == self.row_bytes:
-            self._files.take(self._one_piece, self._samples, local, as_bytes(rows))
         else:
             self._files.gather(self.addresses(parts, local), positions, as_bytes(rows))
 

@@ -199,19 +199,6 @@ class FileStore(Store[tuple[int, int]]):
         """Return all bytes, at their addresses, if rows of this size are taken from maps; those of used files exist."""
         return self._memory if self._range is not None and are_small(row_bytes) else None
 
-    def take(self, first: int, rows_there: int, indices: IndexArray, rows: Bytes) -> None:
-        """Put row indices[i] of `rows_there` rows that lie behind each other from address `first` on into rows[i].
-
-        It takes half the time of `gather`. The file must be in use.
-        """
-        row_bytes = rows.shape[1]
-        if (memory := self.memory(row_bytes)) is None:
-            self.gather(first + indices * row_bytes, np.arange(len(indices)), rows)
-        else:
-            # "raise" would go through a buffer.
-            stored = memory[first : first + rows_there * row_bytes].reshape(rows_there, row_bytes)
-            stored.take(indices, axis=0, out=rows, mode="clip")
-
     def gather(self, addresses: IndexArray, positions: IndexArray, rows: Bytes) -> None:
         """Put the bytes at addresses[i] into rows[positions[i]]; `rows`: shape (number, bytes of a row), C-contiguous.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .conversion import BLOCK_ITEMS, Conversion, Mean, MeanImage
+from .conversion import BLOCK_ITEMS, Conversion, Mean, MeanImage, gather
 from .postprocessing import BatchSamples, Postprocessor
 from .resized_crop import central_part, random_part
 from .row_converter import RowConverter, converted_specs

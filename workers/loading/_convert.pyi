@@ -5,8 +5,8 @@ def convert(
     begins: IndexArray | None,
     positions: IndexArray | None,
     out: AnyArray,
-    mean: AnyArray,
-    scale: AnyArray,
+    mean: AnyArray | None,
+    scale: AnyArray | None,
     corners: IndexArray | None,
     streams: bool,
     /,
@@ -18,6 +18,7 @@ def convert(
     aligned. `mean`, `scale`: float32, broadcast to the shape of a sample. `corners`: int64, shape (rows, 3), or None.
     With them `mean` has the shape (means, channels, height, width), and each row has a part of it: which mean, its
     part's top and left. `streams`: whether the results go past the caches.
+    Without mean and scale bytes are copied as they are.
 
     Raises ValueError for other arrays, and IndexError for the first row that lies outside of its memory.
     """

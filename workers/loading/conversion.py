@@ -35,6 +35,10 @@ _ROW_ITEMS = 1 << 14
 _STREAMED_BYTES = 1 << 24
 """Results from here on go past the caches: with others' data they are larger than these anyway."""
 
+_STREAMED_COPY_BYTES = 1 << 22
+"""Likewise for what is copied: 64 rows of 150 KB took 0.80 of the time of `numpy.take` into slots, and copied from
+there to a blob all in all 0.88."""
+
 Mean = NDArray[np.float32]
 
 _NO_MEAN: Mean = np.zeros((), np.float32)
@@ -197,6 +201,18 @@ class Conversion:
             np.multiply(values, scale, out=work)
         if work is not out:
             _cast(work, out)
+
+
+def gather(memory: NDArray[np.uint8], addresses: IndexArray, positions: IndexArray, rows: NDArray[np.uint8]) -> bool:
+    """Put the bytes at memory[addresses[i]] into rows[positions[i]]; False if the extension is not there.
+
+    `rows`: shape (number, bytes of a row), C-contiguous. Raises IndexError.
+    """
+    if convert is None:
+        return False
+    places = np.ascontiguousarray(addresses), np.ascontiguousarray(positions)
+    convert(memory, *places, rows, None, None, None, rows.nbytes >= _STREAMED_COPY_BYTES)
+    return True
 
 
 def _is_plain(stored: np.dtype[np.generic], out: AnyArray) -> bool:

@@ -1,4 +1,4 @@
-/* (value - mean) * scale as float32: every value is read once and written once, without the GIL.
+/* (value - mean) * scale as float32, or bytes as they are: each is read once and written once, without the GIL.
 
 The same two operations as NumPy's, each rounded to float32, so the results are equal to the bit. Large results go past
 the caches ("streaming stores"): what does not fit into them need not be read before it is written. */
@@ -65,14 +65,15 @@ typedef struct {
     Py_ssize_t extent[MOST_AXES], inner[MOST_AXES], mean_step[MOST_AXES], scale_step[MOST_AXES];
 } Job;
 
-static void stream(float *to, const float *from, Py_ssize_t n)
+static void copy(char *to, const char *from, Py_ssize_t n, int streams)
 {
     Py_ssize_t i = 0;
 #ifdef __SSE2__
-    for (; i < n && ((uintptr_t)(to + i) & 15); i++) to[i] = from[i];
-    for (; i + 4 <= n; i += 4) _mm_stream_ps(to + i, _mm_loadu_ps(from + i));
+    for (; streams && i < n && ((uintptr_t)(to + i) & 15); i++) to[i] = from[i];
+    for (; streams && i + 16 <= n; i += 16)
+        _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
 #endif
-    if (i < n) memcpy(to + i, from + i, (size_t)(n - i) * sizeof *to);
+    if (i < n) memcpy(to + i, from + i, (size_t)(n - i));
 }
 
 static void put(const Job *job, int axis, const char *from, float *to, const float *mean, const float *scale)
@@ -87,7 +88,7 @@ static void put(const Job *job, int axis, const char *from, float *to, const flo
         const Py_ssize_t count = n - i < items ? n - i : items;
         job->line(from + i * job->itemsize, job->streams ? block : to, count, mean + i * mean_step, mean_step,
                   scale + i * scale_step, scale_step);
-        if (job->streams) stream(to + i, block, count);
+        if (job->streams) copy((char *)(to + i), (const char *)block, count * (Py_ssize_t)sizeof *to, 1);
     }
 }
 
@@ -131,6 +132,8 @@ static Py_ssize_t rows_done(const Job *job, const Py_buffer *b, Py_ssize_t rows)
     for (Py_ssize_t row = 0; row < rows; row++) {
         const int64_t begin = begins ? begins[row] : row * job->items, position = positions ? positions[row] : row;
         if (begin < 0 || begin > values - job->items || position < 0 || position >= b[OUT].shape[0]) return row;
+        const char *from = (const char *)b[VALUES].buf + begin * job->itemsize;
+        char *to = (char *)b[OUT].buf + position * job->items * b[OUT].itemsize;
         const char *mean = b[MEAN].buf;
         for (int i = 0; corners && i < 3; i++) { /* which mean, and its part's top and left */
             const int axis = i ? i + 1 : 0;
@@ -138,13 +141,13 @@ static Py_ssize_t rows_done(const Job *job, const Py_buffer *b, Py_ssize_t rows)
             if (at < 0 || at > b[MEAN].shape[axis] - (i ? b[OUT].shape[axis] : 1)) return row;
             mean += at * b[MEAN].strides[axis];
         }
-        put(job, job->axes - 1, (const char *)b[VALUES].buf + begin * job->itemsize,
-            (float *)b[OUT].buf + position * job->items, (const float *)mean, b[SCALE].buf);
+        if (job->line) put(job, job->axes - 1, from, (float *)to, (const float *)mean, b[SCALE].buf);
+        else copy(to, from, job->items, job->streams);
     }
     return rows;
 }
 
-static int is_float(const Py_buffer *array) { return array->obj && !strcmp(array->format, "f"); }
+static int is_of(const Py_buffer *array, const char *type) { return array->obj && !strcmp(array->format, type); }
 
 static int are_places(const Py_buffer *places, Py_ssize_t rows, int each)
 {
@@ -155,10 +158,12 @@ static int run(const Py_buffer *b, int streams)
 {
     Job job = {.itemsize = b[VALUES].itemsize, .streams = streams};
     const int larger = b[CORNERS].obj != NULL, axes = b[OUT].ndim;
+    const int copies = !b[MEAN].obj && !b[SCALE].obj && is_of(b + VALUES, "B") && is_of(b + OUT, "B");
+    const int floats = is_of(b + OUT, "f") && is_of(b + MEAN, "f") && is_of(b + SCALE, "f");
     const Py_ssize_t rows = b[POSITIONS].obj ? b[POSITIONS].len / 8 : axes ? b[OUT].shape[0] : 0;
-    if (!b[VALUES].obj || !(job.line = line_of(b[VALUES].format)) || !is_float(b + OUT) || !is_float(b + MEAN) ||
-        !is_float(b + SCALE) || axes < 1 || axes > MOST_AXES || (larger && (axes != 4 || b[MEAN].ndim != 4)) ||
-        !are_places(b + BEGINS, rows, 1) || !are_places(b + POSITIONS, rows, 1) || !are_places(b + CORNERS, rows, 3) ||
+    if (!(copies || (floats && b[VALUES].obj && (job.line = line_of(b[VALUES].format)))) || axes < 1 ||
+        axes > MOST_AXES || (larger && (axes != 4 || b[MEAN].ndim != 4)) || !are_places(b + BEGINS, rows, 1) ||
+        !are_places(b + POSITIONS, rows, 1) || !are_places(b + CORNERS, rows, 3) ||
         !cut(&job, b + OUT, b + MEAN, b + SCALE, larger)) {
         PyErr_SetString(PyExc_ValueError, "expected numbers, places as int64, and a mean and a scale that broadcast");
         return 0;

@@ -50,6 +50,19 @@ def test_any_samples_at_any_place_become_what_numpy_makes_of_them(
     assert out.tobytes() == expected.tobytes()
 
 
+@examples(100)
+@given(st.data(), st.integers(0, 200), st.booleans())
+def test_bytes_come_as_they_are_to_any_place(data: st.DataObject, size: int, streams: bool) -> None:
+    memory, out = np.arange(size + 251, dtype=np.uint8), np.zeros((4, size), np.uint8)
+    begins = np.array(data.draw(st.lists(st.integers(0, 251), max_size=4)), np.int64)
+    positions = np.array(data.draw(st.permutations(range(4))))[: len(begins)]
+    expected = out.copy()
+    for begin, position in zip(begins, positions, strict=True):
+        expected[position] = memory[begin : begin + size]
+    convert(memory, begins, positions, out, None, None, None, streams)
+    assert out.tobytes() == expected.tobytes()
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float32"])
 @pytest.mark.parametrize("scale", [1.0, 1 / 255, np.array([[[0.1]], [[3.0]], [[1 / 255]]], np.float32)])
 def test_each_row_loses_its_own_part_of_the_mean(monkeypatch: pytest.MonkeyPatch, dtype: str, scale: Any) -> None:
@@ -78,6 +91,8 @@ _IMAGES = np.ones((2, 1, 3, 4), np.float32)
         ({"values": np.zeros(49, np.uint8)[1:].view("u2")}, ValueError),
         ({"values": _ROWS[:-1]}, IndexError),
         ({"out": np.zeros((4, 1, 2, 3))}, ValueError),
+        ({"out": np.zeros((4, 1, 2, 3), np.uint8)}, ValueError),
+        ({"mean": None, "scale": None}, ValueError),
         ({"out": np.zeros((), np.float32)}, ValueError),
         ({"out": np.zeros((4, 1, 2, 6), np.float32)[..., ::2]}, ValueError),
         ({"mean": np.ones(2, np.float32)}, ValueError),
