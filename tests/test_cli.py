@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 from typer.testing import CliRunner, Result
 
 import blobfeed
@@ -46,11 +47,6 @@ def message_of(result: Result) -> str:
     return result.stderr
 
 
-def test_version() -> None:
-    result = run("--version")
-    assert (result.exit_code, result.stdout) == (0, f"blobfeed {blobfeed.__version__}\n")
-
-
 def test_without_a_command_the_commands_are_told() -> None:
     result = run()
     assert all(command in result.output for command in ("train", "test", "inspect"))
@@ -74,18 +70,6 @@ def test_training_prints_lines_leaves_a_snapshot_and_goes_on_from_it(tmp_path: P
     assert "iteration 20/30" not in again.stdout
 
 
-def test_testing_prints_the_means_of_the_outputs(tmp_path: Path) -> None:
-    path = write_project(tmp_path)
-    assert run("train", "--solver", path).exit_code == 0
-    arguments = ("test", "--model", tmp_path / "net.prototxt", "--weights", tmp_path / "solver_iter_30.pt")
-    result = run(*arguments, "--iterations", 6)
-    assert result.exit_code == 0
-    accuracy, loss = (float(part.split(" = ")[1]) for part in result.stdout.split(", "))
-    assert 0 < loss < 0.5
-    assert accuracy > 0.8
-    assert run(*arguments, "--iterations", 0).exit_code == 2
-
-
 def test_weights_may_have_spaces_between_their_names_and_no_name_may_be_empty(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     assert run("train", "--solver", path).exit_code == 0
@@ -97,10 +81,11 @@ def test_weights_may_have_spaces_between_their_names_and_no_name_may_be_empty(tm
         assert "expected names of files" in result.stderr
 
 
-def test_an_unknown_option_or_device_is_a_usage_error(tmp_path: Path) -> None:
+def test_an_unknown_option_or_device_is_a_usage_error() -> None:
     assert run("train", "--slover", "x").exit_code == 2
     assert run("train", "--solver", "x", "--device", "tpu").exit_code == 2
     assert run("train").exit_code == 2
+    assert run("test", "--model", "x", "--weights", "x", "--iterations", 0).exit_code == 2
 
 
 def test_missing_data_are_one_message_that_names_file_and_layer(tmp_path: Path) -> None:
@@ -126,26 +111,6 @@ def test_a_bad_net_is_one_message(tmp_path: Path, change: tuple[str, str], parts
     assert all(part in message for part in parts), message
 
 
-def test_missing_files_are_named(tmp_path: Path) -> None:
-    assert "none.prototxt: no such file" in message_of(run("train", "--solver", tmp_path / "none.prototxt"))
-    path = write_project(tmp_path)
-    missing = tmp_path / "none.pt"
-    assert "none.pt cannot be read" in message_of(run("train", "--solver", path, "--snapshot", missing))
-    assert "none.pt cannot be read" in message_of(
-        run("test", "--model", tmp_path / "net.prototxt", "--weights", missing)
-    )
-    (tmp_path / "net.prototxt").unlink()
-    assert "net.prototxt: no such file (named at " in message_of(run("train", "--solver", path))
-
-
-def test_a_snapshot_of_another_net_is_one_message(tmp_path: Path) -> None:
-    path = write_project(tmp_path)
-    assert run("train", "--solver", path).exit_code == 0
-    (tmp_path / "net.prototxt").write_text(SMALL_NET.replace("num_output: 12", "num_output: 5"))
-    message = message_of(run("train", "--solver", path, "--snapshot", tmp_path / "solver_iter_30.pt"))
-    assert "layer 'ip1': its weights have the shapes [(5, 4), (5,)]" in message
-
-
 def test_an_exception_of_somebodys_layer_is_one_message_that_says_whose(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))
@@ -154,52 +119,21 @@ def test_an_exception_of_somebodys_layer_is_one_message_that_says_whose(tmp_path
         "blobfeed: error: ZeroDivisionError: division by zero\n"
         f"  in forward, {tmp_path / 'net.prototxt'}:2:1: layer 'data' (--debug shows where)\n"
     )
+    assert isinstance(run("train", "--solver", path, "--debug").exception, ZeroDivisionError)
 
 
-def test_debug_shows_the_traceback(tmp_path: Path) -> None:
-    path = write_project(tmp_path)
-    (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))
-    result = run("train", "--solver", path, "--debug")
-    assert isinstance(result.exception, ZeroDivisionError)
+NEEDED = "blobfeed: error: training needs torch, which is not installed: pip install 'blobfeed[torch]'\n"
 
 
-def test_an_exception_in_decode_is_one_message_and_leaves_nothing(tmp_path: Path) -> None:
-    net = OURS.replace("blobfeed.layers", "mine").replace("MultiProcessInputLayer", "Mine")
-    path = write_project(tmp_path, net=net)
-    (tmp_path / "mine.py").write_text(
-        "from blobfeed.layers import MultiProcessInputLayer\n\n"
-        "class Mine(MultiProcessInputLayer):\n"
-        "    def decode(self, sample, rng):\n"
-        "        if (sample.epoch, sample.index) == (1, 20):\n            raise ValueError('cannot make this out')\n"
-        "        return dict(sample)\n"
-    )
-    message = message_of(run("train", "--solver", path))
-    assert "sample 20 of epoch 1" in message
-    assert "ValueError: cannot make this out" in message
-    assert "numbers.h5" in message
-
-
-def test_without_torch_the_command_says_what_to_install(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "ended", "said"),
+    [(["--version"], 0, f"blobfeed {blobfeed.__version__}\n"), (["train", "--solver", "x"], 1, NEEDED)],
+)
+def test_without_torch_the_version_is_told_and_what_training_needs(arguments: list[str], ended: int, said: str) -> None:
     program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
-    finished = subprocess.run(
-        [sys.executable, "-P", "-c", program, "train", "--solver", str(write_project(tmp_path))],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert finished.returncode == 1
-    assert finished.stderr == (
-        "blobfeed: error: training needs torch, which is not installed: pip install 'blobfeed[torch]'\n"
-    )
-
-
-def test_the_version_needs_no_torch() -> None:
-    program = "import sys; sys.modules['torch'] = None; from blobfeed.cli import main; main()"
-    finished = subprocess.run(
-        [sys.executable, "-P", "-c", program, "--version"], capture_output=True, text=True, timeout=200, check=True
-    )
-    assert finished.stdout == f"blobfeed {blobfeed.__version__}\n"
+    command = [sys.executable, "-P", "-c", program, *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (finished.returncode, finished.stdout + finished.stderr) == (ended, said)
 
 
 def test_several_gpus_are_refused_by_name_and_one_needs_a_device(tmp_path: Path) -> None:
@@ -260,28 +194,6 @@ def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
 
 
-def test_options_may_have_one_dash_as_those_of_caffe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_project(tmp_path)
-    options = ["-model", str(tmp_path / "net.prototxt"), "-iterations=1", "-phase", "TRAIN"]
-    monkeypatch.setattr(sys, "argv", ["blobfeed", "time", *options])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert "backward ms" in capsys.readouterr().out
-
-
-def test_training_needs_no_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("stdin", "stdout", "stderr"):
-        monkeypatch.setattr(sys, name, None)
-    monkeypatch.setattr(sys, "argv", ["blobfeed", "train", "--solver", str(write_project(tmp_path))])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
-    assert (tmp_path / "solver_iter_30.pt").exists()
-
-
 def test_a_reader_of_the_output_that_goes_ends_the_command_in_silence(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     read, write = os.pipe()
@@ -292,11 +204,114 @@ def test_a_reader_of_the_output_that_goes_ends_the_command_in_silence(tmp_path: 
     assert (result.returncode, result.stderr) == (141, b"")
 
 
+# ---- Caffe's files
+
+
+def test_training_leaves_caffes_files_which_score_convert_resume_and_fine_tune(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    relu = 'name: "relu1" type: "ReLU"'
+    net = SMALL_NET.replace(relu, f"{relu} relu_param {{ engine: CUDNN }}")
+    assert net != SMALL_NET
+    path = write_project(
+        tmp_path, net=net, solver=SMALL_SOLVER + 'snapshot_format: HDF5 snapshot_prefix: "s" layer_wise_reduce: false'
+    )
+    trained = run("train", "--solver", path)
+    assert trained.exit_code == 0, trained.output
+    assert trained.stdout.splitlines() == [
+        "fields without effect here: engine, layer_wise_reduce",
+        "snapshot: s_iter_30.pt and s_iter_30.solverstate.h5",
+    ]
+    converted = run("convert", "s_iter_30.caffemodel.h5", "s.caffemodel")
+    assert converted.stdout == "s.caffemodel: weights of 2 layers\n"
+    scores = [
+        run("test", "--model", "net.prototxt", "--weights", weights, "--iterations", 3).stdout
+        for weights in ("s.caffemodel", "s_iter_30.pt", "s_iter_30.caffemodel.h5")
+    ]
+    assert scores[0].startswith("accuracy = ")
+    assert len(set(scores)) == 1
+    path.write_text(path.read_text().replace("max_iter: 30", "max_iter: 40"))
+    assert "s_iter_40.pt" in run("train", "--solver", path, "--snapshot", "s_iter_30.solverstate.h5").stdout
+    assert run("train", "--solver", path, "--weights", "s.caffemodel,s_iter_40.pt").exit_code == 0
+    both = run("train", "--solver", path, "--weights", "s.caffemodel", "--snapshot", "s_iter_30.pt")
+    assert both.exit_code == 2
+    assert "not both" in both.stderr
+    missing = run("train", "--solver", path, "--weights", "none.caffemodel")
+    assert "none.caffemodel cannot be read: No such file" in message_of(missing)
+
+
+def test_the_times_of_layers_are_a_table(tmp_path: Path) -> None:
+    write_project(tmp_path)
+    lines = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 3, "--device", "cpu").stdout.splitlines()
+    assert lines[0].split() == ["layer", "type", "forward", "ms", "backward", "ms"]
+    assert [line.split()[0] for line in lines[1:]] == ["data", "ip1", "relu1", "drop1", "ip2", "loss", "all"]
+    figures = [[float(figure) for figure in line.split()[-2:]] for line in lines[1:]]
+    assert all(sum(column[:-1]) == pytest.approx(column[-1], abs=0.01) for column in zip(*figures, strict=True))
+    assert all(forward > 0 for forward, _ in figures)
+    assert figures[1][1] > 0, "ip1 is learnt, so it has a backward"
+    tested = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 1, "--phase", "TEST").stdout
+    assert "accuracy" in tested
+
+
+def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
+    net = SMALL_NET.replace('name: "relu1"', 'name: "relu1" include { stage: "fast" min_level: 1 }')
+    solver = write_project(tmp_path, net=net)
+    model = tmp_path / "net.prototxt"
+    chosen = ("--level", 2, "--stage", "deploy,fast")
+    assert "relu1" not in run("time", "--model", model, "--iterations", 1).stdout
+    assert "relu1" in run("time", "--model", model, "--iterations", 1, *chosen).stdout
+    weights = tmp_path / "solver_iter_30.pt"
+    losses = {}
+    for given in ((), chosen):
+        assert run("train", "--solver", solver, *given).exit_code == 0
+        losses[given] = [
+            run("test", "--model", model, "--weights", weights, *options).stdout for options in ((), chosen)
+        ]
+    assert len({loss for both in losses.values() for loss in both}) == 4
+
+
+def test_an_old_net_is_printed_in_todays_format(tmp_path: Path) -> None:
+    old = tmp_path / "old.prototxt"
+    old.write_text(
+        'layers { name: "d" type: DUMMY_DATA top: "d" } layers { name: "r" type: RELU bottom: "d" top: "r" }'
+    )
+    printed = run("upgrade", old)
+    assert printed.exit_code == 0
+    new = tmp_path / "new.prototxt"
+    new.write_text(printed.stdout)
+    assert [layer.type for layer in read_prototxt(new, NetParameter).message.layer] == ["DummyData", "ReLU"]
+    assert "layers" not in printed.stdout
+    assert run("upgrade", new).stdout == printed.stdout
+
+
+# ---- the program itself
+
+
+def ends_well(patch: pytest.MonkeyPatch, *arguments: object) -> bool:
+    patch.setattr(sys, "argv", ["blobfeed", *map(str, arguments)])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code == 0
+
+
+def test_options_may_have_one_dash_as_those_of_caffe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_project(tmp_path)
+    assert ends_well(monkeypatch, "time", "-model", tmp_path / "net.prototxt", "-iterations=1", "-phase", "TRAIN")
+    assert "backward ms" in capsys.readouterr().out
+
+
+def test_training_needs_no_standard_streams(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    assert ends_well(monkeypatch, "train", "--solver", write_project(tmp_path))
+    assert (tmp_path / "solver_iter_30.pt").exists()
+
+
 def test_what_a_terminal_of_ascii_cannot_show_is_escaped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 8, 8), np.uint8))
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown := io.BytesIO(), "ascii"))
-    monkeypatch.setattr(sys, "argv", ["blobfeed", "inspect", str(tmp_path / "x.npy"), "--seconds", "0"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 0
+    assert ends_well(monkeypatch, "inspect", tmp_path / "x.npy", "--seconds", "0")
     assert rb"8\xd78" in shown.getvalue()

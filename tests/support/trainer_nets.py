@@ -34,7 +34,7 @@ class Batches:
 
     def reshape(self, bottom, top):
         top[0].reshape(self.rows, *self.data.shape[1:])
-        top[1].reshape(self.rows)
+        top[1].reshape(self.rows, *self.label.shape[1:])
 
     def forward(self, bottom, top):
         rows = (self.at + np.arange(self.rows)) % len(self.data)
@@ -99,42 +99,15 @@ def write_project(folder: Path, *, net: str = SMALL_NET, solver: str = SMALL_SOL
     return folder / "solver.prototxt"
 
 
-GOLDEN_DATA = """
-import numpy as np
-
-class Batches:
-    def __init__(self, layer_param): self.at = 0
-
-    def setup(self, bottom, top):
-        arrays = np.load(self.base_dir / "data.npz")
-        self.x, self.y = arrays["x"], arrays["y"]
-
-    def reshape(self, bottom, top):
-        top[0].reshape(6, 4)
-        top[1].reshape(6, 2)
-
-    def forward(self, bottom, top):
-        rows = (self.at + np.arange(6)) % len(self.x)
-        top[0].data[...], top[1].data[...] = self.x[rows], self.y[rows]
-        self.at += 6
-
-    def backward(self, top, propagate_down, bottom): pass
-"""
-
-
 def write_golden_solver(run: str, folder: Path) -> Path:
     """The solver, net and data of a run that real Caffe made; a Python layer stands for its HDF5Data."""
     golden = np.load(Path(__file__).parents[1] / "trainer" / "golden" / "solvers.npz")
-    net = str(golden["data/net"]).partition("\n")[2]
-    data = (
-        'layer { name: "data" type: "Python" top: "x" top: "y" python_param { module: "batches" layer: "Batches" } }\n'
-    )
-    (folder / "net.prototxt").write_text(data + net)
-    (folder / "batches.py").write_text(GOLDEN_DATA)
-    np.savez(folder / "data.npz", x=golden["data/x"], y=golden["data/y"])
-    solver = folder / f"{run}.prototxt"
-    solver.write_text(str(golden[f"{run}/prototxt"]))
-    return solver
+    data = DATA_LAYER.replace('top: "data" top: "label"', 'top: "x" top: "y"').replace("batch_size: 8", "batch_size: 6")
+    text = str(golden[f"{run}/prototxt"])
+    write_project(folder, net=data + str(golden["data/net"]).partition("\n")[2], solver=text)
+    with h5py.File(folder / "numbers.h5", "w") as file:
+        file["data"], file["label"] = golden["data/x"], golden["data/y"]
+    return (folder / "solver.prototxt").rename(folder / f"{run}.prototxt")
 
 
 def make_net(folder: Path, text: str, phase: Phase = Phase.TRAIN, seed: int = 0, device: torch.device = CPU) -> Net:

@@ -176,12 +176,6 @@ def test_a_state_dict_of_another_net_is_refused_and_weights_with_four_axes_are_n
         net.load_state_dict(state)
 
 
-def test_a_file_may_have_weights_of_some_layers(tmp_path: Path) -> None:
-    write_weights(tmp_path / "some.caffemodel", {"ip": [torch.ones(4, 27), torch.ones(4)], "other": [torch.ones(1)]})
-    net = Net(write(tmp_path), "TRAIN", weights=tmp_path / "some.caffemodel")
-    assert bool((net.layers["ip"].blobs[0] == 1).all())
-
-
 def test_shared_weights_are_one_parameter_whose_gradients_add_up(tmp_path: Path) -> None:
     net = Net(write(tmp_path, SHARED), "TRAIN")
     ((name, weights),) = net.named_parameters()

@@ -12,7 +12,6 @@ from blobfeed.trainer.pycaffe import Net
 from numpy.typing import ArrayLike, NDArray
 
 from tests.support.trainer_nets import with_inputs, write_project
-from tests.trainer.layer_types.test_golden import FAMILIES, FORWARD_ONLY, cases_of, load
 
 TRAIN, TEST = 0, 1
 
@@ -46,40 +45,10 @@ def close(found: ArrayLike, expected: ArrayLike, name: str = "") -> None:
     np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=1e-4, atol=1e-5, err_msg=name)
 
 
-@pytest.mark.parametrize("copies", [False, True], ids=["the net's memory", "copies"])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_blobs_hold_the_data_and_the_gradients_that_caffe_computed(
-    family: str, copies: bool, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if copies:
+@pytest.fixture(params=[False, True], ids=["the net's memory", "copies"])
+def in_either_memory(request: pytest.FixtureRequest) -> None:
+    if request.param:
         request.getfixturevalue("arrays_are_copies")
-    for case in cases_of(family):
-        arrays = load(case)
-        path = tmp_path / f"{case}.prototxt"
-        path.write_text(str(arrays["prototxt"]))
-        net = Net(path, TRAIN if "phase: TRAIN" in path.read_text() else TEST)
-        bottoms, tops = net.bottom_names["it"], net.top_names["it"]
-        for nth, weights in enumerate(net.params.get("it", ())):
-            weights.data[...] = arrays[f"weight_{nth}"]
-        for nth, bottom in enumerate(bottoms):
-            (maker,) = (name for name, made in net.top_names.items() if bottom in made and name != "it")
-            where = net.params[maker][0] if maker in net.params else net.blobs[bottom]
-            where.data[...] = arrays[f"bottom_{nth}"]
-        net.forward()
-        for nth, top in enumerate(tops):
-            close(net.blobs[top].data, arrays[f"top_{nth}"], f"{case}: top {nth}")
-        for nth, top in enumerate(tops):
-            net.blobs[top].diff[...] = arrays.get(f"top_diff_{nth}", 0)
-        if case in FORWARD_ONLY:
-            continue
-        net.clear_param_diffs()
-        net.backward()
-        for nth, bottom in enumerate(bottoms):
-            if np.any(arrays.get(f"bottom_diff_{nth}", 0)) and bottom not in tops:
-                close(net.blobs[bottom].diff, arrays[f"bottom_diff_{nth}"], f"{case}: bottom diff {nth}")
-        for nth, weights in enumerate(net.params.get("it", ())):
-            if f"weight_diff_{nth}" in arrays:
-                close(weights.diff, arrays[f"weight_diff_{nth}"], f"{case}: weight diff {nth}")
 
 
 def test_a_net_lists_its_layers_and_blobs(tmp_path: Path) -> None:
@@ -99,6 +68,7 @@ def test_a_net_lists_its_layers_and_blobs(tmp_path: Path) -> None:
     assert (weights.count, weights.num, weights.channels, weights.height, weights.width) == (36, 4, 1, 3, 3)
 
 
+@pytest.mark.usefixtures("in_either_memory")
 def test_what_is_written_to_a_blob_counts_when_the_rest_of_the_net_runs(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     whole = net.forward(data=drawn(2, 1, 6, 6))["prob"].copy()
@@ -190,6 +160,7 @@ def test_a_bottom_gets_a_gradient_if_its_layer_says_propagate_down(tmp_path: Pat
         close(net.blobs["x"].diff, np.full((2, 3), expected))
 
 
+@pytest.mark.usefixtures("in_either_memory")
 def test_a_gradient_written_to_a_blob_goes_back_from_there(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     net.forward(data=drawn(2, 1, 6, 6))
@@ -205,6 +176,7 @@ def test_a_gradient_written_to_a_blob_goes_back_from_there(tmp_path: Path) -> No
     close(net.backward(start="conv")["data"], through)
 
 
+@pytest.mark.usefixtures("in_either_memory")
 def test_gradients_of_weights_add_up_until_they_are_cleared(tmp_path: Path) -> None:
     net = Net(write(tmp_path), TEST)
     net.forward(data=drawn(2, 1, 6, 6))
@@ -332,12 +304,6 @@ def test_python_layers_are_the_very_objects(tmp_path: Path) -> None:
     net.close()
 
 
-def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
-    text = BRANCHES.replace('name: "prob"', 'name: "prob" include { stage: "deploy" min_level: 2 }')
-    assert Net(write(tmp_path, text), TEST, level=2, stages=["deploy"]).outputs == ["prob"]
-    assert Net(write(tmp_path, text), TEST, level=1, stages=["deploy"]).outputs == ["sum"]
-
-
 SIAMESE = with_inputs(
     """
 layer { name: "first" type: "InnerProduct" bottom: "x" top: "first" param { name: "w" }
@@ -378,3 +344,21 @@ def test_backward_before_any_forward_goes_over_the_blobs_as_they_are(tmp_path: P
         net.backward()
     assert np.any(nets[0].blobs["data"].diff)
     np.testing.assert_array_equal(nets[1].blobs["data"].diff, nets[0].blobs["data"].diff)
+
+
+MEMORY = """
+layer { name: "m" type: "MemoryData" top: "data" top: "label"
+  memory_data_param { batch_size: 2 channels: 1 height: 2 width: 3 } }
+layer { name: "double" type: "Power" bottom: "data" top: "twice" power_param { scale: 2 } }
+"""
+
+
+def test_memory_data_gives_the_arrays_batch_by_batch_and_begins_again(tmp_path: Path) -> None:
+    net = Net(write(tmp_path, MEMORY), TEST)
+    data = np.arange(24, dtype=np.float32).reshape(4, 1, 2, 3)
+    for labels in (np.arange(4, dtype=np.float32), np.arange(4, dtype=np.float32).reshape(4, 1, 1, 1)):
+        net.set_input_arrays(data, labels)
+        for first in (0, 2, 0):
+            found = net.forward()
+            np.testing.assert_array_equal(found["twice"], 2 * data[first : first + 2])
+            np.testing.assert_array_equal(found["label"], [first, first + 1])

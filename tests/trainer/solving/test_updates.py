@@ -1,7 +1,8 @@
-"""The update rule where no golden run shows it: without a gradient, and where gradients are smaller than the limit."""
+"""Rates and updates where no golden run shows them: at the ends of a policy's range, and without a gradient."""
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from blobfeed.trainer.net import WeightEntry
 from blobfeed.trainer.prototxt import SolverParameter, message_class
-from blobfeed.trainer.solving import SGD
+from blobfeed.trainer.solving import SGD, learning_rate
 from torch import nn
 
 
@@ -40,3 +41,17 @@ def test_a_gradient_within_the_limit_stays_as_it_is(gradient: float) -> None:
     parameter.grad = torch.tensor([gradient])
     SGD(learnt(parameter), solver(clip_gradients=0.5)).update(1.0)
     assert parameter.item() == 1 - gradient
+
+
+def rate(iteration: int, **fields: object) -> float:
+    return learning_rate(solver(base_lr=0.5, max_iter=1000, **fields), iteration)
+
+
+def test_the_rate_is_0_where_the_formula_has_no_number() -> None:
+    assert rate(0, lr_policy="sigmoid", gamma=0.75, stepsize=100_000) == pytest.approx(0)
+    assert rate(1001, lr_policy="poly", power=0.9) == 0
+
+
+def test_a_rate_that_grows_past_all_numbers_is_infinite_as_in_caffe() -> None:
+    assert rate(1023, lr_policy="exp", gamma=2.0) == 0.5 * 2.0**1023
+    assert rate(1024, lr_policy="exp", gamma=2.0) == math.inf
