@@ -18,7 +18,7 @@ unexport PYTHONPATH PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 .DELETE_ON_ERROR:
 .NOTPARALLEL:  # steps share build/ and the environment
-.PHONY: help train test test-all test-lowest test-cloud test-wheel dist test-cuda quick faults bench docs lint types types-all pytest format clean distclean
+.PHONY: help train test test-all alone test-lowest test-cloud test-wheel dist test-cuda quick faults bench docs lint types types-all pytest format clean distclean
 
 help:
 	@echo 'make train      train a small net on the digits through MultiProcessInputLayer'
@@ -42,16 +42,21 @@ train: $(VENV)/package
 test: lint types pytest
 
 # What `test` leaves out, and each property of hypothesis with all its examples; continuous integration runs both.
-test-all: types-all
+test-all: types-all alone
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20 -m 'slow or integration or hypothesis' \
 		--hypothesis-profile whole -o faulthandler_timeout=900 -o timeout=1800
+
+# Each in a process of its own: tests/readers/conftest.py says why. pytest ends with 5 where the framework is missing.
+ALONE := $(wildcard tests/readers/test_jax_*.py tests/readers/test_keras_*.py tests/readers/test_tensorflow_*.py)
+alone: $(VENV)/package $(VENV)/test-dependencies
+	for file in $(ALONE); do $(BIN)/pytest -m 'slow or not slow' $(PYTEST_OPTIONS) $$file || [ $$? = 5 ] || exit 1; done
 
 # In an environment of its own. Old libraries beside new ones warn of each other, so that warnings are no errors there.
 test-lowest:
 	mkdir -p $(VENV)/lowest
 	$(PYTHON) tests/support/lowest.py > $(VENV)/lowest/constraints.txt
 	$(MAKE) VENV=$(VENV)/lowest CONSTRAINED='--constraint $(VENV)/lowest/constraints.txt --no-warn-script-location' \
-		PYTEST_OPTIONS='-W default -m "not slow" --deselect tests/test_package.py::$(PINNED)' pytest
+		PYTEST_OPTIONS='-W default -m "not slow" --deselect tests/test_package.py::$(PINNED)' pytest alone
 
 PINNED := test_every_dependency_is_pinned_at_the_version_that_is_tested
 

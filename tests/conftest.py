@@ -18,9 +18,8 @@ from hypothesis import settings
 import blobfeed
 
 from .support import leftovers, purity
-from .support.own_process import FileInItsOwnProcess, both_frameworks, needs_own_process
 from .support.part import WHOLE
-from .support.waiting import DEADLINE_S
+from .support.waiting import DEADLINE_S, wait_until_none
 
 _ROOT = Path(__file__).resolve().parent.parent
 _TEMPORARY = pytest.StashKey[Path]()
@@ -35,7 +34,6 @@ _LONG = (
     "test_monitor.py",
     "test_cli_interrupt.py",
     "test_published_bytes.py",
-    "test_tensorflow_dataset.py",
     "test_samplers.py",
     "test_examples.py",
     "test_in_process.py",
@@ -50,7 +48,6 @@ _LONG = (
     "test_stall.py",
     "test_trainer_death.py",
     "test_stream.py",
-    "test_keras_dataset.py",
     "test_interrupts.py",
     "test_restart.py",
     "test_cuda_delivery.py",
@@ -69,9 +66,6 @@ _INTEGRATION = (
     "readers/delivery/test_cuda_*.py",
     "readers/test_framework_examples.py",
     "readers/test_frameworks.py",
-    "readers/test_jax_dataset.py",
-    "readers/test_keras_dataset.py",
-    "readers/test_tensorflow_dataset.py",
     "test_distribution.py",
     "test_documents.py",
     "test_examples.py",
@@ -117,12 +111,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         shutil.rmtree(config.stash.get(folder, ""), ignore_errors=True)
 
 
-def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
-    if needs_own_process(module_path, parent.config.args):
-        return FileInItsOwnProcess.from_parent(parent, path=module_path)
-    return None
-
-
 def pytest_itemcollected(item: pytest.Item) -> None:
     if purity.is_in_pure_room(item.path):
         item.add_marker("pure")
@@ -148,7 +136,7 @@ def _nothing_left_behind(pytestconfig: pytest.Config) -> Iterator[None]:
     temporary = pytestconfig.stash[_TEMPORARY]
     before = leftovers.Belongings.now(temporary)
     yield
-    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), DEADLINE_S)
+    left = wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(before), DEADLINE_S)
     if left:
         pytest.fail("the test left behind: " + "; ".join(left), pytrace=False)
 
@@ -165,18 +153,11 @@ def _no_orphan_and_no_open_descriptor() -> Iterator[None]:
     before = leftovers.descriptors()
     yield
     gc.collect()  # the traceback of an expected error keeps what its frames hold, arrays in memory for one
-    opened = leftovers.wait_until_none(lambda: leftovers.opened_since(before), DEADLINE_S)
-    alive = leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
+    opened = wait_until_none(lambda: leftovers.opened_since(before), DEADLINE_S)
+    alive = wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
     leftovers.kill(leftovers.orphans())
     if opened or alive:
         pytest.fail("the tests of this module left behind: " + "; ".join(opened + alive), pytrace=False)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _not_both_frameworks() -> Iterator[None]:
-    yield
-    if both_frameworks():
-        pytest.fail("this process holds torch and TensorFlow: see tests/support/own_process.py", pytrace=False)
 
 
 def _is_checkout() -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import leftovers
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_until_none
 
 _ROOT = Path(__file__).resolve().parent.parent
 _SLEEPER = [sys.executable, "-S", "-c", "import time; time.sleep(90)"]
@@ -31,9 +31,7 @@ def before() -> leftovers.Belongings:
 
 def test_a_living_child_is_found_and_named(before: leftovers.Belongings) -> None:
     with subprocess.Popen(_SLEEPER) as child:
-        leftovers.wait_until_none(
-            lambda: [] if "sleep(90)" in leftovers.describe(child.pid) else ["no exec yet"], DEADLINE_S
-        )
+        wait_until_none(lambda: [] if "sleep(90)" in leftovers.describe(child.pid) else ["no exec yet"], DEADLINE_S)
         (left,) = _added(before)
         child.kill()
     assert left.startswith(f"process {child.pid}: ")
@@ -81,12 +79,12 @@ def test_an_orphan_is_found_though_it_is_no_child() -> None:
         assert leftovers.orphans() == [pid]
     finally:
         leftovers.kill([pid])
-    assert leftovers.wait_until_none(lambda: [str(orphan) for orphan in leftovers.orphans()], DEADLINE_S) == []
+    assert wait_until_none(lambda: [str(orphan) for orphan in leftovers.orphans()], DEADLINE_S) == []
 
 
 def test_waiting_ends_at_the_deadline_with_what_is_left() -> None:
     start = time.monotonic()
-    assert leftovers.wait_until_none(lambda: ["something"], 0.05) == ["something"]
+    assert wait_until_none(lambda: ["something"], 0.05) == ["something"]
     assert time.monotonic() - start >= 0.05
 
 

@@ -15,7 +15,7 @@ from blobfeed.workers.pipeline import Pipeline
 from blobfeed import AssemblerDied
 
 from ..support import leftovers
-from ..support.waiting import DEADLINE_S
+from ..support.waiting import DEADLINE_S, wait_until_none
 from .figures import Figure, spread
 from .processes import assembler, send, some_loader
 from .scale import Scale
@@ -94,7 +94,7 @@ def _assembler_deaths(scale: Scale, folder: Path) -> Iterator[Figure]:
         with _SLOW.open(folder) as pipeline:
             _take(pipeline)
             waits.append(_until_assembler_died(pipeline))
-            left = leftovers.wait_until_none(lambda: [str(pid) for pid in _others()], scale.survival_s)
+            left = wait_until_none(lambda: [str(pid) for pid in _others()], scale.survival_s)
             survivors += len(left)
     yield Figure(
         _STUDY, f"{len(waits)} × SIGKILL of the assembler to AssemblerDied, median / 95 % / most", spread(waits)

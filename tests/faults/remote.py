@@ -11,6 +11,7 @@ from pathlib import Path
 
 from ..support import leftovers
 from ..support.ray_cluster import RayCluster, kill_a_raylet, kill_an_actor, kill_the_bridge
+from ..support.waiting import wait_until_none
 from .figures import Figure, spread
 from .record import Difference, Record, compare
 from .scale import Scale
@@ -97,7 +98,7 @@ def _kill_a_trainer(cluster: RayCluster, folder: Path, rng: random.Random) -> fl
         family = set(leftovers.orphans()) - before - {trainer.pid} - set(cluster.family())
         return [*map(str, family), *["an actor"] * cluster.living_actors(), *["objects"] * (cluster.object_bytes() > 0)]
 
-    leftovers.wait_until_none(left, 2 * _END_S)
+    wait_until_none(left, 2 * _END_S)
     return time.monotonic() - killed
 
 

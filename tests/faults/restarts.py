@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from ..support import leftovers
+from ..support.waiting import wait_until_none
 from .figures import Figure, megabytes
 from .scale import Scale
 from .works import WORKS
@@ -28,8 +29,8 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
     for _ in range(scale.restarts):
         _run_once(folder)
     grown = psutil.Process().memory_info().rss - memory
-    left = leftovers.wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(belongings), _PATIENCE_S)
-    alive = leftovers.wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _PATIENCE_S)
+    left = wait_until_none(lambda: leftovers.Belongings.now(temporary).added_since(belongings), _PATIENCE_S)
+    alive = wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _PATIENCE_S)
     directories = [name for name in left if not name.startswith("process")]
     yield Figure(_STUDY, "pipelines started and closed", scale.restarts)
     yield Figure(_STUDY, "descriptors left", len(leftovers.opened_since(descriptors)), 0)

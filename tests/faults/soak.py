@@ -20,6 +20,7 @@ from pathlib import Path
 import psutil  # type: ignore[import-untyped]
 
 from ..support import leftovers
+from ..support.waiting import wait_until_none
 from .figures import Figure
 from .record import Record
 from .scale import Scale
@@ -78,8 +79,8 @@ class Soak:
                 self.counts["ended"] += trainer.poll() is not None
                 trainer.kill()
             self.counts["trainers"] += 1
-            self.counts["left"] += len(leftovers.wait_until_none(_alive, _SURVIVAL_S))
-            leftovers.wait_until_none(_alive, _END_S)
+            self.counts["left"] += len(wait_until_none(_alive, _SURVIVAL_S))
+            wait_until_none(_alive, _END_S)
 
     def _start(self) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(str(Path(entry).absolute()) for entry in sys.path)}

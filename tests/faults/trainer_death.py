@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..support import leftovers
+from ..support.waiting import wait_until_none
 from .figures import Figure, spread
 from .scale import Scale
 from .works import WORKS
@@ -60,7 +61,7 @@ def _time_to_first_batch(folder: Path) -> float:
         trainer.kill()
     if told != b"imsb":
         raise RuntimeError(f"the trainer ended by itself after {told!r}: see its own words in the log")
-    leftovers.wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _END_S)
+    wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _END_S)
     return took
 
 
@@ -73,9 +74,9 @@ def _kill_one(folder: Path, after_s: float) -> tuple[str, int, float]:
         killed = time.monotonic()
         told = trainer.stdout.read().decode()
         trainer.wait()
-    left = leftovers.wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _SURVIVAL_S)
+    left = wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _SURVIVAL_S)
     if left:
-        leftovers.wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _END_S)
+        wait_until_none(lambda: [str(pid) for pid in leftovers.orphans()], _END_S)
     took = time.monotonic() - killed
     leftovers.kill(leftovers.orphans())
     return told[-1:], len(left), took

@@ -14,7 +14,7 @@ from blobfeed.layers.standin import CaffeAbort, Layer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed import HDF5InputLayer, LayerHarness, MultiProcessInputLayer, NpyInputLayer, ParameterError, Sample
+from blobfeed import LayerHarness, MultiProcessInputLayer, ParameterError, Sample
 from tests.support.part import examples
 from tests.support.standin_files import images, write_images
 
@@ -40,11 +40,6 @@ def test_hooks_are_called_in_caffes_order_with_its_attributes_set() -> None:
         tops = harness.forward()
         assert harness.layer.calls[2:] == ["reshape", "forward"]
         np.testing.assert_array_equal(tops["out"], np.full((2, 3), 4))
-
-
-def test_the_name_of_a_single_top_needs_no_list() -> None:
-    with LayerHarness(_Recorder, "", tops="out") as harness:
-        assert list(harness.forward()) == ["out"]
 
 
 def test_another_layer_gets_its_param_str_as_it_is() -> None:
@@ -98,20 +93,12 @@ _PLAIN = (
 def test_a_mapping_reaches_a_layer_as_text_for_eval_and_for_yaml(values: dict[str, Any]) -> None:
     with LayerHarness(_Reads, values, tops=["data"]) as harness:
         assert harness.layer.by_python == harness.layer.by_yaml == values
+        assert list(harness.layer.by_yaml) == list(values)
 
 
 def test_what_ends_caffe_ends_the_test_loudly() -> None:
     with pytest.raises(CaffeAbort):
         LayerHarness(_TooEarly, "", tops=["data"])
-
-
-def test_a_mapping_keeps_the_order_of_its_tops(tmp_path: Path) -> None:
-    for name in ("image", "annot"):
-        np.save(tmp_path / f"{name}.npy", np.arange(4) + 10 * (name == "image"))
-    values = {"image": tmp_path / "image.npy", "annot": tmp_path / "annot.npy", "batch_size": 2, "num_loaders": 0}
-    with LayerHarness(NpyInputLayer, values) as harness:
-        first, second = harness.forward().values()
-        assert (first.tolist(), second.tolist()) == ([10, 11], [0, 1])
 
 
 @pytest.fixture
@@ -124,12 +111,6 @@ def test_a_mapping_may_hold_paths_numpy_numbers_and_tuples(values: dict[str, Any
     with LayerHarness(MultiProcessInputLayer, {**values, "tops": ("label", "data")}) as harness:
         assert list(harness.tops) == ["label", "data"]
         assert harness.tops["data"].shape == (4, 3, 4, 5)
-
-
-@pytest.mark.parametrize("text", ["{path: train.h5, batch_size: 4}", '{"path": "train.h5", "batch_size": 4}'])
-def test_param_str_may_be_text_and_paths_relative(values: dict[str, Any], tmp_path: Path, text: str) -> None:
-    with LayerHarness(HDF5InputLayer, text, base_dir=tmp_path) as harness:
-        np.testing.assert_array_equal(harness.forward()["data"], images()[:4])
 
 
 @pytest.mark.parametrize("delivery", ["copy", "view"])

@@ -227,23 +227,6 @@ def test_decode_may_be_a_lambda_that_returns_one_array(train: dict[str, Any]) ->
         np.testing.assert_array_equal(harness.forward()["data"], images()[:8].sum(axis=(1, 2, 3)))
 
 
-class Normalises(MultiProcessInputLayer):
-    def decode(self, sample: Sample, rng: np.random.Generator) -> Mapping[str, AnyArray]:
-        raw = super().decode(sample, rng)
-        assert isinstance(raw, dict)
-        return {"data": raw["data"].astype(np.float32), "label": raw["label"]}
-
-    def postprocess(self, batch: dict[str, AnyArray]) -> None:
-        data = np.asarray(batch["data"], np.float32)
-        np.subtract(data, data.mean(), out=batch["data"])
-
-
-def test_postprocess_sees_whole_batches_in_a_loader(with_loader: dict[str, Any]) -> None:
-    with LayerHarness(Normalises, with_loader) as harness:
-        data = images()[:8]
-        np.testing.assert_allclose(harness.forward()["data"], data - data.mean(), rtol=1e-4, atol=1e-4)
-
-
 class HasALockTooLate(MultiProcessInputLayer):
     def setup(self, bottom: Any, top: Any) -> None:
         super().setup(bottom, top)

@@ -22,6 +22,7 @@ from blobfeed import (
     StreamInputLayer,
     layers,
 )
+from tests.support.pictures import encoded, write_list
 from tests.support.standin_files import images, write_images
 
 
@@ -32,58 +33,56 @@ def test_all_public_names_and_no_others_are_in_the_help_and_behind_a_star() -> N
     assert [name for name in layers.__all__ if f"class {name}(" not in text] == []
 
 
-def test_hdf5_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same images in a file of each kind."""
     write_images(tmp_path / "train.h5")
-    text = "{path: train.h5, limit: 6, batch_size: 4, num_loaders: 0}"
-    with LayerHarness(HDF5InputLayer, text, base_dir=tmp_path) as harness:
-        np.testing.assert_array_equal(harness.forward()["label"], [0, 1, 2, 3])
-        np.testing.assert_array_equal(harness.forward()["label"], [4, 5, 0, 1])
-
-
-def test_hdf5_samples_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "all.h5", "w") as file:
-        for index in range(5):
-            file.create_dataset(f"sample_{index}", data=np.full((2, 3), index, np.float32))
-    text = "{path: all.h5, batch_size: 5, num_loaders: 0}"
-    with LayerHarness(HDF5SamplesInputLayer, text, tops=["data"], base_dir=tmp_path) as harness:
-        np.testing.assert_array_equal(harness.forward()["data"][:, 1, 2], np.arange(5))
-
-
-def test_npy_takes_its_tops_names_with_their_paths(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "samples.h5", "w") as file:
+        for index, image in enumerate(images()):
+            file[f"sample_{index}"] = image
+            file[f"sample_{index}"].attrs["label"] = index
     np.save(tmp_path / "images.npy", images())
     np.save(tmp_path / "labels.npy", np.arange(20))
-    text = "{data: images.npy, label: [labels.npy], batch_size: 4, num_loaders: 0}"
-    with LayerHarness(NpyInputLayer, text, base_dir=tmp_path) as harness:
-        tops = harness.forward()
-        np.testing.assert_array_equal(tops["data"], images()[:4])
-        np.testing.assert_array_equal(tops["label"], np.arange(4))
-
-
-def test_image_list_takes_its_path_among_the_other_parameters(tmp_path: Path) -> None:
-    cv2 = pytest.importorskip("cv2")
-    for index in range(3):
-        cv2.imwrite(str(tmp_path / f"{index}.png"), np.full((8, 6, 3), (40 * index, 0, 0), np.uint8))
-    (tmp_path / "list.txt").write_text("".join(f"{index}.png {index}\n" for index in range(3)))
-    text = "{path: list.txt, new_height: 4, new_width: 4, batch_size: 3, num_loaders: 0}"
-    with LayerHarness(ImageListInputLayer, text, base_dir=tmp_path) as harness:
-        tops = harness.forward()
-        assert tops["data"].shape == (3, 3, 4, 4)
-        np.testing.assert_array_equal(tops["data"][:, 0, 0, 0], [0, 40, 80])
-        np.testing.assert_array_equal(tops["label"], [0, 1, 2])
-    source = {"image_list": {"path": "list.txt", "new_height": 4, "new_width": 4}}
-    for given in ({"source": source}, {"source": {"concat": [source]}}, {"mix": [source]}):
-        parameters: Any = {**given, "batch_size": 3, "num_loaders": 0}
-        with BatchReader(base_dir=tmp_path, **parameters) as reader:  # RGB, where Caffe has BGR
-            np.testing.assert_array_equal(next(iter(reader))["data"], tops["data"][:, ::-1])
-        with LayerHarness(MultiProcessInputLayer, str(parameters), base_dir=tmp_path) as harness:
-            np.testing.assert_array_equal(harness.forward()["data"], tops["data"])
-
-
-def test_stream_takes_its_function_among_the_other_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pictures = images().astype(np.uint8).transpose(0, 2, 3, 1)
+    write_list(tmp_path, {f"{index}.png": encoded(picture, ".png") for index, picture in enumerate(pictures)})
     (tmp_path / "my_stream.py").write_text(
-        "def samples(shard, shards):\n    return ({'data': [float(i)], 'label': i} for i in range(shard, 20, shards))\n"
+        "import numpy as np\nsamples = lambda shard, shards: zip(np.load('images.npy'), np.load('labels.npy'))\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with LayerHarness(StreamInputLayer, "{make: my_stream:samples, shards: 1, batch_size: 4}") as harness:
-        np.testing.assert_array_equal(harness.forward()["label"], [0, 1, 2, 3])
-        np.testing.assert_array_equal(harness.forward()["data"], [[4], [5], [6], [7]])
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+READY_MADE: dict[type[MultiProcessInputLayer], str] = {
+    HDF5InputLayer: "path: train.h5, limit: 6",
+    HDF5SamplesInputLayer: "path: samples.h5, labels: [label]",
+    NpyInputLayer: "data: images.npy, label: [labels.npy]",
+    ImageListInputLayer: "path: list.txt, new_height: 4, new_width: 5",
+    StreamInputLayer: "make: my_stream:samples, shards: 1, tops: [data, label]",
+}
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("layer", READY_MADE, ids=lambda layer: layer.__name__)
+def test_a_layer_takes_the_options_of_its_source_among_the_other_parameters(
+    layer: type[MultiProcessInputLayer],
+) -> None:
+    with LayerHarness(layer, f"{{{READY_MADE[layer]}, batch_size: 4, num_loaders: 0}}") as harness:
+        tops = harness.forward()
+        np.testing.assert_array_equal(tops["data"], images()[:4])
+        np.testing.assert_array_equal(tops["label"], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize("way", ["source", "concat", "mix"])
+def test_pictures_are_bgr_in_a_layer_and_rgb_in_a_reader(folder: Path, way: str) -> None:
+    source = {"image_list": {"path": "list.txt", "equal_sizes": True}}
+    ways: dict[str, Any] = {
+        "source": {"source": source},
+        "concat": {"source": {"concat": [source]}},
+        "mix": {"mix": [source]},
+    }
+    parameters = {**ways[way], "batch_size": 4, "num_loaders": 0}
+    with BatchReader(base_dir=folder, **parameters) as reader:
+        np.testing.assert_array_equal(next(iter(reader))["data"], images()[:4, ::-1])
+    with LayerHarness(MultiProcessInputLayer, str(parameters), base_dir=folder) as harness:
+        np.testing.assert_array_equal(harness.forward()["data"], images()[:4])

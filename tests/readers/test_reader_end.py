@@ -25,7 +25,7 @@ from tests.support import leftovers
 from tests.support.forked import exit_code, fork
 from tests.support.pipelines import the_assembler
 from tests.support.reader_data import records, write_hdf5
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, wait_until_none
 
 from .reading import SAMPLES, all_labels, read
 
@@ -95,7 +95,7 @@ def test_a_reader_that_is_forgotten_gives_everything_back(source: dict[str, Any]
     reader = read_to_the_end()
     gc.collect()
     assert reader() is None
-    assert not leftovers.wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
+    assert not wait_until_none(lambda: [leftovers.describe(pid) for pid in leftovers.orphans()], DEADLINE_S)
 
 
 INTERRUPTED_AT_THE_END = """

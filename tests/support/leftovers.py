@@ -14,13 +14,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_POLL_S = 0.01
 _MARK = "BLOBFEED_TEST_RUN"
 _STARTED_NS = time.time_ns()
 # multiprocessing starts these once and ends them with the process that asked; they are not ours to end.
@@ -43,10 +42,8 @@ class Belongings:
 
     @classmethod
     def now(cls, temporary: Path) -> Self:
-        return cls(
-            children=frozenset(_children()),
-            temporary=_names(temporary) - _torchs_folder(),
-        )
+        names = frozenset(entry.name for entry in temporary.iterdir())
+        return cls(children=frozenset(_children()), temporary=names - _torchs_folder())
 
     def added_since(self, before: Belongings) -> list[str]:
         return [
@@ -62,19 +59,19 @@ def _torchs_folder() -> set[str]:
     return set() if folder is None else {Path(folder.name).name}
 
 
-def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:
-    """Return what `left` still finds at the deadline, or an empty list as soon as it finds nothing."""
-    end = time.monotonic() + deadline_s
-    begun = time.monotonic()
-    while (found := left()) and begun < end:
-        time.sleep(max(_POLL_S, min(time.monotonic() - begun, 10 * _POLL_S)))  # no longer at work than at rest
-        begun = time.monotonic()
-    return found
-
-
 def orphans() -> list[int]:
     """Marked processes apart from this one and its multiprocessing helpers, children or not."""
-    return [pid for pid in _pids() if pid != os.getpid() and _is_marked(pid) and not _is_helper(pid)]
+    return [pid for pid in marked(f"{_MARK}={_our_mark()}") if pid != os.getpid() and not _is_helper(pid)]
+
+
+def marked(mark: str) -> list[int]:
+    """Return the processes with `mark`, NAME=value, in their environment: whoever they were started by."""
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - a hundred paths
+        with suppress(OSError):  # a zombie's is empty
+            if name.isdigit() and mark.encode() in Path(f"/proc/{name}/environ").read_bytes().split(b"\0"):
+                found.append(int(name))
+    return found
 
 
 def descriptors() -> dict[int, str]:
@@ -103,10 +100,6 @@ def kill(pids: list[int]) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _names(directory: Path) -> frozenset[str]:
-    return frozenset(entry.name for entry in directory.iterdir())
-
-
 def _our_mark() -> str:
     # Process ids come back: a number alone may be that of an earlier run, whose processes are not ours to end.
     return f"{os.getpid()}-{_STARTED_NS}"
@@ -120,10 +113,6 @@ def _children() -> Iterator[int]:
             yield from map(int, (task / "children").read_text().split())
 
 
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-
-
 def _descriptors() -> Iterator[tuple[int, str]]:
     for entry in Path("/proc/self/fd").iterdir():
         with suppress(FileNotFoundError):
@@ -133,10 +122,4 @@ def _descriptors() -> Iterator[tuple[int, str]]:
 def _is_helper(pid: int) -> bool:
     with suppress(OSError):
         return any(helper.encode() in Path(f"/proc/{pid}/cmdline").read_bytes() for helper in _HELPERS)
-    return False
-
-
-def _is_marked(pid: int) -> bool:
-    with suppress(OSError):
-        return f"{_MARK}={_our_mark()}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return False

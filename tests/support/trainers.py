@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .leftovers import Belongings, describe, wait_until_none
-from .waiting import DEADLINE_S, is_gone, readable, wait_until
+from .leftovers import Belongings, describe, marked
+from .waiting import DEADLINE_S, is_gone, readable, wait_until, wait_until_none
 
 PRELUDE = '''
 import os, resource, signal, subprocess, sys, time
@@ -136,8 +136,8 @@ class Trainer:
         return self.process.wait(DEADLINE_S)
 
     def family(self) -> list[int]:
-        """All processes that carry the mark, the trainer's own among them: whoever they were started by."""
-        return [pid for pid in _pids() if self._mark.encode() in _environment(pid)]
+        """All processes that carry the mark, the trainer's own among them."""
+        return marked(self._mark)
 
     def children(self) -> list[int]:
         return [pid for pid in self.family() if pid != self.pid]
@@ -174,14 +174,3 @@ def trainer(folder: Path, body: str, *, shell: str = "", env: dict[str, str] | N
         yield started
     finally:
         started.tidy()
-
-
-def _pids() -> Iterator[int]:
-    yield from (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - a hundred paths
-
-
-def _environment(pid: int) -> list[bytes]:
-    """Empty for a zombie."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    return []

@@ -17,14 +17,19 @@ _POLL_S = 0.005
 
 def wait_until(holds: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
     """Return as soon as `holds()` is true; fail with `what` at the deadline."""
+    left = wait_until_none(lambda: [] if holds() else [what], deadline_s)
+    assert not left, f"after {deadline_s:g} s still not: {what}"
+
+
+def wait_until_none(left: Callable[[], list[str]], deadline_s: float) -> list[str]:
+    """Return what `left` still finds at the deadline, or an empty list as soon as it finds nothing."""
     end = time.monotonic() + deadline_s
-    while True:
-        begun = time.monotonic()
-        if holds():
-            return
-        assert begun < end, f"after {deadline_s:g} s still not: {what}"
+    begun = time.monotonic()
+    while (found := left()) and begun < end:
         # A look may be one at all processes of the machine, and what is waited for needs the core.
         time.sleep(max(_POLL_S, min(time.monotonic() - begun, 10 * _POLL_S)))
+        begun = time.monotonic()
+    return found
 
 
 def readable(descriptor: int, deadline_s: float = DEADLINE_S) -> bool:

@@ -30,7 +30,7 @@ from blobfeed.workers.processes import Assembler, LoaderPool
 from blobfeed.workers.transport import Activity, LoaderStarted, LoaderState, StatusBoard, links
 
 from blobfeed import AssemblerDied, InterpreterError, LoaderDied, PipelineClosed, SocketPathError
-from tests.support.leftovers import Belongings, descriptors, opened_since, wait_until_none
+from tests.support.leftovers import Belongings, descriptors, opened_since
 from tests.support.part import some_of
 from tests.support.pipelines import (
     Fault,
@@ -46,7 +46,7 @@ from tests.support.pipelines import (
     trapped_pipeline,
 )
 from tests.support.schedules import schedule_of
-from tests.support.waiting import DEADLINE_S, wait_until
+from tests.support.waiting import DEADLINE_S, wait_until, wait_until_none
 
 SMALL = 12
 """Items of a sample so small that batches share tasks."""
