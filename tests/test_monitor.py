@@ -75,41 +75,30 @@ def watched(process: Trainer, condition: Callable[[dict[str, Any]], bool], what:
     return told[0], console.export_text()
 
 
-def blames(*which: str) -> Callable[[dict[str, Any]], bool]:
-    return lambda told: told["diagnosis_since_start"]["blame"] in which and told["batches"] > 8
+BLAMED = {
+    # how a trainer runs: who is to blame, and words of the sentence and of the table
+    "starved": ("loaders cores", "decode", "decoding"),  # where all cores are busy loaders may rightly lack one
+    "local": ("loaders", "makes its batches itself, which takes", "making them"),
+    "starving": ("trainer", "the net is the bottleneck", "■"),
+    "waiting": ("storage", "of read is waiting", "reading"),
+    "dying": ("deaths", "killed by SIGKILL", "deaths"),
+}
 
 
-def test_a_starved_trainer_is_told_that_decode_takes_the_time(tmp_path: Path) -> None:
-    with trainer("starved", tmp_path) as process:
-        # On a machine whose cores are busy the loaders may rightly be said to lack one.
-        told, table = watched(process, blames("loaders", "cores"), "loaders are to blame")
-    assert "decode" in told["diagnosis_since_start"]["sentence"]
-    assert told["stall_share_since_start"] > 0.05
-    assert "decoding" in table
-    assert f"trainer {process.pid}" in table
+@pytest.mark.parametrize("how", BLAMED)
+def test_the_one_to_blame_is_told(tmp_path: Path, how: str) -> None:
+    blamed, words, shown = BLAMED[how]
 
+    def is_blamed(told: dict[str, Any]) -> bool:
+        return told["diagnosis_since_start"]["blame"] in blamed.split() and told["batches"] > 8
 
-def test_a_trainer_without_loaders_is_seen_too(tmp_path: Path) -> None:
-    with trainer("local", tmp_path) as process:
-        told, table = watched(process, blames("loaders"), "it is seen that it makes its batches itself")
-    assert "makes its batches itself, which takes" in told["diagnosis_since_start"]["sentence"]
-    assert (told["in_process"], told["loader_states"]) == (True, [])
+    with trainer(how, tmp_path) as process:
+        told, table = watched(process, is_blamed, f"{blamed} to blame")
+    assert words in told["diagnosis_since_start"]["sentence"]
+    assert shown in table
+    assert told["in_process"] == (told["loader_states"] == []) == (how == "local")
+    assert bool(told["loader_deaths"]) == (how == "dying")
     assert told["samples"] == 8 * told["batches"]
-    assert "making them" in table
-
-
-def test_a_net_that_takes_its_time_is_the_bottleneck(starving: Trainer) -> None:
-    told, table = watched(starving, blames("trainer"), "the trainer is to blame")
-    assert told["diagnosis_since_start"]["sentence"].startswith("the net is the bottleneck")
-    assert (told["trainer"], told["program"]) == (starving.pid, "-c")
-    assert len(told["loader_states"]) == 2
-    assert "■" in table
-
-
-def test_a_source_that_waits_is_told_as_storage(tmp_path: Path) -> None:
-    with trainer("waiting", tmp_path) as process:
-        told, _ = watched(process, blames("storage"), "storage is to blame")
-    assert "of read is waiting" in told["diagnosis_since_start"]["sentence"]
 
 
 def test_a_stuck_loader_is_named_with_its_sample_and_where_it_is_stored(tmp_path: Path) -> None:
@@ -122,16 +111,6 @@ def test_a_stuck_loader_is_named_with_its_sample_and_where_it_is_stored(tmp_path
     assert "is stuck: it has been in decode for" in told["diagnosis"]["sentence"]
     assert table.count(f"[numbers]/{STUCK_AT}.txt") == 2  # in the sentence, and in the loader's row
     assert "[numbers], trainer" in table
-
-
-def test_dying_loaders_are_counted_and_the_last_death_is_told(tmp_path: Path) -> None:
-    with trainer("dying", tmp_path) as process:
-        told, table = watched(
-            process, lambda told: told["diagnosis_since_start"]["blame"] == "deaths", "deaths are seen"
-        )
-    assert told["loader_deaths"] >= 2
-    assert "killed by SIGKILL" in told["diagnosis_since_start"]["sentence"]
-    assert "deaths" in table
 
 
 def test_a_pipeline_that_is_named_by_a_loader_is_shown_when_that_loader_has_died(tmp_path: Path) -> None:
