@@ -27,9 +27,10 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 
 from blobfeed import BatchReader
-from tests.support.object_servers import nginx, slow_proxy
+from tests.support.object_servers import nginx
 
 from .report import table
+from .slow_proxy import slow_proxy
 
 _LOADERS = 2
 _AT_ONCE = 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +22,7 @@ from blobfeed.monitor import Monitor, as_mapping
 from tests.faults.record import Record, compare, read
 from tests.faults.works import WORKS, Work
 from tests.support.pipelines import Fault, Harm, Place, Trap, take_for_ever, trapped_pipeline
-from tests.support.ray_cluster import ClusterFailed, RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
+from tests.support.ray_cluster import RayCluster, bridges, kill_a_raylet, kill_an_actor, kill_the_bridge
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, wait_until
 
@@ -297,17 +296,3 @@ def test_arrays_in_memory_are_sent_to_the_nodes(cluster: RayCluster) -> None:
     given: dict[str, Any] = {"num_loaders": 0, "remote_loaders": remote(cluster, 1)}
     with BatchReader({"arrays": {"data": data}}, batch_size=10, epochs=1, **given) as reader:
         assert np.array_equal(np.concatenate([batch["data"] for batch in reader]), data)
-
-
-def test_what_fails_in_the_clusters_process_is_told_and_it_goes_on(cluster: RayCluster) -> None:
-    with pytest.raises(ClusterFailed, match=r"(?s)asked for 'add many'.*Traceback.*ValueError.*'many'.*standard error"):
-        cluster.add_node("many")  # type: ignore[arg-type]
-    assert cluster.living_actors() >= 0
-
-
-@pytest.mark.slow
-def test_the_end_of_the_clusters_process_is_told() -> None:
-    with RayCluster(nodes=0) as cluster:
-        os.kill(cluster.family()[0], signal.SIGABRT)
-        with pytest.raises(ClusterFailed, match="asked for 'actors', the cluster's process has ended, code -6"):
-            cluster.living_actors()

@@ -1,4 +1,4 @@
-"""Servers of objects by byte ranges: one of our own, whose every answer a test can spoil, and a proxy that is slow."""
+"""Servers of objects by byte ranges: one of our own, whose every answer a test can spoil, moto's and nginx."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -230,15 +229,6 @@ def google_bucket(server: RangeServer, bucket: str, monkeypatch: pytest.MonkeyPa
             server.objects[f"{bucket}?list-type=2{prefix}"] = listing
 
     return put
-
-
-@contextmanager
-def slow_proxy(port: int, delay_s: float) -> Iterator[int]:
-    """The port of a process that passes on to `port`, each request after `delay_s`."""
-    command = [sys.executable, "-P", "-m", "tests.support.slow_proxy", str(port), str(delay_s)]
-    with running(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        yield int(process.stdout.readline())
 
 
 def nginx_program() -> str | None:

@@ -1,6 +1,6 @@
 """A proxy that passes each request on after a while.
 
-`python -m tests.support.slow_proxy TARGET_PORT DELAY_S` prints its own port. A request is what a client
+`python -m benchmarks.slow_proxy TARGET_PORT DELAY_S` prints its own port. A request is what a client
 sends at once; answers pass through as they come. The kernel moves the bytes from socket to socket (splice): a proxy
 that held them in Python took more of the processors than what it was to measure.
 """
@@ -9,13 +9,26 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from fcntl import F_SETPIPE_SZ, fcntl
 from threading import Thread
 
+from tests.support.object_servers import running
+
 _PIECE_BYTES = 1 << 20
+
+
+@contextmanager
+def slow_proxy(port: int, delay_s: float) -> Iterator[int]:
+    """The port of a process that passes on to `port`, each request after `delay_s`."""
+    command = [sys.executable, "-P", "-m", __name__, str(port), str(delay_s)]
+    with running(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
 
 
 def _pass_on(source: socket.socket, target: socket.socket, delay_s: float) -> None:
