@@ -27,37 +27,29 @@ _KEPT = pytest.StashKey[Path]()
 
 # Begun first, in this order: else one of them might be left to one worker while the others have no more to do.
 _LONG = (
-    "test_documents.py",
-    "test_remote_loaders.py",
     "test_contract.py",
     "test_data_loader.py",
     "test_monitor.py",
     "test_cli_interrupt.py",
     "test_published_bytes.py",
     "test_samplers.py",
-    "test_examples.py",
     "test_in_process.py",
     "test_own_code.py",
-    "test_cuda_trouble.py",
     "test_first_calls.py",
-    "test_crashes.py",
     "test_faults_quick.py",
     "test_batch_reader.py",
     "test_faces.py",
     "test_pipeline.py",
     "test_stall.py",
-    "test_trainer_death.py",
     "test_stream.py",
     "test_interrupts.py",
     "test_restart.py",
-    "test_cuda_delivery.py",
     "test_caffe_contract.py",
     "test_resume.py",
     "test_stored_arrays.py",
     "test_pack.py",
     "test_module.py",
     "test_caffe.py",
-    "test_framework_examples.py",
 )
 
 # Left to `make test-all`: other frameworks, documents, examples, a cluster, servers of others, kills and crashes in

@@ -68,6 +68,8 @@ def script(forks: Forks, folder: Path, text: str) -> str:
 def project(tmp_path: Path) -> Path:
     (tmp_path / "distance.py").write_text(LOSS)
     write_project(tmp_path, net=NET, solver=SMALL_SOLVER + "test_iter: 5 test_interval: 30")
+    batches = tmp_path / "batches.py"
+    batches.write_text("import caffe\n" + batches.read_text().replace("class Batches:", "class Batches(caffe.Layer):"))
     return tmp_path
 
 
@@ -132,14 +134,6 @@ def test_a_real_caffe_is_not_hidden(forks: Forks, project: Path) -> None:
     assert script(forks, project, code) == "True False\n"  # the folder has nothing to import
     (project / "caffe" / "__init__.py").write_text("real = True")
     assert script(forks, project, code) == "False True\n"
-
-
-def test_a_data_layer_may_import_caffe(forks: Forks, tmp_path: Path) -> None:
-    write_project(tmp_path, net=NET)
-    (tmp_path / "distance.py").write_text(LOSS)
-    batches = tmp_path / "batches.py"
-    batches.write_text("import caffe\n" + batches.read_text().replace("class Batches:", "class Batches(caffe.Layer):"))
-    command(forks, tmp_path, "train", "--solver", "solver.prototxt")
 
 
 @pytest.mark.parametrize("folder", [False, True])

@@ -6,6 +6,7 @@ import fcntl
 import io
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import cv2
 import h5py  # type: ignore[import-untyped]
@@ -333,59 +334,43 @@ def test_texts_stand_beside_their_pictures_whatever_their_type(tmp_path: Path) -
     assert result.exit_code == 0, result.output
 
 
-def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched() -> None:
-    white, black = np.full((3, 32, 32), 255, np.uint8), np.zeros((3, 32, 32), np.uint8)
-    blue = black.copy()
-    blue[0] = 255
-    sheet = drawn(Seen([[white, blue]], ["#0", "#1"], is_bgr=True))
-    assert ((sheet == (255, 0, 0)).all(axis=2)).sum() == 128 * 128
-    swapped = drawn(Seen([[white, blue]], ["#0", "#1"], is_bgr=False))
-    assert ((swapped == (0, 0, 255)).all(axis=2)).sum() == 128 * 128
-    stretched = drawn(
-        Seen([[white.astype(np.float32) - 100, black.astype(np.float32) - 100]], ["#0", "#1"], is_bgr=True)
-    )
-    assert ((stretched == 0).all(axis=2)).sum() == 128 * 128
+WHITE, BLACK = np.full((3, 32, 32), 255, np.uint8), np.zeros((3, 32, 32), np.uint8)
+BLUE = np.stack([WHITE[0], BLACK[0], BLACK[0]])
+UPPER = np.where(np.arange(32)[:, None] < 16, 0.0, 1.0) * np.ones((3, 32, 32))
+ODD = np.full((3, 32, 32), np.nan)
+ODD[:, 0, 0] = np.inf
+CELL = 128 * 128
+"""Pixels of a picture on the sheet."""
 
-
-def test_values_that_are_no_numbers_are_black_and_spoil_no_other_picture() -> None:
-    odd, plain = np.full((3, 32, 32), np.nan), np.ones((3, 32, 32))
-    plain[:, :16] = 0
-    odd[:, 0, 0] = np.inf
-    sheet = drawn(Seen([[odd, plain]], ["#0", "#1"], is_bgr=True))
-    assert ((sheet == 255).all(axis=2)).sum() == 128 * 128 // 2 + 4 * 4
-
-
-@pytest.mark.parametrize("value", [1.0, 65535.0])
-def test_a_picture_of_one_value_is_black(value: float) -> None:
-    sheet = drawn(Seen([[np.full((1, 32, 32), value)]], ["#0"], is_bgr=True))
-    assert ((sheet == 0).all(axis=2)).sum() == 128 * 128
+DRAWN: list[tuple[list[Any], bool, tuple[int, int, int], int]] = [
+    # pictures, whether they are BGR, a colour of the sheet in RGB, and how many pixels have it
+    ([WHITE, BLUE], True, (255, 0, 0), CELL),
+    ([WHITE, BLUE], False, (0, 0, 255), CELL),
+    ([WHITE - 100.0, BLACK - 100.0], True, (0, 0, 0), CELL),  # stretched
+    ([ODD, UPPER], True, (255, 255, 255), CELL // 2 + 4 * 4),  # what is no number is black, and spoils no other one
+    ([np.full((1, 32, 32), 1.0)], True, (0, 0, 0), CELL),  # of one value
+    ([np.full((1, 32, 32), 65535.0)], True, (0, 0, 0), CELL),
+    ([UPPER[:1] * np.complex64(1 + 1j)], True, (255, 255, 255), CELL // 2),
+]
 
 
 @pytest.mark.filterwarnings("ignore:Casting complex values")
-def test_of_complex_values_the_real_part_is_drawn() -> None:
-    picture = np.zeros((1, 32, 32), np.complex64)
-    picture[:, :16] = 1 + 1j
-    sheet = drawn(Seen([[picture]], ["#0"], is_bgr=True))
-    assert ((sheet == 255).all(axis=2)).sum() == 128 * 128 // 2
+@pytest.mark.parametrize(("pictures", "is_bgr", "color", "pixels"), DRAWN)
+def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched(
+    pictures: list[Any], is_bgr: bool, color: tuple[int, int, int], pixels: int
+) -> None:
+    sheet = drawn(Seen([pictures], [f"#{number}" for number in range(len(pictures))], is_bgr=is_bgr))
+    assert (sheet == color).all(axis=2).sum() == pixels
 
 
-def test_a_net_definition_shows_what_its_own_layer_makes(tmp_path: Path) -> None:
-    result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png")
-    assert result.exit_code == 0, result.output
-    assert "8 samples (rows) in 6 epochs (columns)" in result.stdout
-    sheet = cv2.imread(str(tmp_path / "sheet.png"))
-    assert sheet is not None
-    assert sheet.shape[0] > 8 * 128
-
-
-def test_the_sheet_of_a_net_takes_parameters_too_and_is_that_of_the_nets_own(tmp_path: Path) -> None:
-    net = EXAMPLES / "augment" / "net.prototxt"
-    given: list[list[str]] = [[], ["--parameters", "{shuffle: true}"]]
-    sheets = [tmp_path / f"{number}.png" for number in range(2)]
-    for sheet, more in zip(sheets, given, strict=True):
-        result = run(net, "--sheet", sheet, *more)
-        assert result.exit_code == 0, result.output
-    assert sheets[0].read_bytes() == sheets[1].read_bytes()
+def test_a_net_definition_shows_what_its_own_layer_makes_with_and_without_parameters(tmp_path: Path) -> None:
+    sheets = []
+    for more in ((), ("--parameters", "{shuffle: true}")):
+        result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png", *more)
+        assert "8 samples (rows) in 6 epochs (columns)" in result.stdout, result.output
+        sheets.append(cv2.imread(str(tmp_path / "sheet.png")))
+    assert sheets[0].shape[0] > 8 * 128
+    assert (sheets[0] == sheets[1]).all()
 
 
 def test_the_sheet_of_a_net_that_reads_rgb_has_the_colours_of_the_file(tmp_path: Path) -> None:

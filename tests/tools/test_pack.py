@@ -381,12 +381,6 @@ def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
     )
 
 
-def test_an_lmdb_is_packed_equal(tmp_path: Path) -> None:
-    write_lmdb(tmp_path / "db", (raw_datum(image, int(label)) for image, label in zip(DATA, LABEL, strict=True)))
-    command("pack", tmp_path / "db", tmp_path / "a.h5", "--chunk", 8)
-    is_equal(tmp_path / "a.h5", DATA, LABEL)
-
-
 def test_the_bench_has_torch_beside_it(found: Found) -> None:
     pytest.importorskip("torch", reason="the comparison needs torch")
     files = [found.declared["npy"]["data"], found.declared["npy"]["label"]]

@@ -159,51 +159,39 @@ def test_events_of_others_that_were_merged_into_a_trace_are_left_out(facts: RunF
 
 # ---- logs
 
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "iteration 10/30: loss 0.5, rate 0.01, 900 samples/s\niteration 20/30: loss 2.5e-1, rate 0.01\n",
-        "I0101 solver.cpp:228] Iteration 10 (5 iter/s, 2s/10 iters), loss = 0.5\nIteration 20, loss = 0.25\n",
+TWO = {"train": ([10, 20], [0.5, 0.25])}
+LOGS: dict[str, tuple[str, dict[str, tuple[list[int], list[float]]]]] = {
+    "ours": ("iteration 10/30: loss 0.5, rate 0.01, 900 samples/s\niteration 20/30: loss 2.5e-1, rate 0.01\n", TWO),
+    "caffe": ("I0101 solver.cpp:228] Iteration 10 (5 iter/s), loss = 0.5\nIteration 20, loss = 0.25\n", TWO),
+    "json lines": (
         '{"iteration": 10, "loss": 0.5}\n{"iteration": 20, "net": "train", "loss": 0.25}\n{"iteration": 30, "lo',
-        "iteration,loss,rate\n10,0.5,1\n20,0.25,1\n",
-    ],
-    ids=["ours", "caffe", "json lines", "csv"],
-)
-def test_losses_are_read_from_each_kind_of_log(text: str, tmp_path: Path) -> None:
+        TWO,
+    ),
+    "csv": ("iteration,loss,rate\n10,0.5,1\n20,0.25,1\n", TWO),
+    "no numbers": (
+        "Iteration 10, loss = -nan\nIteration 20, loss = -inf\niteration 40/50: loss nan, rate 1\n",
+        {"train": ([10, 20, 40], [np.nan, -np.inf, np.nan])},
+    ),
+    "a row that was cut": ("iteration,net,total loss,rate\n10,train,0.5,1\n20,train,0.\n20,train,0.25,1\n", TWO),
+    "the objective, and not an output called loss": (
+        "iteration,net,loss,total loss\n10,train,0.5,0.75\n10,test 0,0.25,\n",
+        {"train": ([10], [0.75]), "test 0": ([10], [0.25])},
+    ),
+    "test nets": (
+        "iteration,seconds,net,loss,accuracy\n10,1,train,0.5,\n10,2,test 0,0.7,0.9\n10,2,test 1,,1\n",
+        {"train": ([10], [0.5]), "test 0": ([10], [0.7])},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_log_has_a_curve_for_each_net(name: str, tmp_path: Path) -> None:
+    text, expected = LOGS[name]
     (tmp_path / "log").write_text(text)
-    iterations, losses = read_losses(tmp_path / "log")["train"]
-    assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
-
-
-def test_losses_that_are_no_numbers_are_read(tmp_path: Path) -> None:
-    (tmp_path / "log").write_text(
-        "Iteration 10, loss = 0.5\nIteration 20, loss = -nan\nIteration 30, loss = -inf\n"
-        "iteration 40/50: loss nan, rate 1\n"
-    )
-    iterations, losses = read_losses(tmp_path / "log")["train"]
-    assert iterations.tolist() == [10, 20, 30, 40]
-    np.testing.assert_array_equal(losses, [0.5, np.nan, -np.inf, np.nan])
-
-
-def test_a_row_that_was_cut_is_left_out(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("iteration,net,total loss,rate\n10,train,0.5,1\n20,train,0.\n20,train,0.25,1\n")
-    iterations, losses = read_losses(tmp_path / "log.csv")["train"]
-    assert (iterations.tolist(), losses.tolist()) == ([10, 20], [0.5, 0.25])
-
-
-def test_the_objective_is_read_and_not_an_output_called_loss(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("iteration,net,loss,total loss\n10,train,0.5,0.75\n10,test 0,0.25,\n")
-    curves = read_losses(tmp_path / "log.csv")
-    assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.75], "test 0": [0.25]}
-
-
-def test_test_nets_have_curves_of_their_own(tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text(
-        "iteration,seconds,net,loss,accuracy\n10,1,train,0.5,\n10,2,test 0,0.7,0.9\n10,2,test 1,,1\n"
-    )
-    curves = read_losses(tmp_path / "log.csv")
-    assert {net: losses.tolist() for net, (_, losses) in curves.items()} == {"train": [0.5], "test 0": [0.7]}
+    curves = read_losses(tmp_path / "log")
+    assert curves.keys() == expected.keys()
+    for net, (iterations, losses) in expected.items():
+        np.testing.assert_array_equal(curves[net], [iterations, losses])
 
 
 # ---- the page
@@ -284,12 +272,6 @@ def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
     page = (tmp_path / "report.html").read_text()
     assert "<h1>killed.json</h1>" in page
     assert "The run goes on" not in page
-
-
-def test_what_is_no_trace_and_no_log_is_said(tmp_path: Path) -> None:
-    assert "there is no file 'none'; name a trace" in run("none").stderr
-    (tmp_path / "cut.json").write_text('{"traceEvents": [')
-    assert "is no trace, or one that was cut" in run(tmp_path / "cut.json").stderr
 
 
 @pytest.mark.slow

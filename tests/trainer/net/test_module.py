@@ -244,13 +244,6 @@ def test_eval_ends_dropout_and_the_counting_of_batch_norm(tmp_path: Path) -> Non
     assert not Net(tmp_path / "net.prototxt", "TEST").training
 
 
-def test_hooks_of_torch_are_called(tmp_path: Path) -> None:
-    net, seen = Net(write(tmp_path), "TEST"), list[torch.Size]()
-    net.layers["ip"].register_forward_hook(lambda layer, bottoms, tops: seen.append(tops[0].shape))
-    net(**batch(3))
-    assert seen == [(3, 4)]
-
-
 def test_a_copy_of_a_net_that_has_run_is_a_net_of_its_own(tmp_path: Path) -> None:
     net = Net(write(tmp_path), "TEST")
     before = net(**batch())["loss"]

@@ -144,19 +144,6 @@ def test_with_force_backward_the_tops_of_any_layer_without_bottoms_have_gradient
         assert gradient.tolist() == [[1.5], [1.5]]
 
 
-def test_fields_that_choose_among_caffes_implementations_are_listed(tmp_path: Path) -> None:
-    text = 'layer { name: "r" type: "ReLU" bottom: "x" top: "y" relu_param { engine: CUDNN } }'
-    assert make_net(tmp_path, with_inputs(text, x=(1,))).without_effect == ["engine"]
-
-
-def test_a_loss_need_not_name_its_top(tmp_path: Path) -> None:
-    text = with_inputs('layer { name: "far" type: "EuclideanLoss" bottom: "x" bottom: "z" }', x=(2, 1), z=(2, 1))
-    net = make_net(tmp_path, text)
-    net.blobs["x"].data[...] = 2
-    assert float(net.objective()) == 2
-    assert net.output_names == ["far"]
-
-
 def test_a_layer_may_have_a_phase_of_its_own(tmp_path: Path) -> None:
     text = 'layer { name: "d" type: "Dropout" bottom: "x" top: "y" phase: TEST }'
     net = make_net(tmp_path, with_inputs(text, x=(100,)))
