@@ -25,18 +25,13 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_name_that_a_batch_lacks_may_be_asked_for() -> None:
-    with BatchReader(ARRAYS, batch_size=4, num_loaders=0) as reader:
-        batch = next(iter(reader))
-    assert batch.get("dta") is None
-    assert "dta" not in batch
-
-
-def test_a_batch_is_a_mapping() -> None:
+def test_a_batch_is_a_mapping_that_may_be_asked_for_a_name_that_it_lacks() -> None:
     with BatchReader(ARRAYS, batch_size=4, num_loaders=0) as reader:
         batch = next(iter(reader))
     assert list(batch) == [*batch] == ["data", "label"]
     assert {**batch} == dict(batch) == batch
+    assert batch.get("dta") is None
+    assert "dta" not in batch
 
 
 # ---- what stands before the message; tests/test_printed_errors.py counts it

@@ -177,16 +177,3 @@ def test_they_cannot_be_written_to() -> None:
     shared = Memory("test", ARRAYS)
     with pytest.raises(ValueError, match="read-only"):
         shared["numbers"][0, 0] = 7
-
-
-def test_a_copy_without_the_memory_says_that_it_is_lost() -> None:
-    shared = Memory("test", ARRAYS)
-    sent = pickle.dumps(shared)
-    assert pickle.loads(sent)["text"].tobytes() == b"abc"
-    del shared
-    with pytest.raises(SourceError):
-        pickle.loads(sent)
-    other = Memory("test", ARRAYS)  # most likely under the same number
-    with pytest.raises(SourceError):
-        pickle.loads(sent)
-    assert pickle.loads(pickle.dumps(other))["text"].tobytes() == b"abc"

@@ -37,7 +37,7 @@ from tests.support.catalogue import Catalogue, Scenario, scenario
 from tests.support.pipelines import Fault, Harm, NoHome, Numbered, Place, Trap, parameters, take_for_ever, the_assembler
 from tests.support.reader_data import write_hdf5
 from tests.support.waiting import wait_until
-from tests.workers.pipeline.test_changed_data import NOW_NS, load, saved
+from tests.workers.pipeline.test_resume import NOW_NS, load, saved
 
 SMALL = 8
 DAY_NS = 86_400 * 10**9

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 import signal
 import subprocess
@@ -16,8 +17,9 @@ import numpy as np
 import pytest
 from blobfeed.workers.api import AnyArray
 
-from blobfeed import BatchReader, PipelineClosed, Sample
+from blobfeed import BatchReader, ParameterError, PipelineClosed, Sample
 from tests.support.part import some_of
+from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 
 SAMPLES, BATCH, EPOCHS = 63, 4, 3
@@ -104,3 +106,58 @@ def test_the_number_of_shards_may_change_where_an_epoch_ends(tmp_path: Path) -> 
         parts = [read(rank, size, state) for rank in range(size)]
         assert sorted(label for labels, _ in parts for label in labels) == list(range(SAMPLES))
         state = parts[0][1]
+
+
+# ---- over other data
+
+
+NOW_NS = 1_700_000_000_000_000_000
+
+
+def saved(source: Any, **parameters: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **parameters) as reader:
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def load(state: dict[str, Any], source: Any, **parameters: Any) -> dict[str, Any]:
+    with BatchReader(source, batch_size=4, num_loaders=0, **parameters) as reader:
+        reader.load_state_dict(state)
+        next(iter(reader))
+        return dict(reader.state_dict())
+
+
+def test_once_accepted_the_next_state_holds_the_new_data(tmp_path: Path) -> None:
+    source, path = write_hdf5(tmp_path / "train.h5", 40), tmp_path / "train.h5"
+    state = saved(source)
+    os.utime(path, ns=(NOW_NS, NOW_NS))
+    after = load(state, source, changed_data="accept")
+    assert load(after, source)["batches"] == 3
+
+
+def test_one_changed_source_of_a_mix_is_noticed_and_a_cache_is_no_change(tmp_path: Path) -> None:
+    sources = [write_hdf5(tmp_path / f"{name}.h5", 40) for name in "ab"]
+    state = saved(None, mix=sources)
+    load(state, None, mix=sources, cache={"path": str(tmp_path / "cache"), "size_limit": 10**9})
+    os.utime(tmp_path / "b.h5", ns=(NOW_NS, NOW_NS))
+    with pytest.raises(ParameterError):
+        load(state, None, mix=sources)
+
+
+class Versioned(Numbered):
+    def __init__(self, version: str) -> None:
+        super().__init__(items=8)
+        self.version = version
+
+    def fingerprint(self) -> str:
+        return self.version
+
+
+def test_a_source_of_ones_own_is_known_by_its_own_fingerprint_alone() -> None:
+    state, busy = saved(Numbered(items=8)), Numbered(items=8)
+    vars(busy)["calls"] = 99
+    load(state, busy)
+    state = saved(Versioned("1"))
+    load(state, Versioned("1"))
+    with pytest.raises(ParameterError):
+        load(state, Versioned("2"))

@@ -231,30 +231,6 @@ def test_who_waits_while_another_thread_closes_is_told_that_it_is_closed(tmp_pat
         del held
 
 
-class Left(Exception):
-    """Raised by a signal's handler."""
-
-
-def test_a_handler_of_a_signal_may_close_the_pipeline_that_is_waited_for_and_leave(
-    tmp_path: Path,
-) -> None:
-    with slow_pipeline(tmp_path / "gate") as pipeline:
-        held = [take(pipeline), take(pipeline)]
-
-        def closes(*_: object) -> None:
-            pipeline.close()
-            raise Left
-
-        before = signal.signal(signal.SIGALRM, closes)
-        try:
-            with pytest.raises(Left):  # noqa: PT012 - the signal may come before `take` is called
-                signal.setitimer(signal.ITIMER_REAL, 0.05)
-                pipeline.take()
-        finally:
-            signal.signal(signal.SIGALRM, before)
-        del held
-
-
 # ---- the assembler dies
 
 
