@@ -28,8 +28,12 @@ Axis = str | int
 
 _LOOKED_AT_BYTES = 16 << 20
 _ALL = 1 << 62
-_CHEAP = 16
-"""Each loader may decode each chunk if the patches over some chunks have so many times more bytes than these."""
+_CHEAP = 4
+"""Each loader may decode each chunk if the patches over some chunks have so many times more bytes than these.
+
+To decode a byte takes two or three times as long as to cut it. And of a window that is longer than all slots one loader
+would make each batch, while the others wait.
+"""
 
 
 class Enough(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -317,6 +321,9 @@ class Patching:
             what = f"{self._what}: 'patch.size' along {name}, shifts counted"
             axes.append(Sequences(np.cumsum(ends), length, given.get(name, size), what, -before))
             edges.append(axes[-1].blocks(chunks.get(number, 1)) if chunks else np.array([0, len(axes[-1])]))
+        # As blocks differ in size, as many patches in a row as a block has on average lie in two that adjoin.
+        if several := [number for number, each in enumerate(edges) if number in chunks and len(each) > 2]:
+            chunks[several[-1]] *= 2
         block_bytes = sum(cut.chunk_bytes(chunks) for cut in self.cuts.values())
         return Places(axes, edges, self._sizes, str(self._first[0]), block_bytes)
 
