@@ -17,7 +17,8 @@ import typer
 from . import __version__, data_commands  # noqa: F401  its commands
 from .command import Common, command, file_option
 from .command import app as app  # noqa: PLC0414  for others
-from .workers.base import fill_standard_streams, need, require_ending
+from .tools.written import require_ending
+from .workers.base import fill_standard_streams, need
 
 Effect = Literal["stop", "snapshot", "none"]
 Phase = Literal["TRAIN", "TEST"]

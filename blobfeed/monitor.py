@@ -25,10 +25,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from .tools.written import writing
 from .watching import Blame, diagnose, interval
-from .workers.base import BlobfeedError, writing
+from .watching.reading import Reading
+from .workers.base import BlobfeedError
 from .workers.plan import usable_cores
-from .workers.transport import NAME, Count, Line, Reading
+from .workers.transport import NAME, Count, Line
 
 _HISTORY = 60
 _WINDOW = 10

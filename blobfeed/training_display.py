@@ -16,9 +16,10 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from .tools.written import writing
 from .trainer.layer_types import DataParameters, no_data_parameters
 from .trainer.solving import Event, Interval, Solver, Watcher, numbers_of, printing
-from .workers.base import ParameterError, need, writing
+from .workers.base import ParameterError, need
 
 _REFRESH_S = 0.2
 _FIRST = ("iteration", "seconds", "net")

@@ -42,10 +42,7 @@ from ..workers.transport import (
     Done,
     Draw,
     Fill,
-    FromBridge,
     FromLoader,
-    JoinFailed,
-    KillLoader,
     LoaderEnded,
     LoaderStarted,
     LoaderStatus,
@@ -53,9 +50,7 @@ from ..workers.transport import (
     Ring,
     SharedFile,
     StartFailed,
-    StartLoader,
     StatusBoard,
-    ToBridge,
     keep_freed_memory,
     links,
     pass_on,
@@ -63,6 +58,7 @@ from ..workers.transport import (
 )
 from .actor import Job, Made, NotSent, Refusal, rows_of
 from .cluster import Cluster, wanted_of, why_not_joined
+from .messages import FromBridge, JoinFailed, KillLoader, StartLoader, ToBridge
 
 _LOOK_S = 0.5
 """The interval between two queries for the cluster's nodes."""

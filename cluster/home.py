@@ -22,17 +22,9 @@ import zmq
 
 from ..workers.base import LoaderDied
 from ..workers.processes import Config, Event, Home, exit_in_words
-from ..workers.transport import (
-    ClusterCapacity,
-    FromBridge,
-    JoinFailed,
-    KillLoader,
-    LoaderEnded,
-    LoaderStarted,
-    StartLoader,
-    ToBridge,
-)
+from ..workers.transport import ClusterCapacity, LoaderEnded, LoaderStarted
 from ..workers.transport.links import Decoder, frame_of
+from .messages import FromBridge, JoinFailed, KillLoader, StartLoader, ToBridge
 
 _MODULE = f"{__package__}.bridge"
 _FRAME_BYTES = 1 << 16

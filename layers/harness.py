@@ -11,12 +11,13 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from ..readers.opening import drawn_epoch, postprocessed_batch
 from ..workers.api import AnyArray, IndexArray, Rows
-from ..workers.api.param_str import parse_param_str
 from ..workers.base import Closing, ParameterError, need, shortens_tracebacks
-from ..workers.plan import Plan, decoded_sample, drawn_epoch, postprocessed_batch
+from ..workers.plan import Plan, decoded_sample
 from .caffe_base import new_layer
 from .multi_process_input_layer import MultiProcessInputLayer
+from .param_str import parse_param_str
 from .standin import Blob, BlobVector
 
 _LayerT = TypeVar("_LayerT")

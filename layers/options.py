@@ -10,8 +10,8 @@ import msgspec
 
 from ..sources import options_of, with_color
 from ..workers.api import Parameters, allowed, check_names, check_parameters, shown
-from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError
+from .param_str import parse_param_str
 
 
 def read_param_str(

@@ -34,11 +34,11 @@ from ..workers.base import (
     shortens_tracebacks,
 )
 from ..workers.order import At
-from ..workers.plan import Place, State
+from ..workers.plan import State
 from .closing import close_when_forgotten
 from .delivery import LOANS, NamedBatch, NamedBatches, OwnArrays, TupleBatch, UnevenTop, make_tops
 from .keywords import SourceLike, check_hook, check_keywords, check_reader_parameters, names_parameters
-from .opening import open_declared, open_pipeline
+from .opening import Place, locate, open_declared, open_pipeline
 from .sharding import warn_of_other_ranks, with_shard
 
 
@@ -289,7 +289,7 @@ class BatchReader(Closing):
         the reader has gone on from if another run came there, and for a stream.
         """
         self._check_open()
-        return self._pipeline.locate([int(batches)] if isinstance(batches, int | np.integer) else batches)
+        return locate(self._pipeline.plans, [int(batches)] if isinstance(batches, int | np.integer) else batches)
 
     def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
         """Return where the patches with these indices, as `batch.indices` has them, begin along each axis.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import signal
+import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol
 
 from ..workers.base import close_all
-from ..workers.processes import interrupts_ignored
 
 
 class Closable(Protocol):
@@ -39,7 +41,20 @@ def _close(inner: Closable) -> None:
     close_all(inner.close, partial(_open.discard, inner))
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignore Ctrl-C in the block: at the end of a program it would only disturb the clean-up."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
+
+
 @atexit.register
 def _close_at_exit() -> None:
-    with interrupts_ignored():
+    with _interrupts_ignored():
         close_all(*(partial(_close, inner) for inner in list(_open)))

@@ -15,9 +15,10 @@ from typing import Any, BinaryIO
 import msgspec
 import numpy as np
 
-from ..workers.api import AnyArray, Tops, check_options, chosen, in_order, plain_array
+from ..workers.api import AnyArray, Tops, check_options, chosen, plain_array
 from ..workers.base import ParameterError, SourceError, in_folder, read_whole
 from ..workers.transport import available_memory
+from .files.roles import in_order
 from .table import Memory, Resident, Table, WindowOptions
 
 

@@ -20,6 +20,7 @@ import yaml
 from ..sources import color_of, open_source
 from ..sources.file_samples.source import largest_shapes
 from ..sources.files import FileStamp, list_hdf5_files, natural_key
+from ..sources.files.roles import in_order
 from ..sources.hdf5.examine import holds_values
 from ..sources.hdf5_samples.scan import label_array
 from ..sources.images import LONGEST_SIDE_RATIO
@@ -27,7 +28,7 @@ from ..sources.kinds import KINDS
 from ..sources.stored import read_header
 from ..sources.stored.hdf5_library import errors_named, h5py, open_file
 from ..sources.zarr.examine import examine_array
-from ..workers.api import AnyArray, ArraySpec, Source, in_order
+from ..workers.api import AnyArray, ArraySpec, Source
 from ..workers.base import BlobfeedError, SourceError, in_folder, need
 from ..workers.loading import read_one
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import msgspec
 
+from ..layers.param_str import parse_param_str
 from ..readers.keywords import check_reader_parameters
-from ..readers.opening import make_plan
+from ..readers.opening import Place, locate, make_plan
 from ..workers.api import Hooks
-from ..workers.api.param_str import parse_param_str
 from ..workers.base import ParameterError
-from ..workers.plan import Place, Plan, locate
+from ..workers.plan import Plan
 
 
 def batches_of(given: str, state: Path | None, batches: str) -> dict[int, list[Place]]:
@@ -44,7 +44,7 @@ def _located(plan: Plan, state: Path | None, batches: str) -> dict[int, list[Pla
     first, last = int(found[1]), int(found[2] or found[1])
     if first > last:
         raise ParameterError(f"--batches is {batches!r}: expected the smaller number first, as in {last}..{first}")
-    return locate(plan, range(first, last + 1))
+    return locate([plan], range(first, last + 1))
 
 
 def _read(path: Path) -> dict[str, object]:

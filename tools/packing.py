@@ -30,10 +30,11 @@ from ..sources.file_samples.source import format_of
 from ..sources.lmdb.datum import datum_class
 from ..sources.stored.hdf5_library import h5py
 from ..workers.api import AnyArray, Source, allocate_rows
-from ..workers.base import BlobfeedError, ParameterError, SourceError, need, writing
+from ..workers.base import BlobfeedError, ParameterError, SourceError, need
 from ..workers.plan import usable_cores
 from .decoding import decode
 from .found import COLOR_ATTRIBUTE, Found, has_colors, in_yaml
+from .written import writing
 
 Compression = Literal["none", "gzip", "lz4", "zstd"]
 Progress = Callable[[str, int, int], None]

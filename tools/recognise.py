@@ -14,13 +14,15 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
+from ..layers.param_str import parse_param_str
 from ..sources.files import expand_paths, is_table, natural_key, table_advice
+from ..sources.files.urls import is_url
 from ..sources.images import PICTURES, parse_image_list
 from ..sources.kinds import KINDS, kind_of, kind_of_name
 from ..workers.api import shown
-from ..workers.api.param_str import parse_param_str
-from ..workers.base import ParameterError, SourceError, is_url, writing
+from ..workers.base import ParameterError, SourceError
 from .found import MANY_SAMPLES, WORDS_FOR, Found, files, hdf5, npz, records, sized, zarr
+from .written import writing
 
 _MOST_CLASSES = 20
 _IMAGES = (*PICTURES, "gif", "avif", "jp2", "jfif", "jpe")

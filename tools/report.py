@@ -14,9 +14,10 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]
 from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
 from ..watching import is_written, load
-from ..workers.base import BlobfeedError, ParameterError, is_installed, require_ending, writing
+from ..workers.base import BlobfeedError, ParameterError, is_installed
 from .found import Found, sample_of
 from .run_facts import RunFacts, Series, read_losses, run_facts
+from .written import require_ending, writing
 
 _COLORS = ("#0d9488", "#e4572e", "#5b6ee1", "#c79a00", "#9b59b6", "#5f7d8c")
 _THUMBNAIL = 96

@@ -19,16 +19,17 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from ..layers.param_str import parse_param_str
 from ..readers.delivery import Top, UnevenTop, make_tops
-from ..readers.opening import make_plan
+from ..readers.opening import made_batch, make_plan
 from ..sources import color_of
 from ..workers.api import AnyArray, Hooks, check_parameters
-from ..workers.api.param_str import parse_param_str
-from ..workers.base import ParameterError, is_installed, writing
-from ..workers.plan import Plan, made_batch
+from ..workers.base import ParameterError, is_installed
+from ..workers.plan import Plan
 from .found import color_in
 from .locating import plan_of_net
 from .recognise import source_of
+from .written import writing
 
 _SAMPLES = 8
 _EPOCHS = 6

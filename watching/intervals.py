@@ -7,7 +7,8 @@ from functools import partial
 
 import msgspec
 
-from ..workers.transport import BUSY, Activity, Count, Line, Reading, bucket_ns
+from ..workers.transport import BUSY, Activity, Count, Line
+from .reading import Reading, bucket_ns
 
 
 class SlowSample(msgspec.Struct, frozen=True):

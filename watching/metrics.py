@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from ..workers.base import write_whole
-from ..workers.transport import BUSY, Activity, Count, Reading
+from ..workers.transport import BUSY, Activity, Count
 from .diagnosis import diagnose
 from .intervals import interval
+from .reading import Reading
 
 _COUNTERS = {
     "batches": (Count.BATCHES, 1.0, "Batches that the trainer has released."),

@@ -12,10 +12,11 @@ from ..workers.api import Parameters
 from ..workers.base import ParameterError, check_replaceable, in_folder
 from ..workers.plan import usable_cores
 from ..workers.processes import Watch
-from ..workers.transport import About, Reading
+from ..workers.transport import About, StatusBoard
 from .diagnosis import diagnose
 from .intervals import interval
 from .metrics import MetricsFile, openmetrics
+from .reading import read_board
 from .trace import TraceFile, TrainerTrace
 
 
@@ -61,8 +62,8 @@ class Watching(Watch):
     metrics_path: str | None
     rank: int
 
-    def sentence(self, reading: Reading) -> str:
-        return diagnose(interval(reading), usable_cores()).sentence
+    def sentence(self, board: StatusBoard) -> str:
+        return diagnose(interval(read_board(board)), usable_cores()).sentence
 
     def begin_trace(self, about: About, batch_size: int) -> TraceFile | None:
         if not self.trace_path:
@@ -75,8 +76,8 @@ class Watching(Watch):
     def steps(self) -> TrainerTrace | None:
         return TrainerTrace() if self.trace_path else None
 
-    def metrics(self) -> Callable[[Reading], None] | None:
+    def metrics(self) -> Callable[[StatusBoard], None] | None:
         if not self.metrics_path:
             return None
         file, rank = MetricsFile(Path(self.metrics_path)), self.rank
-        return lambda reading: file.write(openmetrics(reading, usable_cores(), rank))
+        return lambda board: file.write(openmetrics(read_board(board), usable_cores(), rank))

@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from ...sources import color_of, lists_tops, open_source, with_any_size
+from ...sources.files.roles import decide_order, is_input
 from ...sources.mixed import open_mix
 from ...sources.stream import StreamSource
 from ...supplies.choose import Chosen, make_supply
@@ -28,20 +29,9 @@ from ...workers.api import (
     Transform,
     allocate_rows,
     chosen,
-    decide_order,
-    is_input,
     shown,
 )
-from ...workers.base import (
-    ParameterError,
-    RingAllocationError,
-    SourceError,
-    deadline,
-    in_folder,
-    limits_kept,
-    moving,
-    need,
-)
+from ...workers.base import ParameterError, RingAllocationError, SourceError, deadline, in_folder, moving, need
 from ...workers.loading import (
     BatchSamples,
     CropMirror,
@@ -53,6 +43,7 @@ from ...workers.loading import (
 from ...workers.order import At, Cut, Supply, globals_kept
 from ...workers.plan import Plan, max_loaders, on_trial, raise_unordered
 from ...workers.transport import Packed, available_memory, hook_name, trial_copy, unsendable
+from .limits import limits_kept
 
 _log = logging.getLogger("blobfeed")
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from ...workers.api import AnyArray, nearest, shown
-from ...workers.base import ParameterError, SourceError, in_folder, is_url, read_whole
+from ...workers.base import ParameterError, SourceError, in_folder, read_whole
 from ..files import WholeObjects, is_table
+from ..files.urls import is_url
 from ..images import finite_numbers, is_number, label_values
 
 FOLDER = "folder"

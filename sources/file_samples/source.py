@@ -11,10 +11,12 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, Outlier, Paths, Positive, RaggedRows, Tops, chosen, in_order
-from ...workers.base import ParameterError, SampleError, SampleTooLargeError, SourceError, is_url
+from ...workers.api import AnyArray, ArraySpec, Outlier, Paths, Positive, RaggedRows, Tops, chosen
+from ...workers.base import ParameterError, SampleError, SampleTooLargeError, SourceError
 from ..arrays import require_arrays
 from ..files import Names, PackedNames, WholeFiles, expand_paths, look_at, without_paths
+from ..files.roles import in_order
+from ..files.urls import is_url
 from ..images import PICTURES, PictureOptions, picture_field, picture_options, require_sizes
 from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, naming
 from .arrays import FileArrays, Opened, members

@@ -18,7 +18,8 @@ from datetime import timedelta
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from ...workers.base import SourceError, is_url, need, read_whole, split_url
+from ...workers.base import SourceError, need, read_whole
+from .urls import is_url, split_url
 
 _OBSTORE_SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "http", "https")
 _SERVER_VARIABLES = ("AWS_ENDPOINT_URL", "AZURE_STORAGE_ENDPOINT", "GOOGLE_BASE_URL")

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...workers.api import GIVEN_PICTURES, shown
-from ...workers.base import SourceError, in_folder, is_url
+from ...workers.base import SourceError, in_folder
 from .object_stores import locate
 from .remote import RangeStream, RemoteStamp
+from .urls import is_url
 
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _TEXT_PROBE_BYTES = 1 << 16

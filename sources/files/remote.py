@@ -19,11 +19,12 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 
 from ...workers.api import IndexArray
-from ...workers.base import SourceError, is_url
+from ...workers.base import SourceError
 from .file import Bytes, FileStamp
 from .lru import RecentlyUsed
 from .object_stores import locate
 from .streams import SeekableStream
+from .urls import is_url
 
 CONNECTIONS = 32
 """Requests of one loader at a time, and samples in a task: each loader has another such task announced."""

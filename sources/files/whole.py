@@ -14,13 +14,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.base import another_host, blake2b, folder_of, is_url, join_path, read_whole, split_url
+from ...workers.base import another_host, blake2b, read_whole
 from .file import in_memory
 from .identity import of_looks, spread
 from .object_stores import objects_below
 from .remote import CONNECTIONS, WholeObjects
 from .store import Store
 from .streams import SeekableStream
+from .urls import folder_of, is_url, join_path, split_url
 
 _PROBES = 4
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import IndexArray, Outlier, in_order
+from ...workers.api import IndexArray, Outlier
 from ...workers.base import SourceError, is_installed, moving
 from ..files import FileStamp, Locking, RemoteStamp, Stamp
+from ..files.roles import in_order
 from ..stored import CF_ATTRIBUTES, Attributes, Chunked, ChunkFilter, Layout, StoredArray, ThroughLibrary, from_names
 from ..stored.external import ExternalFiles
 from ..stored.hdf5_library import errors_named, find_dataset, h5py, open_file, require_filters

@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 
 from ...workers.api import GIVEN_PICTURES, Tops
-from ...workers.base import SampleError, SourceError, in_folder, is_url, read_whole
+from ...workers.base import SampleError, SourceError, in_folder, read_whole
 from ...workers.transport import give_back_freed_memory
 from ..files import WholeFiles, WholeObjects, look_at, without_paths
+from ..files.urls import is_url
 from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, naming
 from .field import picture_field
 from .list_file import ListedImages, label_values, parse_image_list

@@ -11,21 +11,11 @@ from typing import Any, TypeVar
 import msgspec
 import numpy as np
 
-from ...workers.api import (
-    AnyArray,
-    ArraySpec,
-    IndexArray,
-    NotNegative,
-    Outlier,
-    Paths,
-    Positive,
-    Tops,
-    chosen,
-    in_order,
-    listed,
-)
-from ...workers.base import ParameterError, SampleError, SourceError, in_folder, is_url
+from ...workers.api import AnyArray, ArraySpec, IndexArray, NotNegative, Outlier, Paths, Positive, Tops, chosen, listed
+from ...workers.base import ParameterError, SampleError, SourceError, in_folder
 from ..files import RecentlyUsed, expand_paths, locate_part, natural_key, split_by_part, without_paths
+from ..files.roles import in_order
+from ..files.urls import is_url
 from ..images import PictureOptions, picture_field, picture_options
 from ..table import Column, Field, OutRows, RecordError, Table, learnt_of, naming, put_text
 from .files import GroupFiles

@@ -12,8 +12,9 @@ from typing import BinaryIO
 import numpy as np
 
 from ...workers.api import Parameters, Positive, Tops, check_options, chosen, meant, paths_as_text, shown
-from ...workers.base import ParameterError, SourceError, is_url
+from ...workers.base import ParameterError, SourceError
 from ..files import RangeStream, RemoteStamp, Stamp, expand_paths, stamp_of
+from ..files.urls import is_url
 from ..table import Table
 from .grid import Parts
 from .layout import FIRST_AXIS, Arrangement, Chunked, StoredArray, dims_by_top, from_names

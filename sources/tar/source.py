@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from ...workers.api import IndexArray, Outlier, Paths, Positive, Tops, chosen, in_order
+from ...workers.api import IndexArray, Outlier, Paths, Positive, Tops, chosen
 from ...workers.base import SampleError, SourceError
 from ..files import PackedNames, examined_stamp, expand_paths, kept, locate_part, without_paths
+from ..files.roles import in_order
 from ..images import PICTURES, PictureOptions, picture_field, picture_options
 from ..stored import FileStore
 from ..table import Field, Records, Table, learnt_of, naming

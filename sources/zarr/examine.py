@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ...workers.base import SourceError, is_url, join_path
+from ...workers.base import SourceError
 from ..files import locate, stamp_of
+from ..files.urls import is_url, join_path
 from ..stored import CF_ATTRIBUTES, ChunkFilter, ChunkObjects, StoredArray
 
 _WHAT = "source zarr"

@@ -11,8 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from ...workers.api import Paths, Tops, check_options
-from ...workers.base import SourceError, folder_of, is_url, join_path
+from ...workers.base import SourceError
 from ..files import digest, expand_paths, natural_key, objects_below, spread
+from ..files.urls import folder_of, is_url, join_path
 from ..stored import ChunkedOptions, ChunkObjects, StoredArray, dims_by_top, from_names, stored_table
 from ..table import Store, Table
 from .examine import examine_array

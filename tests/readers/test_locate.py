@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from blobfeed.readers.opening import Place
 from blobfeed.workers.api import AnyArray
-from blobfeed.workers.plan import Place
 
 from blobfeed import BatchReader, NamedBatch, ParameterError, Sample
 from tests.support.reader_data import write_hdf5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blobfeed.workers.transport import Reading
+from blobfeed.watching.reading import Reading
 
 from blobfeed.monitor import read_pipelines
 

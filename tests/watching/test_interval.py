@@ -7,17 +7,8 @@ import statistics
 
 import pytest
 from blobfeed.watching import interval, median_s
-from blobfeed.workers.transport import (
-    About,
-    Activity,
-    Count,
-    Line,
-    LoaderStatus,
-    Reading,
-    StatusBoard,
-    bucket_ns,
-    read_board,
-)
+from blobfeed.watching.reading import Reading, bucket_ns, read_board
+from blobfeed.workers.transport import About, Activity, Count, Line, LoaderStatus, StatusBoard
 from hypothesis import given
 from hypothesis import strategies as st
 

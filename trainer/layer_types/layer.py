@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ...layers.multi_process_input_layer import MultiProcessInputLayer
 from ...layers.torch_blob import Blob
+from ...readers.opening import locate
 from ...workers.base import ParameterError
-from ...workers.plan import locate
 from ..prototxt import (
     Document,
     FillerParameter,
@@ -318,7 +318,7 @@ def _row(name: str, feeder: MultiProcessInputLayer | None, rows: int, each: int,
         return f"row {row} of {name!r}"
     batch = int(feeder.state_dict()["batches"]) - 1
     with contextlib.suppress(ParameterError):  # samples of a stream have no places
-        if len(places := locate(feeder.plan, [batch])[batch]) == rows:  # else they are put end to end
+        if len(places := locate([feeder.plan], [batch])[batch]) == rows:  # else they are put end to end
             return places[row].line(batch, row)
     return f"batch {batch} row {row} of {name!r}"
 

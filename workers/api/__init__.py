@@ -49,7 +49,6 @@ from .parameters import (
     loop_end,
     without_source,
 )
-from .roles import decide_order, in_order, is_input
 from .source import AnySource, Boxes, CacheCounts, Needed, Needs, Outlier, Source, Tops, is_ours
 from .specs import (
     AnyArray,

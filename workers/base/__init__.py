@@ -1,4 +1,4 @@
-"""The ground of all other rooms, without NumPy: errors, extras, files, deadlines, limits."""
+"""The ground of all other rooms, without NumPy: errors, extras, files, deadlines."""
 
 from __future__ import annotations
 
@@ -36,17 +36,10 @@ from .files import (
     be_another_host,
     check_replaceable,
     fill_standard_streams,
-    folder_of,
     in_folder,
-    is_url,
-    join_path,
     read_whole,
     replacing,
-    require_ending,
-    split_url,
     write_whole,
-    writing,
 )
 from .keys import blake2b, derive_key, text_digest
-from .limits import limits_kept
 from .tracebacks import shorten, shortens_tracebacks

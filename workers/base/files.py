@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-
-from .errors import ParameterError
 
 _MEMORY = "/proc/self/fd/"
 _ALLOCATED_AT_ONCE = 2 << 20
@@ -44,37 +41,6 @@ def absolute(folder: Path | str | None) -> Path:
         return Path(folder or "").absolute()
     except FileNotFoundError:
         return Path(folder or "")
-
-
-def is_url(path: str | Path) -> bool:
-    """Return true if `path` names an object in storage (s3://…): its scheme has two letters or more.
-
-    A chain of fsspec counts, too: simplecache::s3://…, or an absolute path after the two colons.
-    """
-    return isinstance(path, str) and re.match(r"[A-Za-z][A-Za-z0-9+.-]+(://|::(/|.*://))", path) is not None
-
-
-def split_url(url: str) -> tuple[str, str, str]:
-    """Cut a URL before and behind the path in there: ("zip://", "a/b", "::s3://bucket/c.zip").
-
-    Of a chain, that is the path of the first link which has one: a cache (simplecache::s3://…) has none.
-    """
-    found = re.fullmatch(r"((?:[^:/]+::)*(?:[^:/]+://)?)(.*?)((?:::.*)?)", url, re.DOTALL)
-    assert found is not None  # each part may be empty
-    before, path, behind = found.groups()
-    return before, path, behind
-
-
-def join_path(folder: str, name: str) -> str:
-    """Return the path or URL of `name` in `folder`; what is in an archive is named before the archive."""
-    before, path, behind = split_url(folder) if is_url(folder) else ("", folder, "")
-    return f"{before}{path.rstrip('/')}/{name}{behind}" if path else f"{before}{name}{behind}"
-
-
-def folder_of(url: str) -> str:
-    """Return the URL of the folder in which `url` lies."""
-    before, path, behind = split_url(url)
-    return before + path.rpartition("/")[0] + behind
 
 
 @dataclass(frozen=True)
@@ -159,26 +125,6 @@ def write_whole(path: Path, content: bytes) -> None:
     """Put `content` at `path`, whole or not at all; raises OSError."""
     with replacing(path) as temporary:
         temporary.write_bytes(content)
-
-
-def require_ending(path: Path, endings: Sequence[str], what: str) -> None:
-    """Raises ParameterError, beginning with `what`, if `path` has an ending that is not in `endings`.
-
-    No viewer would show an SVG called net.png, and a file meant for another argument would be overwritten.
-    """
-    if path.suffix.lower() not in ("", *endings):
-        raise ParameterError(f"{what}: name a file that ends in {endings[0]}")
-
-
-@contextmanager
-def writing(what: object) -> Iterator[None]:
-    """Turns an OSError of the block, such as of a full disk, into a ParameterError that names the file `what`."""
-    try:
-        yield
-    except OSError as error:
-        raise ParameterError(
-            f"{what} cannot be written: {error.strerror or error}: remove the cause, or name another file"
-        ) from None
 
 
 def fill_standard_streams() -> None:

@@ -41,7 +41,6 @@ from ..transport import (
     ToLoader,
     Unwatched,
     available_memory,
-    read_board,
 )
 from .failures import Failed, explain, too_many_held
 from .feed import Held, counts_on
@@ -237,7 +236,7 @@ class InlineFeed:
             return self._counts
         self._board.counts[Count.REPLACED] = self._bad_samples.replaced
         counts = counts_on(self._board)
-        return replace(counts, diagnosis=self._watch.sentence(read_board(self._board)))
+        return replace(counts, diagnosis=self._watch.sentence(self._board))
 
     def states(self) -> list[LoaderState]:
         """Return none: there are no loaders."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -24,7 +24,8 @@ from ..base import (
     close_all,
     interrupts_deferred,
 )
-from ..plan import Batch, Place, Plan, Position, State, locate
+from ..order import Supply
+from ..plan import Batch, Plan, Position, State
 from ..processes import RemoteHome, Watch
 from ..transport import LoaderState, available_memory
 from .feed import Feed, Held
@@ -70,8 +71,8 @@ class Pipeline(Closing):
         self._into_host = False
         self._calls_make = False
         self._trace = watch.steps()
-        self._coming: dict[int, Plan] = {}
-        """Plans with weights that were set, by the epoch from which on they count; the last of them that does, too."""
+        self._supplies: dict[int, Supply] = {}
+        """Those with weights that were set, by the epoch from which on each counts; the last of them that does, too."""
 
     # ---- what it will give
 
@@ -134,7 +135,7 @@ class Pipeline(Closing):
         self.check_usable()
         if self._trace is not None:
             self._trace.asks()
-        if self._coming:
+        if self._supplies:
             self._reweigh_if_due()
         if not self._ready:
             total = self.plan.total_batches
@@ -284,44 +285,38 @@ class Pipeline(Closing):
         self.check_usable()
         plan, progress = self.plan.reweighed(weights), received or self.progress
         ahead = 0 if self._into_host or self._feed is None else self.parameters.device_prefetch
-        self._coming[progress.epoch_behind(ahead)] = plan
-        counting = max((epoch for epoch in self._coming if epoch <= progress.epoch), default=0)
-        self._coming = {epoch: each for epoch, each in self._coming.items() if epoch >= counting}
+        self._supplies[progress.epoch_behind(ahead)] = plan.supply
+        counting = max((epoch for epoch in self._supplies if epoch <= progress.epoch), default=0)
+        self._supplies = {epoch: each for epoch, each in self._supplies.items() if epoch >= counting}
         was_started = self._feed is not None
         if self._reweigh_if_due() and was_started:
             self.start()
 
     def forget_weights(self) -> None:
         """Drop the weights that were set and do not count yet: another state is gone on from."""
-        self._coming = {}
+        self._supplies = {}
 
     def _reweigh_if_due(self) -> bool:
-        """Go on by the weights that were set for the epoch in which the next round begins; False if there are none."""
-        due = [epoch for epoch in self._coming_next() if epoch <= self.progress.epoch]
-        if due:
-            self.go_to(self._with_coming(max(due)).begin())
-        return bool(due)
+        """Go on by the weights that count in the epoch in which the next round begins; False if they count already."""
+        plan = self._plan_in(self.progress.epoch)
+        if is_due := plan is not self.plan:
+            self.go_to(plan.begin())
+        return is_due
 
-    def _coming_next(self) -> list[int]:
-        """Return the epochs from which on other weights count than now."""
-        supply = self.plan.supply
-        here = max((epoch for epoch, plan in self._coming.items() if plan.supply is supply), default=-1)
-        return sorted(epoch for epoch in self._coming if epoch > here)
+    def _plan_in(self, epoch: int) -> Plan:
+        """Return the plan by the weights that count in `epoch`, from where they begin to; ours if they count now."""
+        since = max((each for each in self._supplies if each <= epoch), default=-1)
+        supply = self._supplies.get(since, self.plan.supply)
+        if supply is self.plan.supply:
+            return self.plan
+        return replace(self.progress.plan_from(max(since, self.progress.epoch)), supply=supply)
 
-    def _with_coming(self, epoch: int) -> Plan:
-        """Return the plan from the first round of `epoch` on, or from the next one, by the weights that count there."""
-        return replace(self.progress.plan_from(max(epoch, self.progress.epoch)), supply=self._coming[epoch].supply)
-
-    def locate(self, numbers: Iterable[int]) -> dict[int, list[Place]]:
-        """Return the places of these batches' samples, also by weights to come; raises what `locate` does."""
-        plans = [self.plan, *map(self._with_coming, self._coming_next())]
-        found: dict[int, list[Place]] = {}
-        wanted = set(numbers)
-        for plan, following in zip(plans, [*plans[1:], None], strict=True):
-            here = {number for number in wanted if following is None or number < following.first_number}
-            found |= locate(plan, here)
-            wanted -= here
-        return found
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan, and behind it those by weights to come, each from where it begins."""
+        now = self.progress.epoch
+        plans = map(self._plan_in, [now, *sorted(epoch for epoch in self._supplies if epoch > now)])
+        return [self.plan, *(plan for plan in plans if plan is not self.plan)]
 
     # ---- the end
 

@@ -46,7 +46,6 @@ from ..transport import (
     available_memory,
     levels_of_trainer,
     links,
-    read_board,
     tasks_left,
 )
 from .failures import Failed, explain, too_many_held, what_loaders_do
@@ -275,13 +274,13 @@ class ProcessFeed:
         return self._last if self._assembler is None else self._counts()
 
     def _counts(self) -> Statistics:
-        reading, counts = read_board(self.shared.board), counts_on(self.shared.board)
-        dropped = self._decoder.dropped + sum(line.dropped for line in reading.lines)
+        board, counts = self.shared.board, counts_on(self.shared.board)
+        dropped = self._decoder.dropped + sum(line.dropped for line in board.lines)
         return replace(
             counts,
             dropped_messages=counts.dropped_messages + dropped,
-            diagnosis=self._watcher.sentence(reading),
-        ).with_cache(reading.cache_counts)
+            diagnosis=self._watcher.sentence(board),
+        ).with_cache(board.cache_counts)
 
     def states(self) -> list[LoaderState]:
         return self.shared.board.states()
@@ -291,7 +290,7 @@ class ProcessFeed:
 
     def _finish_trace(self) -> None:
         if self.shared.trace is not None:
-            self.shared.trace.finish(read_board(self.shared.board).cache_counts)
+            self.shared.trace.finish(self.shared.board.cache_counts)
 
     def close(self) -> None:
         """End all processes; then give back sockets, memory and the directory.

@@ -149,20 +149,28 @@ class Plan:
 
     def at_batch(self, number: int) -> Plan:
         """Return this plan from batch `number` of the run on; raises ParameterError if arithmetic cannot say where."""
+        if number < 0:
+            raise ParameterError(f"there is no batch {number}: batches are counted from 0")
         start = self.from_start()
-        if start.supply.items is None:
+        found = start.nearest(number)
+        if found.first_number != number:
             raise ParameterError(
                 f"where batch {number} begins is not known: {self.supply.name} says how long an epoch is when it is "
                 "read; keep state_dict() beside each snapshot, and give it to load_state_dict"
             )
-        if number < 0:
-            raise ParameterError(f"there is no batch {number}: batches are counted from 0")
         if (last := start.total_batches) is not None and number > last:
             raise ParameterError(
                 f"there is no batch {number}: epochs={self.parameters.epochs} have {last}; give more "
                 "epochs, or leave 'epochs' out"
             )
-        return start.from_batch(number)
+        return found
+
+    def nearest(self, number: int) -> Plan:
+        """Return this plan from batch `number` of the run on, or, where only reading says where that begins, as it is.
+
+        Of an epoch whose length is known when it is read, nobody can say it before.
+        """
+        return self if self.supply.items is None else self.from_batch(number - self.first_number)
 
     def from_batch(self, taken: int) -> Plan:
         """Return this plan without its first `taken` batches; the lengths of its epochs are known."""

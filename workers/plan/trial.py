@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
-import numpy as np
-
-from ..api import AnyArray, AnySource, IndexArray, Rows, allocate_rows
+from ..api import AnyArray, AnySource, allocate_rows
 from ..base import BlobfeedError, ParameterError, PipelineStalled, SampleError, SampleShapeError, SourceError
-from ..loading import BatchSamples, RowDecoder, location_of
-from ..order import DrawnEpoch, globals_kept
-from ..transport import Run, summary_of
-from .batch import Batch
+from ..loading import RowDecoder, location_of
+from ..order import globals_kept
+from ..transport import summary_of
 from .plan import Plan
 
 _Made = TypeVar("_Made")
@@ -32,36 +29,6 @@ def decoded_sample(plan: Plan, index: int, epoch: int) -> dict[str, AnyArray]:
     with globals_kept():
         decoded.try_on([index], epoch, rows, plan.supply, plan.parameters)
     return {name: next(iter(rows[name])) for name in decoded.rows.specs}
-
-
-def postprocessed_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> dict[str, Rows]:
-    """Return the batch of these samples by top, after the postprocess hook if there is one.
-
-    Its random numbers are those of the epoch's first batch. Raises the exceptions of reading and the hooks.
-    """
-    slot = made_batch(plan, indices, epoch).tops
-    return {name: slot[name] for name in plan.specs}
-
-
-def made_batch(plan: Plan, indices: Sequence[int] | IndexArray, epoch: int) -> Batch:
-    """Return the batch in the trainer's form, ready for delivery, with notes of crops besides the tops."""
-    if not len(indices):
-        raise ParameterError("a batch of no samples was asked for: expected the index of one sample or more")
-    decoded: RowDecoder = plan.decoded.value
-    slot, hook = allocate_rows(plan.slot_specs, len(indices)), decoded.postprocessor
-    run = Run(0, len(indices), epoch, 0)
-    with globals_kept():
-        decoded.try_on(indices, epoch, hook.decoded_rows(slot) if hook else slot, plan.supply, plan.parameters)
-        if hook is not None:
-            key = plan.supply.batch_key(run, plan.parameters.batch_size)
-            hook.run(slot, 0, BatchSamples(np.array(indices, np.int64), epoch, key))
-    return Batch(0, epoch, 0, len(indices), slot, 0, [run], plan.supply)
-
-
-def drawn_epoch(plan: Plan, epoch: int) -> DrawnEpoch:
-    """Return the samples of `epoch`, for all ranks; raises ParameterError for a stream, and a sampler's exceptions."""
-    with globals_kept():
-        return plan.supply.epoch_of(plan.parameters, epoch)
 
 
 def make_one_sample(plan: Plan) -> None:

@@ -12,7 +12,6 @@ from .process import (
     WHERE_TO_LOOK,
     die_with,
     exit_in_words,
-    interrupts_ignored,
     is_stopped,
     leave_signals_to_trainer,
     loaders_that_fit,

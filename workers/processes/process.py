@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..base import BlobfeedError, DescriptorLimitError
@@ -75,19 +75,6 @@ def leave_signals_to_trainer() -> None:
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Ignore Ctrl-C in the block: at the end of a program it would only disturb the clean-up."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if handler is None else handler)
 
 
 def require_descriptors(loaders: int) -> None:

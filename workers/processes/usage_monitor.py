@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from ..transport import Activity, LoaderStatus, Reading, StatusBoard, read_board
+from ..transport import Activity, LoaderStatus, StatusBoard
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _EVERY_S = 1.0
@@ -33,10 +33,10 @@ class _Before(NamedTuple):
 class UsageMonitor:
     """Measures about once a second: the assembler calls `turn` when `next_turn` has passed.
 
-    `metrics`: writes those of a reading; None if none are wanted.
+    `metrics`: writes those of the board; None if none are wanted.
     """
 
-    def __init__(self, board: StatusBoard, metrics: Callable[[Reading], None] | None) -> None:
+    def __init__(self, board: StatusBoard, metrics: Callable[[StatusBoard], None] | None) -> None:
         self.next_turn = 0.0
         self._board = board
         self._metrics = metrics
@@ -55,7 +55,7 @@ class UsageMonitor:
 
     def _write(self) -> None:
         if self._metrics is not None:
-            self._metrics(read_board(self._board))
+            self._metrics(self._board)
 
     def _measure(self, number: int, status: LoaderStatus) -> None:
         state = self._board.lines[number].state

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ..api import CacheCounts
-from ..transport import About, Reading
+from ..transport import About, StatusBoard
 
 Event = dict[str, Any]
 
@@ -58,7 +58,7 @@ class Steps(Protocol):
 class Watch:
     """The watch of a run, which tells users of it; this one tells nothing. Assembler and loaders get it, too."""
 
-    def sentence(self, reading: Reading) -> str:
+    def sentence(self, board: StatusBoard) -> str:
         """Return the diagnosis: what limits the speed, in one sentence."""
         return ""
 
@@ -74,6 +74,6 @@ class Watch:
         """Return what records the trainer's steps; None if no trace is wanted."""
         return None
 
-    def metrics(self) -> Callable[[Reading], None] | None:
-        """Return what writes the metrics of a reading; None if none are wanted."""
+    def metrics(self) -> Callable[[StatusBoard], None] | None:
+        """Return what writes the metrics of a board; None if none are wanted."""
         return None

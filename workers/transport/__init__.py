@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from .board_reading import Reading, bucket_ns, read_board
 from .control_groups import TasksLeft, processors_granted, tasks_left
 from .error_channel import (
     FRAME_BYTES,
@@ -34,11 +33,8 @@ from .messages import (
     End,
     Failure,
     Fill,
-    FromBridge,
     FromLoader,
     Give,
-    JoinFailed,
-    KillLoader,
     LoaderEnded,
     LoaderStarted,
     Message,
@@ -47,10 +43,8 @@ from .messages import (
     Replaced,
     Run,
     StartFailed,
-    StartLoader,
     Stop,
     ToAssembler,
-    ToBridge,
     ToLoader,
     ToTrainer,
 )
@@ -58,4 +52,18 @@ from .packed import Packed, content_digest, hook_name, pack, trial_copy, unsenda
 from .ring import Ring, RowsLayout
 from .shared_file import SharedFile, allocate_range, punch_hole
 from .shared_map import HUGE_PAGE, AddressRange, SharedMap, round_up
-from .status_board import BUSY, NAME, About, Activity, Count, Line, LoaderState, LoaderStatus, StatusBoard, Unwatched
+from .status_board import (
+    BUSY,
+    MAGIC,
+    NAME,
+    SHORTEST_BITS,
+    About,
+    Activity,
+    Count,
+    Header,
+    Line,
+    LoaderState,
+    LoaderStatus,
+    StatusBoard,
+    Unwatched,
+)

@@ -185,20 +185,7 @@ class StartFailed(Message, frozen=True, tag="start_failed"):
     traceback: str
 
 
-# assembler → bridge and back, over an inherited socket pair; the nursery too tells what started and ended
-class StartLoader(Message, frozen=True, tag="start_loader"):
-    """Start `loader` somewhere in the cluster; `line` of the status board is its own."""
-
-    loader: int
-    line: int
-
-
-class KillLoader(Message, frozen=True, tag="kill_loader"):
-    """End `loader`, whatever it is doing."""
-
-    loader: int
-
-
+# nursery, or bridge to a cluster → assembler, over an inherited socket pair
 class LoaderStarted(Message, frozen=True, tag="loader_started"):
     """`loader` has a process, which must be ready in time from now on: a cluster may find a node for it late."""
 
@@ -222,15 +209,7 @@ class ClusterCapacity(Message, frozen=True, tag="cluster_capacity"):
     loaders: int
 
 
-class JoinFailed(Message, frozen=True, tag="join_failed"):
-    """The bridge could not join the cluster."""
-
-    text: str
-
-
 ToAssembler = Release | Give | Stop
 ToTrainer = Announce | Failure | End
 ToLoader = Fill | Draw
 FromLoader = Ready | Done | StartFailed
-ToBridge = StartLoader | KillLoader
-FromBridge = LoaderStarted | LoaderEnded | ClusterCapacity | JoinFailed

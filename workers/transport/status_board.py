@@ -328,8 +328,13 @@ class StatusBoard:
         states = [line.state for line in self.lines]
         return [state for state in states if state.activity is not Activity.ABSENT]
 
+    @property
+    def cache_counts(self) -> CacheCounts:
+        """The counts of all loaders, including those that have ended."""
+        return CacheCounts.total(line.cache_counts for line in self.lines)
+
     def copy(self) -> bytes:
-        """Return the whole memory as it is now, for board_reading.py."""
+        """Return the whole memory as it is now, for watching/reading.py."""
         return bytes(self._map)
 
 

@@ -6,8 +6,8 @@ from collections import UserDict, UserList
 import numpy as np
 import pytest
 import yaml
+from blobfeed.layers.param_str import parse_param_str
 from blobfeed.workers.api import check_parameters
-from blobfeed.workers.api.param_str import parse_param_str
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -10,9 +10,9 @@ import h5py  # type: ignore[import-untyped]  # noqa: F401 - not within a test: i
 import msgspec
 import numpy as np
 import pytest
+from blobfeed.layers.param_str import parse_param_str
 from blobfeed.sources import open_source
 from blobfeed.workers.api import Parameters, check_options, check_parameters, shown
-from blobfeed.workers.api.param_str import parse_param_str
 
 from tests.support.catalogue import Catalogue, Scenario
 

@@ -213,7 +213,7 @@ def test_an_error_in_the_statistics_leaves_no_process_and_no_memory_when_the_pip
         gone_first.extend(is_gone(process.pid) for process in family)
         raise RuntimeError("counted wrong")
 
-    monkeypatch.setattr(process_feed, "read_board", statistics)
+    monkeypatch.setattr(process_feed, "counts_on", statistics)
     with pytest.raises(RuntimeError, match="counted wrong"):
         pipeline.close()
     assert gone_first == [True] * len(family)

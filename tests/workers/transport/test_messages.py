@@ -9,6 +9,8 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 import pytest
+from blobfeed.cluster import messages as bridge_messages
+from blobfeed.cluster.messages import FromBridge, ToBridge
 from blobfeed.workers.transport import FromLoader, ToAssembler, ToLoader, ToTrainer, messages
 from blobfeed.workers.transport.links import Decoder, frame_of
 from hypothesis import given
@@ -29,8 +31,8 @@ LINKS: dict[str, Any] = {
     "batches": ToTrainer,
     "tasks": ToLoader,
     "results": FromLoader,
-    "to the bridge": messages.ToBridge,
-    "from the bridge": messages.FromBridge,
+    "to the bridge": ToBridge,
+    "from the bridge": FromBridge,
 }
 
 
@@ -92,7 +94,8 @@ def test_every_message_arrives_as_it_was_sent(sent: tuple[str, Any]) -> None:
 
 
 def test_every_kind_of_message_travels_on_exactly_one_link() -> None:
-    structs = [kind for _, kind in inspect.getmembers(messages, inspect.isclass) if issubclass(kind, msgspec.Struct)]
+    named = [*inspect.getmembers(messages, inspect.isclass), *inspect.getmembers(bridge_messages, inspect.isclass)]
+    structs = [kind for _, kind in named if issubclass(kind, msgspec.Struct)]
     tagged = {kind for kind in structs if kind.__struct_config__.tag is not None}
     carried = [kind for link in LINKS.values() for kind in kinds(link)]
     assert len(carried) == len(set(carried))

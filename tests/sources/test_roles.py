@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from blobfeed.workers.api import decide_order, in_order
+from blobfeed.sources.files.roles import decide_order, in_order
 
 
 @pytest.mark.parametrize(

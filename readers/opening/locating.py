@@ -8,12 +8,11 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from ..api import IndexArray
-from ..base import ParameterError
-from ..order import At, DrawnEpoch, globals_kept
-from ..transport import Draw, Drawn
-from .batch import Batch
-from .plan import Plan, Position
+from ...workers.api import IndexArray
+from ...workers.base import ParameterError
+from ...workers.order import At, DrawnEpoch, globals_kept
+from ...workers.plan import Batch, Plan
+from ...workers.transport import Draw, Drawn
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -28,20 +27,24 @@ class Place(msgspec.Struct, frozen=True):
         return f"batch {batch} row {row}: epoch {self.epoch} sample {self.index} {self.where}"
 
 
-def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
+def locate(plans: Sequence[Plan], numbers: Iterable[int]) -> dict[int, list[Place]]:
     """Return, by the number of each batch, the places of its rows' samples; no sample is read.
 
-    A batch before the plan's start is found if a run with the plan's parameters has come from the beginning to there.
-    Raises ParameterError if it has not, if there is no such batch, and for a stream.
+    `plans`: of the run, and of what follows it by weights to come: see `Pipeline.plans`. A batch before the start is
+    found if a run with the plan's parameters has come from the beginning to there. Raises ParameterError if it has not,
+    if there is no such batch, and for a stream.
     """
-    wanted = sorted(set(numbers))
+    wanted, source = sorted(set(numbers)), plans[0].source
     if wanted and wanted[0] < 0:
         raise ParameterError(f"batch {wanted[0]}: batches are counted from 0")
-    source = plan.source
-    if why := plan.supply.not_located:
-        raise ParameterError(why)
-    with globals_kept():
-        batches = dict(_found(plan, wanted))
+    batches: dict[int, Batch] = {}
+    for plan, following in zip(plans, [*plans[1:], None], strict=True):
+        if why := plan.supply.not_located:
+            raise ParameterError(why)
+        here = [number for number in wanted if following is None or number < following.first_number]
+        wanted = wanted[len(here) :]
+        with globals_kept():
+            batches |= _found(plan, here)
     return {
         number: [
             Place(epoch, index, source.where(index))
@@ -52,6 +55,7 @@ def locate(plan: Plan, numbers: Iterable[int]) -> dict[int, list[Place]]:
 
 
 def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
+    """Yield batches by number."""
     past = [number for number in wanted if number < plan.first_number]
     if past:
         start = plan.from_start()
@@ -62,22 +66,23 @@ def _found(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
 
 
 def _some(plan: Plan, wanted: Sequence[int]) -> Iterator[tuple[int, Batch]]:
-    """Yield batches by number: one by one if their places are computed, else along the way."""
+    """Yield batches by number; on the way to each lie those that say where it begins, if arithmetic does not."""
     drawn: dict[int, DrawnEpoch] = {}
-    if plan.supply.items is not None:
-        for number in wanted:
-            if plan.total_batches is not None and number - plan.first_number >= plan.total_batches:
-                raise _no_batch(number, plan)
-            yield from _walk(plan.from_batch(number - plan.first_number), number, drawn)
-    elif wanted:
-        yield from ((number, batch) for number, batch in _walk(plan, wanted[-1], drawn) if number in wanted)
+    for number in wanted:
+        if plan.total_batches is not None and number - plan.first_number >= plan.total_batches:
+            raise _no_batch(number, plan)
+        plan = plan.nearest(number)
+        *_, (_, batch) = _walk(plan, number, drawn)
+        yield number, batch
+        if batch.end is not None:
+            plan = plan.moved(batch.end, number + 1)
 
 
 def _begin_of(plan: Plan, number: int) -> At:
     """Return where batch `number` begins."""
-    if plan.supply.items is not None or number == plan.first_number:
-        return Position(plan, number - plan.first_number).at
-    *_, (_, batch) = _walk(plan, number - 1, {})
+    if (nearest := plan.nearest(number)).first_number == number:
+        return nearest.start
+    *_, (_, batch) = _walk(nearest, number - 1, {})
     assert batch.end is not None
     return batch.end
 

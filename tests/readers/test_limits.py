@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 
 import pytest
-from blobfeed.workers.base import limits_kept
+from blobfeed.readers.opening.limits import limits_kept
 
 from blobfeed import ParameterError
 

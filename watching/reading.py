@@ -7,8 +7,8 @@ import time
 
 import msgspec
 
-from ..api import CacheCounts
-from .status_board import MAGIC, SHORTEST_BITS, Activity, Header, Line, StatusBoard
+from ..workers.api import CacheCounts
+from ..workers.transport import MAGIC, SHORTEST_BITS, Activity, Header, Line, StatusBoard
 
 
 class Reading(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .errors import ParameterError
+from ...workers.base import ParameterError
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from ..base import ParameterError
+from ..workers.base import ParameterError
 
 
 class _Loader(yaml.SafeLoader):
