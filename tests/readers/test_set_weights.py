@@ -13,14 +13,15 @@ from blobfeed.supplies import sampler_rng
 
 from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError
 from tests.support.part import some_of
+from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
 
-from .sampling import SAMPLES, SEED, source
+SAMPLES, SEED = 60, 11
 
 
 def _weighted(**values: Any) -> BatchReader:
     settings: dict[str, Any] = {"batch_size": 4, "epochs": None, "seed": SEED, "num_loaders": 2, "prefetch_batches": 2}
-    return BatchReader(source(items=70_000), **(settings | {"sampler": {"draws": 40}} | values))
+    return BatchReader(Numbered(SAMPLES, items=70_000), **(settings | {"sampler": {"draws": 40}} | values))
 
 
 def only(*indices: int) -> Any:

@@ -14,7 +14,7 @@ from blobfeed.sources.mixed import MixedSource
 from blobfeed.workers.api import ArraySpec, IndexArray, NamedRows
 from PIL import Image
 
-from blobfeed import BatchReader, ParameterError, Source, SourceError
+from blobfeed import BatchReader, Source
 from tests.support.part import some_of
 
 SAMPLES = 6
@@ -82,23 +82,6 @@ def test_tops_choose_among_all_parts_and_those_without_one_are_not_read(parts: l
     with BatchReader({"zip": parts}, tops=["vector", "data"], **given) as reader:
         (batch,) = reader
         assert list(batch) == ["vector", "data"]
-
-
-@pytest.mark.parametrize(
-    ("parts", "error", "words"),
-    [
-        ([{"arrays": {"data": [1, 2, 3]}}, {"arrays": {"label": [1, 2]}}], SourceError, ["of 3", "of 2"]),
-        ([{"arrays": {"data": [1]}}, {"arrays": {"data": [2]}}], ParameterError, ["'data'", "tops"]),
-        ([{"arrays": {"data": [1]}, "tops": {"a": "data", "b": "data"}}], ParameterError, ["zip[0]", "'b': 'data'"]),
-        ([{"arrays": {"data": [1]}, "tops": []}], ParameterError, ["zip[0]", "at least one"]),
-    ],
-)
-def test_sources_of_other_lengths_or_with_the_same_names_are_refused(
-    parts: list[dict[str, Any]], error: type[Exception], words: list[str]
-) -> None:
-    with pytest.raises(error) as raised:
-        BatchReader({"zip": parts}, batch_size=1)
-    assert all(word in str(raised.value) for word in words)
 
 
 # ---- mixed

@@ -15,7 +15,7 @@ from blobfeed.workers.transport import Run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blobfeed import ArraySpec, InexactValueError, RaggedRows, UnequalShapesError
+from blobfeed import ArraySpec, InexactValueError, RaggedRows
 from tests.support.part import examples
 
 _ORDER = make_order(1000, shuffle=False, seed=0, chunk_samples=None, window_chunks=1)
@@ -62,13 +62,6 @@ def test_a_batch_whose_samples_have_one_shape_gets_that_shape() -> None:
     np.testing.assert_array_equal(_put(data, batch), [_sample(3, 5, 4)] * 3)
     np.testing.assert_array_equal(_put(label, batch), [0, 1, 2])
     assert data.largest_shape(4) == (4, 3, 9, 9)
-
-
-def test_unequal_samples_without_pad_are_an_error_that_names_two_of_them() -> None:
-    data = _tops()[0]
-    batch = _batch([_sample(3, 5, 4), _sample(3, 5, 4), _sample(3, 4, 4)])
-    with pytest.raises(UnequalShapesError, match=r"\b10\b\D+\b12\b"):
-        data.shape(batch)
 
 
 _EXTENTS = st.tuples(st.just(3), st.integers(1, 9), st.integers(1, 9))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from blobfeed.readers.opening import open_pipeline
 from blobfeed.sources import open_source
 from blobfeed.sources.cache import CachedSource
-from blobfeed.workers.api import AnyArray, check_parameters
+from blobfeed.workers.api import AnyArray
 
+from blobfeed import BatchReader
 from tests.sources.cache.numbers import LIMIT, Numbers, check, database, everything
 from tests.support.forked import exit_code, fork
 from tests.support.pictures import encoded, picture, write_list
@@ -143,27 +143,10 @@ def test_a_run_reads_what_another_with_a_larger_limit_has_stored(tmp_path: Path)
 
 def batches(folder: Path, loaders: int, cache: dict[str, Any] | None) -> list[AnyArray]:
     """Three epochs of randomly cropped and mirrored images, through real loaders."""
-    parameters = check_parameters(
-        {
-            "source": {"image_list": {"path": "list.txt", "shorter_side": 30}},
-            "transform": {"crop_size": 24, "mirror": True},
-            "batch_size": 20,
-            "num_loaders": loaders,
-            "shuffle": True,
-            "seed": 5,
-            "epochs": 3,
-            "cache": cache,
-        }
-    )
-    taken = []
-    with open_pipeline(parameters, base_dir=folder) as pipeline:
-        for _ in range(pipeline.total_batches or 0):
-            batch = pipeline.take()
-            data = batch.tops["data"]
-            assert isinstance(data, np.ndarray)
-            taken.append(data.copy())
-            pipeline.release(batch)
-    return taken
+    given: dict[str, Any] = {"batch_size": 20, "shuffle": True, "seed": 5, "epochs": 3, "num_loaders": loaders}
+    given |= {"transform": {"crop_size": 24, "mirror": True}, "cache": cache, "base_dir": folder}
+    with BatchReader({"image_list": {"path": "list.txt", "shorter_side": 30}}, **given) as reader:
+        return [batch["data"] for batch in reader]
 
 
 def test_loaders_fill_the_cache_and_the_batches_are_those_without_it(tmp_path: Path) -> None:
