@@ -193,3 +193,10 @@ def test_two_threads_get_what_one_gets(order: EpochOrder) -> None:
 def test_an_order_once_published_stays() -> None:
     order = MixedOrder([10**6, 1000], [0.7, 0.3], shuffle=True, seed=1)
     assert order.indices(10**7, 6).tolist() == [74566, 884131, 467408, 1000040, 29520, 379977]
+
+
+def test_a_state_tells_mixes_of_other_sizes_or_weights_apart() -> None:
+    mixes = ([10, 10], [1, 2]), ([10, 10], [2, 1]), ([12, 8], [1, 2]), ([10, 10], [2, 4])
+    first, *others, same = [MixedOrder(*mix, shuffle=True, seed=1).declared for mix in mixes]
+    assert first == same
+    assert first not in others

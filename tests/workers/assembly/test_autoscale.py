@@ -167,11 +167,12 @@ def test_loaders_that_are_needed_now_and_then_stay() -> None:
 
 @dataclass
 class Windows:
-    """Half seconds of observations. `auto` has as many loaders as it wants."""
+    """Half seconds of observations. `auto` has as many loaders as it wants, but for those that are still `starting`."""
 
     auto: AutoScale
     now: float = 0.0
     work: Work = field(default_factory=Work)
+    starting: int = 0
 
     def next(self, *, waits: bool, busy: float, row_s: float = 0.01) -> int:
         """Return the number that is wanted behind a window in which `busy` loaders were busy, `row_s` with a row."""
@@ -179,8 +180,14 @@ class Windows:
             self.work = Work(self.work.busy_s + busy * 0.06, self.work.rows + round(busy * 0.06 / row_s))
             self.now += 0.06
             wait_s = 0.03 if waits else 0.0
-            self.auto.observe(self.now, waited_s=wait_s, ready=not waits, loaders=self.auto.wanted, work=self.work)
+            there = self.auto.wanted - self.starting
+            self.auto.observe(self.now, waited_s=wait_s, ready=not waits, loaders=there, work=self.work)
         return self.auto.wanted
+
+
+def test_nothing_is_decided_while_a_loader_starts() -> None:
+    windows = Windows(AutoScale(8, first=2), starting=1)
+    assert [windows.next(waits=True, busy=1.0) for _ in range(5)] == [2] * 5
 
 
 def test_idle_loaders_end_after_a_calm_time_and_not_before() -> None:

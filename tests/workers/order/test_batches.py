@@ -112,9 +112,18 @@ def test_a_plan_from_a_saved_position_goes_on_as_the_first_would_have(
 
 @pytest.mark.parametrize(
     ("samples", "mode", "rest"),
-    [(24, "partial", 0), (25, "partial", 1), (26, "partial", 2), (27, "partial", 0), (25, "wrap", 0)],
+    [
+        (24, "partial", 0),
+        (25, "partial", 1),
+        (26, "partial", 2),
+        (27, "partial", 0),
+        (25, "wrap", 0),
+        (None, "partial", 0),
+    ],
 )
-def test_a_last_round_that_has_samples_for_some_ranks_alone_is_known(samples: int, mode: LastBatch, rest: int) -> None:
+def test_a_last_round_that_has_samples_for_some_ranks_alone_is_known(
+    samples: int | None, mode: LastBatch, rest: int
+) -> None:
     assert Cut(Parameters(source={}, batch_size=4, world_size=3, last_batch=mode), samples).unequal_rest == rest
 
 
