@@ -55,7 +55,6 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/assembly/test_interleavings.py",
     ),
     "workers/assembly/autoscale.py": ("workers/assembly/test_autoscale.py",),
-    "workers/order/batches.py": ("workers/order/test_batches.py",),
     "workers/order/cut.py": ("workers/order/test_batches.py", "workers/plan/test_errors.py"),
     "workers/order/permutation.py": ("workers/order/test_permutation.py", "supplies/test_published_orders.py"),
     "supplies/walk.py": ("workers/plan/test_ordered_schedule.py", "workers/plan/test_errors.py"),
@@ -95,6 +94,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "workers/assembly/test_interleavings.py",
     ),
     "workers/plan/plan.py": (
+        "workers/order/test_batches.py",
         "workers/plan/test_plan.py",
         "workers/plan/test_sampled_plan.py",
         "workers/plan/test_errors.py",

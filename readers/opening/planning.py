@@ -40,7 +40,7 @@ from ...workers.loading import (
     RowMaker,
     copy_row,
 )
-from ...workers.order import At, Cut, Supply, globals_kept
+from ...workers.order import At, Supply, globals_kept
 from ...workers.plan import Plan, max_loaders, on_trial, raise_unordered
 from ...workers.transport import Packed, available_memory, hook_name, trial_copy, unsendable
 from .limits import limits_kept
@@ -102,7 +102,7 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
 
     chosen = make_supply(parameters, hooks, source, base_dir, lambda field: _open(parameters, (field,), base_dir))
     supply = chosen.supply
-    Cut(parameters, supply.items, gives_batches=supply.gives_batches).require()
+    supply.cut(parameters).require()
     if parameters.on_error == "raise" and supply.is_computed:
         source.check_samples()
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from .batches import batches_per_task
-from .cut import Cut
+from .cut import At, Cut
 from .global_generators import OwnGlobals, SampleSeeds, Seed, draws_noted, globals_kept, seed_generators
 from .permutation import SORTED_LIMIT, Permutation, Words, keyed_permutation, mix64, numbered_keys, shuffled_rows
 from .rounds import Schedule, between, by_batch, part_of
 from .sample_rng import SampleRng, replacements
-from .supply import At, DrawnEpoch, Draws, DrawsFile, Placed, Rounds, Supply, raise_no_weights
+from .supply import DrawnEpoch, Draws, DrawsFile, Placed, Rounds, Supply, raise_no_weights

@@ -15,9 +15,17 @@ twice.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ..api import Parameters
 from ..base import ParameterError
-from .supply import At
+
+
+class At(NamedTuple):
+    """A place in a run, where a round begins: item `item` of `epoch`."""
+
+    epoch: int
+    item: int
 
 
 class Cut:

@@ -23,13 +23,7 @@ import numpy as np
 from ..api import IndexArray, Parameters
 from ..base import ParameterError, SourceError
 from ..transport import Draw, Drawn, Give, Run, SharedFile
-
-
-class At(NamedTuple):
-    """A place in a run, where a round begins: item `item` of `epoch`."""
-
-    epoch: int
-    item: int
+from .cut import At, Cut
 
 
 class DrawnEpoch(msgspec.Struct, frozen=True):
@@ -171,6 +165,10 @@ class Supply(ABC):
         """Return what identifies the place in a state, by name."""
 
     # ---- what follows from them
+
+    def cut(self, given: Parameters) -> Cut:
+        """Return the cut of epochs into rounds, as far as their lengths are known before they are read."""
+        return Cut(given, self.items, gives_batches=self.gives_batches)
 
     def epochs_of(self, run: Run) -> IndexArray:
         """Return the epoch of each sample of `run`, shape (rows,)."""

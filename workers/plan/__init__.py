@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from .batch import Batch, SlotTops
-from .plan import Plan, Position, max_loaders, raise_unordered, usable_cores
+from .plan import Plan, Position, batches_per_task, max_loaders, raise_unordered, usable_cores
 from .state import State
 from .trial import decoded_sample, make_one_sample, on_trial

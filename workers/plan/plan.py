@@ -23,7 +23,7 @@ import msgspec
 from ..api import AnySource, ArraySpec, Parameters, Rows
 from ..base import ParameterError
 from ..loading import CROPS, Conversion, RowConverter, RowDecoder, Worker, Workplace, converted_specs
-from ..order import At, Cut, Schedule, Supply, batches_per_task, by_batch
+from ..order import At, Cut, Schedule, Supply, by_batch
 from ..transport import About, Announce, Packed, Ring, RowsLayout, processors_granted
 from .batch import Batch, SlotTops
 from .state import State, check_state
@@ -31,6 +31,11 @@ from .state import State, check_state
 _AHEAD = 4
 """`prefetch_batches: auto` keeps so many tasks' batches ahead of the trainer, besides the one that it reads. With
 only two, the trainer waited at every fourth one of tiny batches."""
+
+_TASK_BYTES = 4 << 20
+_TASK_S = 0.004
+"""Twice the useful time, because the trial of a row takes twice as long beside other work."""
+_MOST_BATCHES = 64
 
 _NO_LIMIT = 1 << 40
 
@@ -88,7 +93,7 @@ class Plan:
 
     @cached_property
     def cut(self) -> Cut:
-        return Cut(self.parameters, self.supply.items, gives_batches=self.supply.gives_batches)
+        return self.supply.cut(self.parameters)
 
     def batches_of(self, epochs: int | None, at: At | None = None) -> int | None:
         """Return this rank's batches from `at`, else the start, to the end of `epochs` epochs; None: unknown."""
@@ -298,13 +303,11 @@ class Plan:
 
     def sized(self) -> Plan:
         """Return this plan with the number of batches in a task that its measured time suggests."""
-        return replace(self, batches_per_task=self._batches_in_task(self.seconds_per_row))
-
-    def _batches_in_task(self, seconds_per_row: float) -> int:
         if self.supply.parts:  # each batch is another part's, and so another loader's
-            return 1
+            return self
         size, ahead = self.parameters.batch_size, self.parameters.prefetch_batches
-        return batches_per_task(self.batch_bytes, size, seconds_per_row, None if ahead == "auto" else ahead)
+        together = batches_per_task(self.batch_bytes, size, self.seconds_per_row, None if ahead == "auto" else ahead)
+        return replace(self, batches_per_task=together)
 
     def converted(self, conversions: Mapping[str, Conversion]) -> Plan:
         """Return this plan with `conversions` done by the loaders.
@@ -371,6 +374,16 @@ class Position(msgspec.Struct, frozen=True):
         plan, given = self.plan, self.plan.parameters
         common: State = {"version": _STATE_VERSION, "batches": self.number, "seed": given.seed}
         return {**common, **plan.supply.identify(given, self.at), **plan.data}
+
+
+def batches_per_task(batch_bytes: int, batch_size: int, seconds_per_row: float, ahead: int | None = None) -> int:
+    """Return the number of batches that share a task: more than one only if they are small and quickly made.
+
+    `ahead`: the bound on prefetched batches, or None. At least two tasks share that many.
+    """
+    by_size = _TASK_BYTES // max(1, batch_bytes)
+    by_time = int(_TASK_S / max(1e-9, seconds_per_row * batch_size))
+    return max(1, min(by_size, by_time, _MOST_BATCHES if ahead is None else ahead // 2))
 
 
 def usable_cores() -> int:

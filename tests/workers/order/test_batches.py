@@ -7,7 +7,8 @@ from itertools import chain, pairwise
 import pytest
 from blobfeed.supplies import rand_skip_of
 from blobfeed.workers.api import LastBatch, Parameters
-from blobfeed.workers.order import Cut, batches_per_task
+from blobfeed.workers.order import Cut
+from blobfeed.workers.plan import batches_per_task
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
