@@ -34,11 +34,11 @@ from ..workers.plan import Plan, make_one_sample
 from ..workers.processes import exceptions_only, settle
 from ..workers.transport import (
     FRAME_BYTES,
-    BadRow,
     Fill,
     Levels,
     SharedFile,
     Unwatched,
+    WorkDone,
     describe,
     log_to_trainer,
     send_exception,
@@ -69,12 +69,10 @@ class NotSent(Exception):
 
 @dataclass(frozen=True)
 class Made:
-    """The result of a task: the fields of Done, the bytes of the rows, and `frames` for the trainer's error channel."""
+    """The result of a task: what Done says, the bytes of the rows, and `frames` for the trainer's error channel."""
 
     elapsed_ns: int
-    bad: tuple[BadRow, ...]
-    stream_rows: int
-    hook_ns: int
+    work: WorkDone
     rows: list[Memory]
     frames: list[bytes]
 
@@ -198,7 +196,7 @@ class RemoteLoader:
         first, count = rows_of(task)
         rows = [self._memory[where] for where in self._layout.ranges(first, count)]
         elapsed = time.monotonic_ns() - begun
-        return Made(elapsed, tuple(done.bad), done.stream_rows, done.hook_ns, rows, self._new_frames())
+        return Made(elapsed, done, rows, self._new_frames())
 
     def _new_frames(self) -> list[bytes]:
         """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""

@@ -269,7 +269,7 @@ class _Bridge:
             self._ring.memory[where] = rows
         del remote.sent[task.task]
         pass_on(self._errors, made.frames)
-        self._report(Done(remote.number, task.task, made.elapsed_ns, made.bad, made.stream_rows, hook_ns=made.hook_ns))
+        self._report(Done(remote.number, task.task, made.elapsed_ns, made.work))
         self._send_waiting(remote)
 
     # ---- the end of an actor

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 from ..workers.api import Parameters
-from ..workers.loading import BatchSamples, WorkDone, Worker, Workplace
+from ..workers.loading import BatchSamples, Worker, Workplace
 from ..workers.order import At, Placed, Rounds, Supply
 from ..workers.plan import Plan, max_loaders
-from ..workers.transport import Activity, Fill, Give, LoaderStatus, Packed, RowsLayout, Run, ToLoader
+from ..workers.transport import Activity, Fill, Give, LoaderStatus, Packed, RowsLayout, Run, ToLoader, WorkDone
 from .growing_slots import GrowingSlot, GrowingSlots
 
 

@@ -15,9 +15,9 @@ import numpy as np
 from ..sources.stream import StreamSource, shuffled
 from ..workers.api import Hooks, IndexArray, NamedRows, Parameters, Sample, loop_end
 from ..workers.base import SourceError, derive_key
-from ..workers.loading import BatchSamples, RowDecoder, WorkDone, Worker, Workplace, copy_row
+from ..workers.loading import BatchSamples, RowDecoder, Worker, Workplace, copy_row
 from ..workers.order import Supply, part_of, replacements
-from ..workers.transport import Activity, BadRow, Fill, Run, summary_of, trial_copy
+from ..workers.transport import Activity, BadRow, Fill, Run, WorkDone, summary_of, trial_copy
 from .stream import EMPTY_EPOCH, FIX_STREAM
 
 _NONE_IS_GOOD = "fix it: a stream's bad sample is replaced by a good one of its batch, and this batch has none"
@@ -177,8 +177,8 @@ class StreamWorker(Worker):
                         self.status.write(Activity.READING, item.index + 1)
         except Exception as error:
             # The iterator itself has failed, so no further sample is available as a replacement.
-            return WorkDone([self._fatal(count, wanted, error)], count)
-        return WorkDone(list(self._reports(wanted, rows, count, bad)) if bad else [], count)
+            return WorkDone((self._fatal(count, wanted, error),), count)
+        return WorkDone(tuple(self._reports(wanted, rows, count, bad)) if bad else (), count)
 
     def _reports(
         self, wanted: Run, rows: NamedRows, count: int, bad: list[tuple[int, Item, Exception]]

@@ -94,8 +94,8 @@ def _walk(plan: Plan, last: int, drawn: dict[int, DrawnEpoch]) -> Iterator[tuple
     schedule.draws.use_file(memory)
     for number in range(plan.first_number, last + 1):
         while not schedule.open(1):
-            if schedule.complaint:
-                raise ParameterError(f"batch {number}: {schedule.complaint}")
+            if (failure := schedule.failure) is not None:
+                raise ParameterError(f"batch {number}: {failure.text}")
             if schedule.finished:
                 raise _no_batch(number, plan)
             if (asked := schedule.wanted()) is None:

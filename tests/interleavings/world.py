@@ -33,6 +33,7 @@ from blobfeed.workers.transport import (
     Run,
     Stop,
     ToLoader,
+    WorkDone,
 )
 from blobfeed.workers.transport.links import frame_of
 
@@ -289,7 +290,7 @@ class World:
         if isinstance(task, Draw):
             samples = self.variant.drawn[task.epoch]
             self.file.write(task.offset, samples)
-            self._report(number, Done(number, task.task, 0, drawn=Drawn(len(samples))))
+            self._report(number, Done(number, task.task, 0, WorkDone(drawn=Drawn(len(samples)))))
             return
         for slot, row in self._places(task):
             self.slots[slot][row] = task.batch + slot - task.slot, row, int(task.finishes)
@@ -305,7 +306,7 @@ class World:
                 read = tuple(self.file.read(run.offset + 8 * run.position, run.rows).tolist())
                 require(read == self._samples_of(run), f"a loader is to make {run}, and reads {read}")
         elapsed = 10_000_000 // self.variant.rows_per_task * task.rows
-        self._report(number, Done(number, task.task, elapsed, bad, stream_rows))
+        self._report(number, Done(number, task.task, elapsed, WorkDone(bad, stream_rows)))
 
     def _samples_of(self, run: Run) -> tuple[int, ...]:
         return self.variant.drawn[run.epoch][run.position :][: run.rows]

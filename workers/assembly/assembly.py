@@ -143,15 +143,15 @@ class Assembly:
             return
         self.tasks_done += 1
         if task.draw is not None:
-            assert done.drawn is not None
-            self.schedule.draws.note_drawn(task.draw, done.drawn)
+            assert done.work.drawn is not None
+            self.schedule.draws.note_drawn(task.draw, done.work.drawn)
             return
-        self._task_size.observe(task.rows, (done.elapsed_ns - done.hook_ns) / 1e9)
+        self._task_size.observe(task.rows, (done.elapsed_ns - done.work.hook_ns) / 1e9)
         self.work = Work(self.work.busy_s + done.elapsed_ns / 1e9, self.work.rows + task.rows)
-        for bad in done.bad:
+        for bad in done.work.bad:
             skipped, row = divmod(bad.row, self._parameters.batch_size)
             self._note_bad(task.batch + skipped, msgspec.structs.replace(bad, row=row))
-        self.schedule.note_done(task.batch, done.stream_rows)
+        self.schedule.note_done(task.batch, done.work.stream_rows)
 
     def _note_bad(self, batch: int, bad: BadRow) -> None:
         if bad.replacement < 0:
@@ -216,9 +216,8 @@ class Assembly:
             batch += count
         if self.last is not None:
             return False
-        if complaint := self.schedule.complaint:
-            cause, traceback = self.schedule.cause
-            self.end(Failure("SourceError", complaint, cause=cause, traceback=traceback))
+        if (failure := self.schedule.failure) is not None:
+            self.end(failure)
         elif self.schedule.finished:
             self.end(End())
         return freed

@@ -53,6 +53,7 @@ from ..transport import (
     SendError,
     SharedFile,
     ToLoader,
+    WorkDone,
     describe,
     sendable,
     summary_of,
@@ -79,15 +80,6 @@ _MOST_REPLACEMENTS = 100
 _MOST_CHARACTERS = 300
 _MOST_OF_FAILURE = 2000
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
-
-
-class WorkDone(msgspec.Struct, frozen=True):
-    """The result of a task: the fields of Done."""
-
-    bad: list[BadRow] = []
-    stream_rows: int = -1
-    drawn: Drawn | None = None
-    hook_ns: int = 0
 
 
 class Workplace(msgspec.Struct, frozen=True):
@@ -193,7 +185,7 @@ class Worker(ABC):
                 where = self.locate(int(samples.indices[0]))
                 bad.append(self.with_cause(BadRow(first, -1, -1, -1, where, text), error))
                 break
-        return msgspec.structs.replace(done, bad=bad, hook_ns=time.monotonic_ns() - begun)
+        return msgspec.structs.replace(done, bad=tuple(bad), hook_ns=time.monotonic_ns() - begun)
 
     def with_cause(self, bad: BadRow, error: Exception) -> BadRow:
         """Add `error` and its traceback to `bad`, because the run ends with it."""
@@ -506,7 +498,7 @@ class IndexedWorker(Worker):
         if (counts := self._decoded.source.cache_counts) != self._cache_counts:
             self.status.note_cache_counts(counts, self._cache_counts)
             self._cache_counts = counts
-        return WorkDone(bad)
+        return WorkDone(tuple(bad))
 
     def _make(self, wanted: WantedRows, out: NamedRows) -> Iterator[BadRow]:
         """Make all rows at once; if that raises, make them one by one to find the bad ones.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from ..transport import Announce, Draw, Give, Replaced, Run
+from ..transport import Announce, Draw, Failure, Give, Replaced, Run
 from .supply import Draws, Rounds
 
 
@@ -195,18 +195,15 @@ class Schedule:
         return self._is_over and not self._stretches
 
     @property
-    def complaint(self) -> str:
-        """The reason why the run cannot continue; "" if it can."""
-        failed = self.draws.failure
-        return (self.rounds.failure if failed is None else failed.failure) if self._all_announced else ""
-
-    @property
-    def cause(self) -> tuple[int, str]:
-        """The exception behind the complaint: its number on the error channel and its traceback; (0, "") for none."""
-        failed = self.draws.failure
-        return (0, "") if failed is None else (failed.cause, failed.traceback)
+    def failure(self) -> Failure | None:
+        """The reason why the run cannot continue; None if it can."""
+        if not self._all_announced:
+            return None
+        if (drawn := self.draws.failure) is not None:
+            return Failure("SourceError", drawn.failure, cause=drawn.cause, traceback=drawn.traceback)
+        return Failure("SourceError", self.rounds.failure) if self.rounds.failure else None
 
     @property
     def finished(self) -> bool:
         """True if no more batches will come and the trainer needs a message; it needs none if it knows their number."""
-        return not self.rounds.is_computed and self._all_announced and not self.complaint
+        return not self.rounds.is_computed and self._all_announced and self.failure is None

@@ -24,7 +24,7 @@ import numpy as np
 from ..api import DirectRows, NamedRows, Rows, Statistics
 from ..assembly import BadSamples, Slots
 from ..base import BlobfeedError, PipelineStalled, RingAllocationError, close_all
-from ..loading import WorkDone, Workplace
+from ..loading import Workplace
 from ..order import OwnGlobals
 from ..plan import Batch, Plan, SlotTops
 from ..processes import Watch
@@ -40,6 +40,7 @@ from ..transport import (
     StatusBoard,
     ToLoader,
     Unwatched,
+    WorkDone,
     available_memory,
 )
 from .failures import Failed, explain, too_many_held
@@ -155,9 +156,8 @@ class InlineFeed:
             return Fill(0, first, free.start, 0, rows, runs=runs, finishes=plan.postprocesses)
         if (draw := schedule.wanted()) is not None:
             return draw
-        if complaint := schedule.complaint:
-            cause, traceback = schedule.cause
-            self._failure = Failed(self._explain(Failure("SourceError", complaint, cause=cause, traceback=traceback)))
+        if (failure := schedule.failure) is not None:
+            self._failure = Failed(self._explain(failure))
             raise self._failure.error()
         raise self._explain(End())
 

@@ -93,7 +93,7 @@ def run_loader(config: Config, errors: socket.socket, loader: int, line: int) ->
             else:
                 args["batch"] = config.plan.first_number + message.batch
                 trace.write(trace.span("loader", "task", begun, ended, **args, **_timings(message, status, before)))
-        report(Done(loader, message.task, ended - begun, tuple(done.bad), done.stream_rows, done.drawn, done.hook_ns))
+        report(Done(loader, message.task, ended - begun, done))
 
 
 def _timings(message: ToLoader, status: LoaderStatus, before: Sequence[int]) -> dict[str, object]:

@@ -47,6 +47,7 @@ from .messages import (
     ToAssembler,
     ToLoader,
     ToTrainer,
+    WorkDone,
 )
 from .packed import Packed, content_digest, hook_name, pack, trial_copy, unsendable
 from .ring import Ring, RowsLayout

@@ -160,20 +160,26 @@ class Drawn(Message, frozen=True):
     traceback: str = ""
 
 
-class Done(Message, frozen=True, tag="done"):
-    """The task's rows are in their slot, but for the bad ones without a replacement.
+class WorkDone(Message, frozen=True):
+    """The result of a task: its rows are in their slot, but for the bad ones without a replacement.
 
-    `elapsed_ns`: for all of it; `hook_ns`: the part for postprocessing. `stream_rows`: how many a stream's shard had
-    for the batch, fewer than were asked for if it ended. `drawn`: the answer to Draw.
+    `stream_rows`: how many a stream's shard had for the batch, fewer than were asked for if it ended. `drawn`: the
+    answer to Draw. `hook_ns`: the time for postprocessing.
     """
 
-    loader: int
-    task: int
-    elapsed_ns: int
     bad: tuple[BadRow, ...] = ()
     stream_rows: int = -1
     drawn: Drawn | None = None
     hook_ns: int = 0
+
+
+class Done(Message, frozen=True, tag="done"):
+    """The task is done, in `elapsed_ns` for all of it."""
+
+    loader: int
+    task: int
+    elapsed_ns: int
+    work: WorkDone = WorkDone()
 
 
 class StartFailed(Message, frozen=True, tag="start_failed"):

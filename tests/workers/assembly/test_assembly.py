@@ -23,6 +23,7 @@ from blobfeed.workers.transport import (
     LoaderState,
     Replaced,
     Run,
+    WorkDone,
 )
 
 from tests.interleavings.variants import Variant
@@ -50,7 +51,7 @@ def orders(made: Assembly) -> list[Order]:
 
 
 def report(made: Assembly, order: Order, *bad: BadRow) -> None:
-    made.done(Done(order.loader, order.task.task, 20_000_000, bad), 0.0)
+    made.done(Done(order.loader, order.task.task, 20_000_000, WorkDone(bad)), 0.0)
 
 
 def bad_row(row: int, index: int, replacement: int = -1, path: str = "a.h5") -> BadRow:
@@ -221,7 +222,7 @@ def test_a_hook_that_raises_on_a_streams_batch_is_an_error_of_its_place_in_the_s
     made = Assembly(replace(plan, start=At(0, 2)))
     made.ledger.add_loader(1)
     (fill, _) = orders(made)
-    made.done(Done(1, fill.task.task, 1, (bad_row(0, -1),), stream_rows=1), 0.0)
+    made.done(Done(1, fill.task.task, 1, WorkDone((bad_row(0, -1),), stream_rows=1)), 0.0)
     failure = told(made)[-1]
     assert (failure.index, failure.path, failure.advice) == (2, "the stream's shard 0", "fix the hook")
 
@@ -309,7 +310,7 @@ def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
 def test_a_slot_in_which_nothing_is_for_the_trainer_is_free_at_once() -> None:
     made = assembly(rows=2, stream=True)
     for order in orders(made):
-        made.done(Done(order.loader, order.task.task, 1, stream_rows=0), 0.0)
+        made.done(Done(order.loader, order.task.task, 1, WorkDone(stream_rows=0)), 0.0)
     told(made)
     assert made.ledger.slots_full == made.ledger.slots_filling == 0
 
@@ -318,7 +319,7 @@ def test_a_stream_ends_behind_its_last_batch() -> None:
     made = assembly(rows=4, stream=True)
     assert {run.epoch for order in orders(made) for run in order.task.runs} == {0}
     for task in made.ledger.assigned(1):
-        made.done(Done(1, task.id, 1, stream_rows=1), 0.0)
+        made.done(Done(1, task.id, 1, WorkDone(stream_rows=1)), 0.0)
     *announced, end = told(made)
     release_all(made, announced)
     assert (len(announced), end, made.last) == (2, End(), End())

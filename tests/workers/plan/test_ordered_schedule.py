@@ -201,7 +201,7 @@ def run(schedule: Schedule, memory: Memory, *, slots: int = 3, together: int = 2
     found: list[Made] = []
     read: dict[int, list[int]] = {}
     announced = 0
-    while not schedule.finished and not schedule.complaint and len(found) < 1000:
+    while not schedule.finished and not schedule.failure and len(found) < 1000:
         first = schedule.opened
         opened = first - announced < slots and schedule.open(min(together, slots - (first - announced)))
         for batch in range(first, first + opened):
@@ -216,7 +216,7 @@ def run(schedule: Schedule, memory: Memory, *, slots: int = 3, together: int = 2
             assert np.frombuffer(announce.indices, np.int64).tolist() == read.pop(announced)
             found += made_of(announce, schedule.rounds.parameters.batch_size)
             announced, moved = announced + 1, True
-        assert opened or moved or schedule.finished or schedule.complaint, "nothing moves"
+        assert opened or moved or schedule.finished or schedule.failure, "nothing moves"
     return found
 
 
@@ -251,9 +251,9 @@ def test_batches_are_those_of_the_reference_from_any_position(
     schedule = schedule_of(parameters, gives_batches=gives_batches)
     found = run(schedule, Memory(schedule, lists, gives_batches=gives_batches), slots=slots, together=together)
     if isinstance(expected, str):
-        assert expected in schedule.complaint
+        assert expected in schedule.failure.text
         return
-    assert schedule.complaint == ""
+    assert schedule.failure is None
     assert [batch.indices for batch in found] == expected
     taken = data.draw(st.integers(0, len(found)))
     if taken:
@@ -328,10 +328,10 @@ def test_what_was_drawn_before_a_failure_is_delivered_first() -> None:
     lists = [[1, 2, 3, 4, 5], [6, 7, 8], Drawn(failure="it is broken"), [9]]
     found = run(schedule, Memory(schedule, lists, gives_batches=False))
     assert [batch.indices for batch in found] == [[1, 2, 3, 4], [5], [6, 7, 8]]
-    assert schedule.complaint == "it is broken"
+    assert schedule.failure.text == "it is broken"
 
 
 def test_a_position_behind_the_end_is_told() -> None:
     schedule = schedule_of(Parameters(source={}, batch_size=2), epoch=1, position=9)
     assert run(schedule, Memory(schedule, [[1, 2]] * 3, gives_batches=False)) == []
-    assert "epoch 1: it has 2, and the state to go on from stands behind 9" in schedule.complaint
+    assert "epoch 1: it has 2, and the state to go on from stands behind 9" in schedule.failure.text
