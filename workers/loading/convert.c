@@ -20,6 +20,8 @@ the caches ("streaming stores"): what does not fit into them need not be read be
 
 #define MOST_AXES 64 /* as in NumPy */
 #define BLOCK 1024   /* floats: converted into the first cache, then written past it */
+#define LINE_BYTES 64
+#define AHEAD 1024 /* bytes */
 
 typedef void (*Line)(const char *from, float *restrict to, Py_ssize_t n, const float *mean, Py_ssize_t mean_step,
                      const float *scale, Py_ssize_t scale_step);
@@ -70,8 +72,11 @@ static void copy(char *to, const char *from, Py_ssize_t n, int streams)
     Py_ssize_t i = 0;
 #ifdef __SSE2__
     for (; streams && i < n && ((uintptr_t)(to + i) & 15); i++) to[i] = from[i];
-    for (; streams && i + 16 <= n; i += 16)
-        _mm_stream_si128((__m128i *)(to + i), _mm_loadu_si128((const __m128i *)(from + i)));
+    for (; streams && i + LINE_BYTES <= n; i += LINE_BYTES) {
+        _mm_prefetch(from + i + AHEAD, _MM_HINT_NTA); /* what is read once pushes nobody's data out of the caches */
+        for (int k = 0; k < LINE_BYTES; k += 16)
+            _mm_stream_si128((__m128i *)(to + i + k), _mm_loadu_si128((const __m128i *)(from + i + k)));
+    }
 #endif
     if (i < n) memcpy(to + i, from + i, (size_t)(n - i));
 }
