@@ -153,7 +153,7 @@ class MultiProcessInputLayer(CaffeLayer):
         try:
             feed = self._opened()
             delivery = feed.delivery_to(top)
-            delivery.fill([top[i] for i in range(len(top))])
+            delivery.fill(lambda _: [top[i] for i in range(len(top))])
             delivery.before = None
         except Exception as error:
             shorten(error)

@@ -60,16 +60,16 @@ class Delivery(ABC):
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         """Put the next batch into `blobs`, which have `next_shapes()`, and return it; its arrays may be gone."""
-        batch = self.fill(blobs)
+        batch = self.fill(lambda _: blobs)
         self.before = None
         return batch
 
-    def fill(self, blobs: Sequence[Blob]) -> Batch:
-        """Put the next batch into `blobs`. It counts as received from when the caller sets `before` to None."""
+    def fill(self, blobs_for: Callable[[list[Shape]], Sequence[Blob]]) -> Batch:
+        """Put the next batch into the blobs for its shapes. It is received when the caller sets `before` to None."""
         self._begin()
         try:
             upcoming = self._upcoming()
-            self._put(upcoming, blobs)
+            self._put(upcoming, blobs_for(upcoming.shapes))
         except BlobfeedError as error:
             self._end_by(error)
             raise

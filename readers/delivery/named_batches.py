@@ -141,9 +141,14 @@ class NamedBatches:
 
         It lies in `into`, or else in arrays that are made for it.
         """
-        shapes = self.delivery.next_shapes()
-        blobs: Sequence[Any] = list(map(_Array, self._memory, shapes)) if into is None else into.blobs(shapes)
-        batch = self.delivery.fill(blobs)
+        blobs: Sequence[Any] = ()
+
+        def blobs_for(shapes: list[Shape]) -> Sequence[Any]:
+            nonlocal blobs
+            blobs = list(map(_Array, self._memory, shapes)) if into is None else into.blobs(shapes)
+            return blobs
+
+        batch = self.delivery.fill(blobs_for)
         if into is not None:
             arrays = [blob.given for blob in blobs]
         elif self._as_output is None:

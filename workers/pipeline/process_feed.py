@@ -93,8 +93,9 @@ class ProcessFeed:
         """The views of each slot."""
         self._untold = 0
         """The number of batches that were released since."""
-        # A message for each of several small batches would cost more than copying them.
-        self._tell_every = max(1, min(plan.batches_per_task, plan.slots // 2))
+        # A message for each of several small batches would cost more than copying them, and one for each large batch is
+        # a quarter of what handing it over costs behind a training step. A wait tells what is untold.
+        self._tell_every = max(1, min(max(2, plan.batches_per_task), plan.slots // 2))
         self._waiting = threading.RLock()
         """Held by the thread that takes or waits for batches, at the sockets."""
         self._next_look_at_logs = 0.0
