@@ -105,6 +105,10 @@ class EpochOrder(Supply):
             "world_size": given.ranks,
         }
 
+    @property
+    def samples(self) -> int:
+        return self._samples
+
     def among(self, run: Run) -> range:
         return range(self._samples)
 

@@ -85,6 +85,10 @@ class DrawnSupply(Supply):
             "order": self.about.declared,
         }
 
+    @property
+    def samples(self) -> int:
+        return super().samples if self.items is None or self.gives_batches else self.items
+
     def among(self, run: Run) -> range:
         return range(run.of)
 

@@ -59,8 +59,7 @@ class GivenRounds(Rounds):
             self._given.setdefault(given.batch, given)
 
     def place(self, row: int, most: int) -> Placed | None:
-        given = self._given.pop(self.item, None)
-        if given is None:
+        if row or (given := self._given.pop(self.item, None)) is None:
             return None
         self.item += 1
         return Placed([Run(row, max(1, given.rows), given.epoch, 0, shard=given.shard)], 1, ())

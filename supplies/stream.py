@@ -113,7 +113,7 @@ class ShardRounds(Rounds):
 
     def place(self, row: int, most: int) -> Placed | None:
         """Return the next batch to request; None behind the last batch."""
-        if self.ended:
+        if self.ended or row:
             return None
         while self.item % self.shards in self._ends:
             self.item += 1

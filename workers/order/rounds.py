@@ -109,9 +109,8 @@ class Schedule:
         return self.rounds.advice
 
     def open(self, most: int) -> int:
-        """Open the next batches, at most `most`, of a stream one; returns their number, 0 if none is known by now."""
+        """Open the next batches, at most `most`; returns their number, 0 if none is known by now."""
         size, new = self.batch_size, _Stretch(self.opened)
-        most = most if self.can_be_cut else 1
         while new.rounds < most and (not new.runs or new.rows == new.rounds * size):
             placed = self.rounds.place(new.rounds * size, most - new.rounds)
             if placed is None:

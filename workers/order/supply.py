@@ -104,7 +104,8 @@ class Rounds(ABC):
     def place(self, row: int, most: int) -> Placed | None:
         """Return the next round, in rows from `row` on; None while that is not known, and at the end.
 
-        It returns several rounds, at most `most`, if their samples of this rank make one run.
+        It returns several rounds, at most `most`, if their samples of this rank make one run. None, too, if `row` is
+        not 0 and the rows before it must be a task by themselves.
         """
 
     def give(self, given: Give) -> None:  # noqa: B027 - most rounds are known without
@@ -185,9 +186,7 @@ class Supply(ABC):
     @property
     def samples(self) -> int:
         """The samples in an epoch, over all ranks; raises SourceError where that is unknown."""
-        if self.items is None or self.gives_batches:
-            raise SourceError(f"{self.name} says how many samples an epoch has when it has drawn it")
-        return self.items
+        raise SourceError(f"{self.name} says how many samples an epoch has when it has drawn it")
 
     def epoch_of(self, given: Parameters, epoch: int) -> DrawnEpoch:
         """Return the samples of `epoch`, for all ranks; raises ParameterError if they have no indices."""
