@@ -11,6 +11,7 @@ from ...supplies.growing_slots import GrowingSlot, GrowingSlots
 from ...workers.api import Parameters, Statistics
 from ...workers.base import close_all, interrupts_deferred
 from ...workers.pipeline import Held, ProcessFeed
+from ...workers.processes import ForkServer
 from ...workers.transport import Announce, Packed
 from ..delivery import LOANS, Lendable, SlotLoans
 from .fetching import Answer, DatasetMaker, Failed, MapRequest, StreamRequest
@@ -39,6 +40,7 @@ class LoaderFeed:
     def _begin(self) -> None:
         with interrupts_deferred():
             self._feed = ProcessFeed(self._plan)
+            self._server: ForkServer | None = self._feed.server  # kept from one run to the next
         self._held = Held()
         self._given = self._taken = 0
         self._first = 0
@@ -123,6 +125,7 @@ class LoaderFeed:
 
     def close(self) -> None:
         self._feed.close()
+        self._server = None
 
 
 def _answer(parts: tuple[Any, ...]) -> Answer | Failed:

@@ -22,7 +22,7 @@ def send(state: LoaderState, number: signal.Signals) -> bool:
     with suppress(OSError):
         handle = os.pidfd_open(state.pid)
         try:
-            if b"blobfeed.workers.assembler_main" not in Path(f"/proc/{state.pid}/cmdline").read_bytes():
+            if b"blobfeed.workers.fork_server_main" not in Path(f"/proc/{state.pid}/cmdline").read_bytes():
                 return False
             signal.pidfd_send_signal(handle, number)
             return True
@@ -47,7 +47,8 @@ def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> Lo
 
 def assembler() -> int:
     """The process id of the one pipeline's assembler that runs."""
-    (child,) = (child for child in psutil.Process().children() if "blobfeed.workers.assembler_main" in child.cmdline())
+    (server,) = (each for each in psutil.Process().children() if "blobfeed.workers.fork_server_main" in each.cmdline())
+    (child,) = server.children()
     return int(child.pid)
 
 

@@ -107,10 +107,10 @@ class Soak:
 
 
 def _loaders(trainer: int) -> list[psutil.Process]:
-    """The trainer's great-grandchildren: assembler, nursery, loaders."""
+    """The trainer's descendants in the fourth generation: fork server, assembler, nursery, loaders."""
     found = [psutil.Process(trainer)]
     try:
-        for _ in range(3):
+        for _ in range(4):
             found = [child for process in found for child in process.children()]
     except psutil.NoSuchProcess:
         return []

@@ -30,7 +30,7 @@ from blobfeed.workers.processes import Event, Home
 from blobfeed import ArraySpec, Sample, Source
 
 from .batches import BatchRange, RankedBatches
-from .waiting import DEADLINE_S
+from .waiting import DEADLINE_S, wait_until
 
 LARGE = 70_000
 """Items of a sample so large that a batch of four has a slot to itself; smaller ones share slots."""
@@ -286,7 +286,9 @@ def deliver(pipeline: Pipeline) -> Iterator[Delivered]:
 
 def the_assembler() -> psutil.Process:
     """The only assembler that this process has started."""
-    (found,) = (child for child in psutil.Process().children() if "multiprocessing" not in " ".join(child.cmdline()))
+    (server,) = (child for child in psutil.Process().children() if "multiprocessing" not in " ".join(child.cmdline()))
+    wait_until(server.children, "the assembler is forked")
+    (found,) = server.children()
     return found
 
 

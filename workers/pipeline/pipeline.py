@@ -26,7 +26,7 @@ from ..base import (
 )
 from ..order import Supply
 from ..plan import Batch, Plan, Position, State
-from ..processes import RemoteHome, Watch
+from ..processes import ForkServer, RemoteHome, Watch
 from ..transport import LoaderState, available_memory
 from .feed import Feed, Held
 from .inline_feed import InlineFeed
@@ -61,6 +61,8 @@ class Pipeline(Closing):
         self._cache_in_setup = plan.source.cache_counts
         self._owner = _process
         self._feed: Feed | None = None
+        self._server: ForkServer | None = None
+        """That of the newest run, for the next one."""
         self._held = Held()
         self._ready = deque[Batch]()
         """The batches that came and were not taken."""
@@ -105,6 +107,7 @@ class Pipeline(Closing):
             with interrupts_deferred():
                 self._feed = self._started()
             if isinstance(self._feed, ProcessFeed):
+                self._server = self._feed.server
                 self._feed.map_slots()
                 if self._trace is not None:
                     self._trace.file = self._feed.shared.trace
@@ -333,6 +336,7 @@ class Pipeline(Closing):
         """
         if self.is_ours:
             self._closed = True
+            self._server = None
             self._end_run()
 
     def _end_run(self) -> None:

@@ -22,6 +22,7 @@ from ..processes import (
     WHERE_TO_LOOK,
     AssemblerProcess,
     Config,
+    ForkServer,
     RemoteHome,
     Shared,
     Watch,
@@ -30,7 +31,6 @@ from ..processes import (
     require_descriptors,
     require_threads,
     trainer_sys_path,
-    wait_for_exit,
 )
 from ..transport import (
     Announce,
@@ -103,6 +103,8 @@ class ProcessFeed:
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
+        self.server: ForkServer | None = None
+        """The server that forks the assembler. Who starts one run behind the other keeps it."""
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
             self.shared = Shared(plan, partial(watch.begin_trace, plan.description, plan.parameters.batch_size))
@@ -126,9 +128,9 @@ class ProcessFeed:
             self._watcher if given.trace or given.metrics else Watch(),
         )
         self._assembler = AssemblerProcess(config)
+        self.server = self._assembler.server
         require_threads()  # from here on while its interpreter starts, which takes longer
         shared.ring.allocate()
-        shared.board.header.assembler = self._assembler.pid
         self.shared.close_childrens()
         links.make_socket_directory(self.shared.folder)
         self._batch_link = links.open_socket(self._context, zmq.PULL)
@@ -233,7 +235,7 @@ class ProcessFeed:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
             if (announce := self._received(wanted)) is not None:
                 return announce
-            if assembler.handle in ready:
+            if assembler.handle in ready and assembler.has_ended():
                 self._failure = Failed(self._assembler_died(assembler))
                 raise self._failure.error()
             self._inbox.receive()  # it may be what has ended the wait
@@ -300,7 +302,7 @@ class ProcessFeed:
         """
         assembler, self._assembler = self._assembler, None
         link, self._release_link = self._release_link, None
-        self._failure, self._made = None, {}
+        self._failure, self._made, self.server = None, {}, None
         end = () if assembler is None else (partial(self._end, assembler, link), self._finish_trace, self._keep)
         close_all(*end, partial(links.end_context, self._context), self.shared.close)
 
@@ -316,7 +318,7 @@ class ProcessFeed:
         finally:
             # Its end, or the next look around, wakes a thread that waits for a batch: that has to leave the sockets and
             # the handle before they are closed.
-            wait_for_exit(assembler.handle, patience_s)
+            assembler.wait(patience_s)
             if self._waiting.acquire(timeout=_END_S):
                 self._waiting.release()
             if link is not None:

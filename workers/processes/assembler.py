@@ -8,7 +8,7 @@
         │ ◄── Announce(batch, slot) ─── │                               │   3. all rows done: announced, in order
         │     Failure, End              │                               │
 
-It is a separate interpreter (assembler_main.py), and forks the nursery before it makes its ZeroMQ context. One poll
+The fork server forks it (fork_server.py), and it forks the nursery before it makes its ZeroMQ context. One poll
 waits for everything: releases, results, deaths of loaders (reported by the nursery), the trainer's death (its pidfd),
 and the next deadline.
 """
@@ -72,6 +72,7 @@ class Assembler:
         self._nursery_events = nursery.fileno()
         self._plan = plan = config.plan
         self._board = StatusBoard(config.descriptors.board)
+        self._board.header.assembler = os.getpid()
         given, self._poller, local = plan.parameters, zmq.Poller(), range(plan.max_loaders)
         new_pool = partial(
             LoaderPool, board=self._board, numbers=itertools.count(1), start_timeout_s=given.task_timeout_s

@@ -86,12 +86,8 @@ class Config(msgspec.Struct, frozen=True):
 
         `inherited`: descriptors that it needs besides the loaders'. Raises any exception of pickling user code.
         """
-        sent = msgspec.structs.replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
-        buffers: list[pickle.PickleBuffer] = []
-        packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
-        descriptor = memfd_create("blobfeed-config")
+        descriptor = self.pack()
         try:
-            _write_parts(descriptor, [memoryview(packed), *(buffer.raw() for buffer in buffers)])
             return subprocess.Popen(
                 [interpreter, "-P", "-m", module, str(descriptor), *map(str, arguments)],
                 stdin=subprocess.DEVNULL,
@@ -101,6 +97,22 @@ class Config(msgspec.Struct, frozen=True):
             )
         finally:
             os.close(descriptor)
+
+    def pack(self) -> int:
+        """Return the descriptor of a new memory file with this, for `adopt`.
+
+        Raises any exception of pickling user code.
+        """
+        sent = msgspec.structs.replace(self, plan=replace(self.plan, parameters=without_source(self.plan.parameters)))
+        buffers: list[pickle.PickleBuffer] = []
+        packed = pickle.dumps(sent, pickle.HIGHEST_PROTOCOL, buffer_callback=buffers.append)
+        descriptor = memfd_create("blobfeed-config")
+        try:
+            _write_parts(descriptor, [memoryview(packed), *(buffer.raw() for buffer in buffers)])
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
     @staticmethod
     def adopt(descriptor: int) -> tuple[Config, socket.socket]:

@@ -13,18 +13,17 @@ It also watches the trainer itself: an assembler that was stopped by a signal ca
 
 from __future__ import annotations
 
-import array
-import importlib
 import logging
 import os
 import select
 import signal
 import socket
-import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from ..base import LoaderDied
 from ..transport import LoaderEnded, LoaderStarted, pidfd_open
+from .forking import EXITED, RECORD, STARTED, Forking, import_ahead
 from .loader_pool import Home
 from .process import WHERE_TO_LOOK, close_all_but, die_with, exit_in_words, run_and_exit, send_signal, wait_for_exit
 
@@ -34,9 +33,6 @@ is killed. An assembler that has not acted so long after the trainer's death cou
 
 _BACKGROUND_AFTER_MS = 300
 """The delay of background work, which would slow down the first batches."""
-
-_RECORD = struct.Struct("=qqq")
-_STARTED, _EXITED, _FORK_FAILED = 1, 2, 3
 
 _log = logging.getLogger("blobfeed")
 
@@ -92,7 +88,7 @@ class Nursery(Home):
 
     def spawn(self, loader: int, line: int) -> None:
         try:
-            self._socket.send(_RECORD.pack(0, loader, line))
+            self._socket.send(RECORD.pack(0, loader, line))
         except ConnectionError:
             raise self._death() from None
 
@@ -101,21 +97,21 @@ class Nursery(Home):
 
     def receive(self, now: float) -> Iterator[LoaderStarted | LoaderEnded]:
         try:
-            data, handles, _, _ = socket.recv_fds(self._socket, _RECORD.size, 1)
+            data, handles, _, _ = socket.recv_fds(self._socket, RECORD.size, 1)
         except ConnectionError:  # it ended with a request unread
             raise self._death() from None
         if not data:
             raise self._death()
-        kind, loader, value = _RECORD.unpack(data)
-        if kind == _STARTED:
+        kind, loader, value = RECORD.unpack(data)
+        if kind == STARTED:
             self._has_had_loaders = True
             (self.handles[loader],) = handles
             yield LoaderStarted(loader)
-        elif kind == _FORK_FAILED:
-            yield LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
-        else:
+        elif kind == EXITED:
             os.close(self.handles.pop(loader))
             yield LoaderEnded(loader, exit_in_words(value), crashed=value != -signal.SIGKILL)
+        else:
+            yield LoaderEnded(loader, f"could not be forked: {os.strerror(value)}", crashed=True)
 
     def close(self) -> None:
         """End the nursery and all its loaders, and wait until they are gone."""
@@ -143,22 +139,18 @@ class Nursery(Home):
         )
 
 
-class _Nurse:
+class _Nurse(Forking):
     """The nursery's own side."""
 
     def __init__(
         self, link: socket.socket, loader_main: LoaderMain, background: Iterator[object], trainer: int | None
     ) -> None:
-        self._link = link
+        super().__init__(link)
         self._trainer = trainer
         self._background = background
         self._pause_ms: int | None = _BACKGROUND_AFTER_MS
         self._loader_main = loader_main
         self._pid = os.getpid()
-        self._children: dict[int, tuple[int, int]] = {}
-        """The loader's number and process id, by its pidfd."""
-        self._poller = select.poll()
-        self._poller.register(link, select.POLLIN)
         if trainer is not None:
             self._poller.register(trainer, select.POLLIN)
 
@@ -182,9 +174,9 @@ class _Nurse:
                 return False
             if descriptor != self._link.fileno():
                 self._reap(descriptor)
-            elif request := self._link.recv(_RECORD.size):
-                _, loader, line = _RECORD.unpack(request)
-                self._fork_loader(loader, line)
+            elif request := self._link.recv(RECORD.size):
+                _, loader, line = RECORD.unpack(request)
+                self._fork(partial(self._become_loader, loader, line), self._link, loader)
             else:
                 return False
         return True
@@ -204,24 +196,6 @@ class _Nurse:
             _log.info("background work was given up: %s: %s", type(problem).__name__, problem)
             self._pause_ms = None
 
-    def _fork_loader(self, loader: int, line: int) -> None:
-        pid = 0
-        try:
-            pid = os.fork()
-            if pid == 0:
-                run_and_exit(lambda: self._become_loader(loader, line))
-            handle = pidfd_open(pid)
-        except OSError as error:
-            if pid:  # without a descriptor the loader could be neither watched nor killed
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
-            self._link.send(_RECORD.pack(_FORK_FAILED, loader, error.errno or 0))
-            return
-        self._children[handle] = loader, pid
-        self._poller.register(handle, select.POLLIN)
-        rights = array.array("i", [handle])
-        self._link.sendmsg([_RECORD.pack(_STARTED, loader, pid)], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-
     def _become_loader(self, loader: int, line: int) -> None:
         die_with(self._pid)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a user may end a loader, which is then replaced
@@ -230,27 +204,16 @@ class _Nurse:
             os.close(handle)
         self._loader_main(loader, line)
 
-    def _reap(self, handle: int) -> None:
-        self._poller.unregister(handle)
-        loader, pid = self._children.pop(handle)
-        _, status = os.waitpid(pid, 0)
-        os.close(handle)
-        self._link.send(_RECORD.pack(_EXITED, loader, os.waitstatus_to_exitcode(status)))
-
     def _end_all(self) -> None:
         for handle in self._children:
             send_signal(handle, signal.SIGKILL)
-        for _, pid in self._children.values():
+        for _, pid, _ in self._children.values():
             os.waitpid(pid, 0)
 
 
 def _preload(modules: tuple[str, ...], prepare: Callable[[], None]) -> None:
     """Do once what all loaders need. A loader that needs what has failed meets it again, and reports the reason."""
-    for name in modules:
-        try:
-            importlib.import_module(name)
-        except (Exception, SystemExit) as problem:
-            _log.info("%s cannot be imported ahead of the loaders: %s: %s", name, type(problem).__name__, problem)
+    import_ahead(modules)
     try:
         prepare()
     except (Exception, SystemExit) as problem:

@@ -25,9 +25,9 @@ _LOOK_S = 0.005
 _START_DESCRIPTORS = 32
 """The descriptors that a trainer needs for one pipeline: 16 while it runs, some more while it starts."""
 
-_START_THREADS = 6
-"""The threads at start: two of ZeroMQ in the trainer, the assembler with two of its own, the nursery. ZeroMQ aborts a
-process in which it cannot start a thread: the trainer would lose everything that it has learnt."""
+_START_THREADS = 7
+"""The threads at start: two of ZeroMQ in the trainer, the fork server, the assembler with two of its own, the nursery.
+ZeroMQ aborts a process in which it cannot start a thread: the trainer would lose everything that it has learnt."""
 
 _THREADS_PER_LOADER = 4
 """The loader's own thread, two of ZeroMQ, and the one that notes the places of samples."""
@@ -124,7 +124,7 @@ def require_threads() -> None:
     """Raise BlobfeedError if the threads with which trainer and assembler go on cannot be started.
 
     It starts threads on trial, since the kernel does not tell how many the user's limit (ulimit -u) leaves. It is meant
-    for the time while the assembler's interpreter starts, whose first thread has started then.
+    for the time while the fork server's interpreter starts, whose thread has started then.
     """
     if any(
         resource.getrlimit(kind)[0] != resource.RLIM_INFINITY for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA)

@@ -1,6 +1,6 @@
-"""Starts the assembler: a fresh interpreter, not a fork of the trainer, and no second run of its main script.
+"""Starts the assembler: a fork of the fork server, not of the trainer, and no second run of its main script.
 
-Nothing may remain if the trainer is killed at any moment. So the assembler is started first, with the name of the
+Nothing may remain if the trainer is killed at any moment. So the assembler is requested first, with the name of the
 sockets' directory before that exists: from then on there is a process that will remove it.
 """
 
@@ -11,17 +11,22 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
+from ..base import AssemblerDied
 from ..plan import Plan
 from ..transport import SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
 from .config import Config, Descriptors
-from .interpreter import find_interpreter
-from .process import exit_in_words, send_signal, too_few_threads, wait_for_exit
+from .fork_server import ForkServer, fork_server
+from .forking import RECORD, STARTED
+from .process import WHERE_TO_LOOK, exit_in_words, send_signal, too_few_threads, wait_for_exit
 from .watch import Trace
 
-_MODULE = "blobfeed.workers.assembler_main"
+_REPORT_S = 1.0
+"""The time that the server has to report an end that the kernel has shown already."""
+
+_ATTEMPTS = 3
 
 
 class Shared:
@@ -73,43 +78,85 @@ class Shared:
 
 
 class AssemblerProcess:
-    """The parent's side of the assembler; started by the constructor.
+    """The trainer's side of the assembler; requested by the constructor, of `server`.
 
-    Raises InterpreterError, BlobfeedError if the system allows no process, and what pickling raises.
+    `handle`: readable at news that `has_ended` takes in. Raises InterpreterError, BlobfeedError if the system allows no
+    process, and what pickling raises.
     """
 
     def __init__(self, config: Config) -> None:
-        # Its own session keeps away signals for the terminal's foreground job. Its output goes to standard error, also
-        # what user code prints: with the trainer's standard output `caffe train | cat` would not end with the trainer.
-        try:
-            self._process = config.start(find_interpreter(), _MODULE, stdout=2, start_new_session=True)
-        except BlockingIOError as error:
-            raise too_few_threads(0) from error
-        try:
-            self.handle = pidfd_open(self._process.pid)
-        except OSError:
-            self._process.kill()
-            self._process.wait()
-            raise
+        self._pid = 0
+        self._how = ""
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                self.server = _request(config, theirs.fileno())
+            except BaseException:
+                self._channel.close()
+                raise
+        self.handle = os.dup(self._channel.fileno())
 
     @property
     def pid(self) -> int:
-        return self._process.pid
+        """The process id; until it is forked, that of the process which is to do so."""
+        return self._pid or self.server.pid
+
+    def has_ended(self) -> bool:
+        """Take in what has been reported; returns true if it has ended, or will never be."""
+        if not self._pid and not self._how and wait_for_exit(self.handle, 0.0):
+            data, handles, _, _ = socket.recv_fds(self._channel, RECORD.size, 1)
+            kind, _, value = RECORD.unpack(data) if data else (0, 0, 0)
+            if kind == STARTED:
+                self._pid = value
+                os.dup2(handles[0], self.handle, inheritable=False)
+                os.close(handles[0])
+            else:
+                self._how = f"could not be forked: {os.strerror(value)}" if data else self.server.exit_in_words()
+        return bool(self._how) or (bool(self._pid) and wait_for_exit(self.handle, 0.0))
 
     def exit_in_words(self) -> str:
         """Return in words the way it ended; to be called only after its end."""
-        try:
-            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
-        except ChildProcessError:  # Popen would say 0
-            return "in what way is unknown, for this program ignores SIGCHLD or waits for all children"
-        return exit_in_words(self._process.wait())
+        if not self._how:
+            self._how = "in what way is unknown, for the process that has forked it does not answer"
+            if wait_for_exit(self._channel.fileno(), _REPORT_S):
+                data = self._channel.recv(RECORD.size)
+                self._how = exit_in_words(RECORD.unpack(data)[2]) if data else self.server.exit_in_words()
+        return self._how
+
+    def wait(self, patience_s: float) -> None:
+        """Wait so long for its end, if it has been forked."""
+        if not self.has_ended() and self._pid:
+            wait_for_exit(self.handle, patience_s)
 
     def end(self) -> None:
-        """Kill it unless it has ended, reap it, and close the handle."""
-        if not wait_for_exit(self.handle, 0.0):
-            send_signal(self.handle, signal.SIGKILL)
-        self._process.wait()
+        """Kill it unless it has ended, wait until it is reaped, and close the handle.
+
+        One that has not been forked yet finds that the trainer has given up, and ends.
+        """
+        if self._pid:
+            if not self.has_ended():
+                send_signal(self.handle, signal.SIGKILL)
+            self.exit_in_words()
+        del self.server  # an exception may keep this object
         os.close(self.handle)
+        self._channel.close()
+
+
+def _request(config: Config, channel: int) -> ForkServer:
+    """Request an assembler that is reported over `channel`; returns the server that forks it."""
+    packed = config.pack()
+    try:
+        for _ in range(_ATTEMPTS):
+            server = fork_server()
+            descriptors = (channel, packed, *config.descriptors.of_loaders)
+            with suppress(ConnectionError):  # it has just died
+                server.start(config.sockets, descriptors, config.plan.decoded.modules)
+                return server
+    except BlockingIOError as error:
+        raise too_few_threads(0) from error
+    finally:
+        os.close(packed)
+    raise AssemblerDied(f"the process from which assemblers are forked has died {_ATTEMPTS} times; {WHERE_TO_LOOK}")
 
 
 def _working_directory() -> tuple[str, ...]:

@@ -138,7 +138,7 @@ def test_a_limit_of_memory_that_the_start_does_not_fit_is_named(tmp_path: Path) 
 def test_as_many_loaders_fit_as_the_control_group_has_processes_and_threads_for() -> None:
     for left in range(40):
         fit = loaders_that_fit(9, least=0, tasks=TasksLeft(left, 100, Path("/group")))
-        assert fit == max(loaders for loaders in range(10) if not loaders or 6 + 4 * loaders <= left)
+        assert fit == max(loaders for loaders in range(10) if not loaders or 7 + 4 * loaders <= left)
     assert loaders_that_fit(9, least=9, tasks=None) == 9
 
 
@@ -179,11 +179,11 @@ def _is_removed(group: Path) -> bool:
 @pytest.mark.parametrize(
     ("num_loaders", "room", "outcome"),
     [
-        (2, 14, "deaths: 0"),
-        (2, 13, r"num_loaders=2 needs 14 .* has room for 13 \(pids.max is \d+\): .* or set num_loaders: 1$"),
-        (2, 9, "or set num_loaders: 0$"),
-        ("auto", 10, "deaths: 0"),
-        ("auto", 9, "num_loaders=1 needs 10 .* has room for 9 .* or set num_loaders: 0$"),
+        (2, 15, "deaths: 0"),
+        (2, 14, r"num_loaders=2 needs 15 .* has room for 14 \(pids.max is \d+\): .* or set num_loaders: 1$"),
+        (2, 10, "or set num_loaders: 0$"),
+        ("auto", 11, "deaths: 0"),
+        ("auto", 10, "num_loaders=1 needs 11 .* has room for 10 .* or set num_loaders: 0$"),
     ],
 )
 def test_a_control_group_with_room_for_too_few_processes_is_an_error_at_the_start(
@@ -220,12 +220,15 @@ def test_a_trainer_that_ignores_sigchld_still_has_its_dead_loaders_replaced(tmp_
         run.assert_nothing_is_left([])
 
 
-WITHOUT_EXIT_CODE = """
+KILLED_WITHOUT_SIGCHLD = """
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def children(pid):
+    return open(f"/proc/{pid}/task/{pid}/children").read().split()
 with pipeline() as feed:
     steps(feed, 1)
-    for assembler in open(f"/proc/self/task/{os.getpid()}/children").read().split():
-        os.kill(int(assembler), signal.SIGKILL)
+    (server,) = children(os.getpid())
+    for pid in [*([server] if WITH_SERVER else []), *children(server)]:
+        os.kill(int(pid), signal.SIGKILL)
     try:
         steps(feed, 1000)
     except AssemblerDied as death:
@@ -233,9 +236,14 @@ with pipeline() as feed:
 """
 
 
-def test_of_an_exit_code_that_the_kernel_did_not_keep_nothing_is_claimed(tmp_path: Path) -> None:
-    with trainer(tmp_path, WITHOUT_EXIT_CODE) as run:
-        assert "were still wanted: in what way is unknown, for this program ignores SIGCHLD" in run.next_line()
+@pytest.mark.parametrize(
+    ("with_server", "how"), [(False, "killed by SIGKILL"), (True, "in what way is unknown, for this program ignores")]
+)
+def test_of_an_exit_code_that_the_kernel_did_not_keep_nothing_is_claimed(
+    tmp_path: Path, with_server: bool, how: str
+) -> None:
+    with trainer(tmp_path, f"WITH_SERVER = {with_server}\n" + KILLED_WITHOUT_SIGCHLD) as run:
+        assert f"were still wanted: {how}" in run.next_line()
         assert run.end() == 0, run.stderr
 
 

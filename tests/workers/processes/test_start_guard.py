@@ -46,10 +46,10 @@ def watch(name, arguments):
         return
     hold()
 
-if any("blobfeed.workers.assembler_main" in argument for argument in sys.orig_argv):
+if any("blobfeed.workers.fork_server_main" in argument for argument in sys.orig_argv):
     def forked():
         global role
-        role = {"": "nursery", "nursery": "loader"}[role]
+        role = {"": "assembler", "assembler": "nursery", "nursery": "loader"}[role]
         if event == "forked@" + role:
             hold()
     os.register_at_fork(after_in_child=forked)
@@ -66,8 +66,10 @@ STEPS = {
     "importing ZeroMQ": "import zmq",
     "importing numpy": "import numpy",
     "importing the last module": "import blobfeed.workers.processes.nursery",
-    "unpickling the config": "pickle.find_class Plan",
-    "forking the nursery": "os.fork",
+    "forking the assembler": "os.fork",
+    "the assembler is there": "forked@assembler",
+    "unpickling the config": "pickle.find_class@assembler Plan",
+    "forking the nursery": "os.fork@assembler",
     "the nursery is there": "forked@nursery",
     "the nursery asks to die with its parent": "ctypes.dlsym@nursery prctl",
     "the nursery closes descriptors": f"{_LISTING}@nursery /proc/self/fd",
@@ -127,7 +129,7 @@ def test_a_trainer_that_blocks_all_signals_does_not_make_its_children_deaf(tmp_p
     with trainer(tmp_path, body) as run:
         run.expect("started")
         run.expect("has a batch")
-        children = run.wait_for_children(4)
+        children = run.wait_for_children(5)
         # A child is forked with all of them blocked, and lets them through at its first steps.
         wait_until(lambda: not any(_blocked(pid) for pid in children), "all children hear signals")
         run.kill()

@@ -18,8 +18,8 @@ import pytest
 from tests.support.trainers import trainer
 from tests.support.waiting import is_gone, readable, wait_until
 
-FAMILY = 4
-"""The fewest children of a running pipeline: assembler, nursery, two loaders."""
+FAMILY = 5
+"""The fewest children of a running pipeline: fork server, which several share, assembler, nursery, two loaders."""
 
 TWO_FEEDS = """
 feed = pipeline()
@@ -49,7 +49,7 @@ ENDS = {
 def test_nothing_outlives_a_trainer_that_ends_without_close(tmp_path: Path, end: str, code: int) -> None:
     with trainer(tmp_path, TWO_FEEDS + end) as run:
         run.expect("ready")
-        children = run.wait_for_children(2 * FAMILY)
+        children = run.wait_for_children(2 * FAMILY - 1)
         run.tell()
         assert run.end() == code, run.stderr
         run.assert_nothing_is_left(children)
@@ -59,7 +59,7 @@ def test_no_process_has_a_file_in_dev_shm(tmp_path: Path) -> None:
     """A file that is never made there cannot be left there; the folder is too full of others' files to look for it."""
     with trainer(tmp_path, TWO_FEEDS) as run:
         run.expect("ready")
-        family = [run.pid, *run.wait_for_children(2 * FAMILY)]
+        family = [run.pid, *run.wait_for_children(2 * FAMILY - 1)]
         assert any("/memfd:blobfeed" in Path(f"/proc/{pid}/maps").read_text() for pid in family)
         assert not [pid for pid in family if "/dev/shm" in Path(f"/proc/{pid}/maps").read_text()]
 
@@ -67,13 +67,14 @@ def test_no_process_has_a_file_in_dev_shm(tmp_path: Path) -> None:
 def test_a_stopped_assembler_keeps_no_other_process_of_a_dead_trainer_alive(tmp_path: Path) -> None:
     with trainer(tmp_path, TWO_FEEDS) as run:
         run.expect("ready")
-        children = run.wait_for_children(2 * FAMILY)
-        assemblers = [child.pid for child in psutil.Process(run.pid).children()]
+        children = run.wait_for_children(2 * FAMILY - 1)
+        (server,) = psutil.Process(run.pid).children()
+        assemblers = [child.pid for child in server.children()]
         for assembler in assemblers:
             os.kill(assembler, signal.SIGSTOP)
         run.kill()
         others = [child for child in children if child not in assemblers]
-        wait_until(lambda: all(map(is_gone, others)), "the end of nurseries and loaders")
+        wait_until(lambda: all(map(is_gone, others)), "the end of the fork server, nurseries and loaders")
         assert not any(map(is_gone, assemblers)), "they cannot end yet"
         for assembler in assemblers:
             os.kill(assembler, signal.SIGCONT)
@@ -197,7 +198,7 @@ def test_a_trainer_in_a_shell_works_and_ends_with_standard_streams_closed(tmp_pa
 def test_the_trainers_standard_output_closes_with_it_even_where_its_children_cannot_act(tmp_path: Path) -> None:
     with trainer(tmp_path, TWO_FEEDS) as run:
         run.expect("ready")
-        children = run.wait_for_children(2 * FAMILY)
+        children = run.wait_for_children(2 * FAMILY - 1)
         for child in children:
             os.kill(child, signal.SIGSTOP)
         run.kill()

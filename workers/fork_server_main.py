@@ -1,4 +1,4 @@
-"""`python -m blobfeed.workers.assembler_main CONFIG`: runs the assembler; CONFIG is the Config's descriptor.
+"""`python -m blobfeed.workers.fork_server_main LINK TRAINER`: runs the fork server; both are descriptors.
 
 Programs that a hook starts by multiprocessing import this module again. So it imports nothing slow, and stands outside
 of the room: a room's __init__ imports the whole room.
@@ -11,13 +11,13 @@ import sys
 
 
 def main() -> None:
-    """Become the assembler."""
-    # A trainer that uses sigwait blocks signals, and its children would inherit that: this process needs them, and
+    """Become the fork server."""
+    # A trainer that uses sigwait blocks signals, and its children would inherit that: these processes need them, and
     # those that end loaders or programs of the user's.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    from .processes import run_assembler
+    from .processes import run_assembler, run_fork_server
 
-    run_assembler(int(sys.argv[1]))
+    run_fork_server(int(sys.argv[1]), int(sys.argv[2]), run_assembler)
 
 
 if __name__ == "__main__":
