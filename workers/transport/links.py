@@ -39,7 +39,8 @@ import zmq
 from ..base import SocketPathError, blake2b
 from .messages import MAX_FRAME_BYTES, Message
 
-_EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
+_EVENTS: Any = int(zmq.EVENTS)
+_POLLIN, _NOBLOCK = int(zmq.POLLIN), int(zmq.NOBLOCK)
 """As plain numbers: with members of an enum `&` takes a microsecond."""
 
 _LENGTH_BYTES = 4
