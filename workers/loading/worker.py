@@ -315,15 +315,15 @@ class SampleDecoder(RowDecoder):
         begins: Begins,
     ) -> None:
         """Make rows from `first` on by the decode hook, of one block of raw samples; `keys`: their epoch and number."""
-        names, samples = tuple(self.source.specs), list(enumerate(zip(indices.tolist(), keys, strict=True)))
+        samples = list(enumerate(zip(indices.tolist(), keys, strict=True)))
 
         def decode(seed: Seed) -> None:
             begins(Activity.READING, int(indices[0]), len(indices))
             raw = self._read_block(indices, parts)  # each time: a hook may write to its sample
-            for arrays, (row, (index, key)) in zip(zip(*raw.values(), strict=True), samples, strict=True):
+            for arrays, (row, (index, key)) in zip(_samples_in(raw), samples, strict=True):
                 begins(Activity.DECODING, index, 1)
                 seed(row)
-                put(Sample(zip(names, arrays, strict=False), index, *key), first + row)
+                put(Sample(arrays, index, *key), first + row)
 
         self.rows.seeds.make(keys, decode)
 
