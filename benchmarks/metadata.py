@@ -3,7 +3,8 @@
     pairs      | unpickled | constructor | first batch | a loader's own memory | after 1,000 batches
 
 `unpickled`: the processor time of pickle.loads alone. The constructor sends the pairs; `first batch` is the processor
-time of all processes from there on, with the import of torch. `--in-class`: the list is an attribute of a Dataset.
+time of all processes from there on, with the import of torch. `--in-class`: the pairs are an attribute of a Dataset, a
+list or a PackedList.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ import argparse
 import pickle
 import re
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
 
-from blobfeed import DataLoader
+from blobfeed import DataLoader, PackedList
 
 from .report import table
 
 _LATER = 1000
+_IN_CLASS: Mapping[str, Any] = {"list": list, "packed": PackedList}
 
 
 class Photos:
-    """Pairs in a list of its own."""
+    """Pairs in an attribute."""
 
-    def __init__(self, pairs: list[tuple[str, int]]) -> None:
+    def __init__(self, pairs: Sequence[tuple[str, int]]) -> None:
         self.pairs = pairs
 
     def __len__(self) -> int:
@@ -78,13 +81,13 @@ def _row(pairs: list[tuple[str, int]], dataset: Any) -> tuple[str, ...]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=10_000_000)
-    parser.add_argument("--in-class", action="store_true")
+    parser.add_argument("--in-class", choices=_IN_CLASS)
     given = parser.parse_args()
     pairs = [
         (f"/data/train/class_{number % 1000:04d}/image_{number:08d}.jpg", number % 1000)
         for number in range(given.pairs)
     ]
-    row = _row(pairs, Photos(pairs) if given.in_class else pairs)
+    row = _row(pairs, Photos(_IN_CLASS[given.in_class](pairs)) if given.in_class else pairs)
     print(
         table(
             ("pairs", "unpickled", "constructor", "first batch", "a loader's own memory", f"after {_LATER:,} batches"),

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from .readers.async_reader import AsyncReader as AsyncReader
     from .readers.batch_reader import BatchReader as BatchReader
     from .readers.dataloader.data_loader import DataLoader as DataLoader
+    from .readers.dataloader.packed_list import PackedList as PackedList
     from .readers.delivery import NamedBatch as NamedBatch
     from .readers.h5_dataset import H5Dataset as H5Dataset
     from .readers.jax_dataset import JaxDataset as JaxDataset
@@ -50,6 +51,7 @@ _HOMES = {
     "readers.async_reader": ("AsyncReader",),
     "readers.batch_reader": ("BatchReader",),
     "readers.dataloader.data_loader": ("DataLoader",),
+    "readers.dataloader.packed_list": ("PackedList",),
     "readers.delivery": ("NamedBatch",),
     "readers.h5_dataset": ("H5Dataset",),
     "readers.jax_dataset": ("JaxDataset",),

@@ -26,7 +26,7 @@ from torch.utils.data import (
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from blobfeed import DataLoader, ParameterError, SampleError, TooManyBadSamples
+from blobfeed import DataLoader, PackedList, ParameterError, SampleError, TooManyBadSamples
 from tests.support.interrupting import interrupts_in
 
 SAMPLES = 40
@@ -171,8 +171,13 @@ def test_a_long_list_of_plain_items_travels_as_an_array() -> None:
         there[100_000]
     for others in ([*pairs, np.int64(1)], ["x" * 2000] * 100_000):
         assert pickle.loads(pickle.dumps(on_its_way(others))) == others
+    assert type(there) is PackedList
+    data, buffers, _ = pack([PackedList(iter(pairs))])  # in an object of the user's
+    assert (len(data) < 1000, list(pickle.loads(data, buffers=buffers)[0]) == pairs) == (True, True)
+    with pytest.raises(ParameterError, match="item 1 has an object of PosixPath"):
+        PackedList([1, Path()])
     loader = DataLoader(pairs, 50_000, num_workers=1, collate_fn=with_kind_of_dataset)
-    assert next(iter(loader)) == (pairs[:50_000], type(there))
+    assert next(iter(loader)) == (pairs[:50_000], PackedList)
     loader.close()
 
 
