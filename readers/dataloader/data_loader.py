@@ -158,11 +158,12 @@ class DataLoader(TorchDataLoader[_Item_co]):
                 seed=seed,
             )
             parts = {"dataset": dataset, "collate_fn": collate_fn, "worker_init_fn": worker_init_fn}
+            kind = type(dataset).__name__
             self.feed = LoaderFeed(
-                DatasetMaker(recipe._replace(dataset=on_its_way(dataset)), seed),
+                DatasetMaker(recipe._replace(dataset=on_its_way(dataset)), seed, kind),
                 {name: part for name, part in parts.items() if part is not None},
                 parameters,
-                kind=type(dataset).__name__,
+                kind=kind,
                 ahead=workers * max(1, self.prefetch_factor or 1),
             )
         closes = self.feed or self._cached
@@ -208,6 +209,11 @@ class DataLoader(TorchDataLoader[_Item_co]):
         say_epoch_to_sampler(self.sampler, epoch)
         if self.feed is None:
             say_epoch(self.dataset, epoch)
+
+    @property
+    def length_said(self) -> int | None:
+        """The length that `len()` of this loader has returned, of an iterable dataset."""
+        return self._IterableDataset_len_called
 
     # ---- states
 

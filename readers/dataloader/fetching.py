@@ -263,6 +263,7 @@ class _Shard:
     def __init__(self, recipe: Recipe, dataset: Any) -> None:
         self._recipe, self._dataset = recipe, dataset
         self._is_new = True
+        self._seed = 0
         self.loop = self.turn = -1
         self.ended = False
         self._items = 0
@@ -271,9 +272,9 @@ class _Shard:
     def begin(self, request: StreamRequest) -> None:
         """Go to where the request's shard stood before batch `start_turn`."""
         recipe, start = self._recipe, request.start
+        self._seed = seed_generators(request.seed, request.epoch, request.shard, -2)
         self.inform(request)
         if request.shards and self._is_new and recipe.worker_init_fn is not None:
-            seed_generators(request.seed, request.epoch, request.shard, -2)
             recipe.worker_init_fn(request.shard)
         self._is_new = False
         self.loop, self.turn, self._items, self.ended = request.loop, request.start_turn, 0, False
@@ -292,12 +293,7 @@ class _Shard:
     def inform(self, request: StreamRequest) -> None:
         """Have `get_worker_info` answer for this shard."""
         worker._worker_info = (
-            worker.WorkerInfo(
-                id=request.shard,
-                num_workers=request.shards,
-                seed=request.seed + request.shard,
-                dataset=self._dataset,
-            )
+            worker.WorkerInfo(id=request.shard, num_workers=request.shards, seed=self._seed, dataset=self._dataset)
             if request.shards
             else None
         )
@@ -343,19 +339,19 @@ def _number(key: object) -> int:
 
 
 class DatasetMaker:
-    """Makes batches of a dataset in a loader; see Maker."""
+    """Makes batches of a dataset in a loader; see Maker. `kind`: the name of the dataset's class at the user's."""
 
-    def __init__(self, recipe: Recipe, seed: int) -> None:
-        self._recipe, self._seed = recipe, seed
+    def __init__(self, recipe: Recipe, seed: int, kind: str) -> None:
+        self._recipe, self._seed, self._kind = recipe, seed, kind
 
     def begin(self, number: int, loaders: int, status: LoaderStatus) -> None:
         recipe = self._recipe
         torch.set_num_threads(1)
         self._number, self._writer, self._status = number, SlotWriter(), status
         worker._worker_info = worker.WorkerInfo(
-            id=number, num_workers=loaders, seed=self._seed + number, dataset=recipe.dataset
+            id=number, num_workers=loaders, seed=seed_generators(self._seed, number), dataset=recipe.dataset
         )
-        status.locate = lambda sample: f"{type(recipe.dataset).__name__}[{sample}]"
+        status.locate = lambda sample: f"{self._kind}[{sample}]"
         collates = lambda: status.write(Activity.POSTPROCESSING)  # noqa: E731
         self._fetcher = Fetcher(recipe, status.mark, collates, copies=True)
         self._is_new = not recipe.is_iterable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -39,6 +40,10 @@ class Owner(Protocol):
     """The loops that have begun."""
     feed: LoaderFeed | None
     fetcher: Fetcher
+
+    @property
+    def length_said(self) -> int | None:
+        """The length that `len()` of the loader has returned, of an iterable dataset."""
 
     def __len__(self) -> int: ...
 
@@ -307,6 +312,7 @@ class Loop(Iterator[Any]):
                     continue
                 if answer.replaced:
                     loader.note_replaced(answer.replaced, self._epoch)
+                self._compare_length(after.batches)
                 batch = loader.delivered(answer.batch)
                 self._count_epoch()
                 # Last, with no call between or behind: Ctrl-C in one would lose the batch.
@@ -318,6 +324,17 @@ class Loop(Iterator[Any]):
             shorten(error)
             raise
         raise StopIteration
+
+    def _compare_length(self, batches: int) -> None:
+        """Warn, as torch does, if a dataset has more than it has said: each worker may be iterating over all of it."""
+        said = self._loader.length_said
+        if said is not None and batches > said:
+            warnings.warn(
+                f"Length of IterableDataset was reported to be {said} (when accessing len(dataloader)), but {batches} "
+                "samples have been fetched. For multiprocessing data-loading, this happens if each worker iterates "
+                "over the whole dataset: have __iter__ take its part by torch.utils.data.get_worker_info()",
+                stacklevel=3,
+            )
 
     def _restart(self) -> None:
         """Go on behind the batch that was returned last, as a loaded state does."""

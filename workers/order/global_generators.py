@@ -30,6 +30,9 @@ _FEW = 4
 _MT19937_BYTES = 2500
 """624 words and the place in them."""
 
+_TORCH_BITS = (1 << 63) - 1
+"""As torch's own seeds: `initial_seed` goes into a tensor then. The draws come from the lower 32."""
+
 _python_state = random.getstate
 """By this name, since `_reads_noted` puts another function into the module."""
 
@@ -110,8 +113,7 @@ class _Torch:
     )
 
     def seed(self, key: int) -> None:
-        # 63 bits, as torch's own: `initial_seed` goes into a tensor then. The draws come from the lower 32.
-        sys.modules["torch"].default_generator.manual_seed(key & (1 << 63) - 1)
+        sys.modules["torch"].default_generator.manual_seed(key & _TORCH_BITS)
 
     def stamp(self) -> object:
         return sys.modules["torch"].default_generator.get_state().numpy().tobytes()
@@ -134,9 +136,11 @@ def _usable() -> tuple[_Global, ...]:
     return _ALL if sys.modules.get("torch") is not None else _ALL[:-1]
 
 
-def seed_generators(seed: int, *numbers: int) -> None:
-    """Seed the global generators; NumPy's takes 32 bits."""
-    _seed(derive_key(seed, "globals", *numbers), _usable())
+def seed_generators(seed: int, *numbers: int) -> int:
+    """Seed the global generators; NumPy's takes 32 bits, torch's the 63 that are returned."""
+    key = derive_key(seed, "globals", *numbers)
+    _seed(key, _usable())
+    return key & _TORCH_BITS
 
 
 def _seed(key: int, generators: Iterable[_Global]) -> None:

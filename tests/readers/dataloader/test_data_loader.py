@@ -415,6 +415,7 @@ def note_worker(number: int) -> None:
     info: Any = torch.utils.data.get_worker_info()
     if info.dataset.number == -1:
         info.dataset.number = number
+        assert info.seed == torch.initial_seed()
         raise LookupError("in worker_init_fn")
 
 

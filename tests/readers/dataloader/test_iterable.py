@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
@@ -84,3 +85,14 @@ def test_state_of_the_dataset_itself_is_kept() -> None:
     assert state["shards"][0][:3] == [{"next": 6}, None, 6]
     second.load_state_dict(state)
     assert begun + plain(second) == batches
+
+
+def test_a_dataset_that_has_more_than_it_said_is_warned_of() -> None:
+    class Short(Shards):
+        def __len__(self) -> int:
+            return 15
+
+    loader = DataLoader(Short())
+    assert len(loader) == 15
+    with pytest.warns(UserWarning, match="to be 15 .* but 16 samples have been fetched"):
+        assert len(list(loader)) == 16
