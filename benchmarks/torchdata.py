@@ -20,14 +20,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections import defaultdict, deque
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 FILES = ("test_state_dict", "test_dataloader", "test_sampler", "test_hugging_face")
 
 _IMPORT = re.compile(r"from torchdata\.stateful_dataloader import (.*\bStatefulDataLoader\b.*)")
-_TEST_S = 300
+_TEST_S = 1800
 _GROUP = 8
 """The tests of one run of pytest: they take long, and the sums so far are printed behind each."""
 
@@ -62,8 +62,9 @@ class Totals:
             elif trouble is None:
                 self.passed += 1
             else:
-                reason = str(trouble.get("message")).partition("To execute this test")[0]
-                self.failed[" ".join(reason.split())[:160]].append(where)
+                reason = " ".join(str(trouble.get("message")).partition("To execute this test")[0].split())[:160]
+                self.failed[reason].append(where)
+                print(f"{where}: {reason}", file=sys.stderr)
 
     def __str__(self) -> str:
         failed = sum(map(len, self.failed.values()))
@@ -89,13 +90,19 @@ def main() -> None:
             listed = [*run, "--collect-only", f"{name}.py", *(["-k", given.k] if given.k else [])]
             output = subprocess.run(listed, cwd=folder, env=environment, capture_output=True, text=True, check=False)
             tests = [line for line in output.stdout.splitlines() if line.startswith(f"{name}.py::")]
-            for first in range(0, len(tests), _GROUP):
-                report = Path(folder, f"{name}.{first}.xml")
-                command = [*run, *tests[first : first + _GROUP], f"--junitxml={report}", f"--timeout={_TEST_S}"]
+            groups = deque(tests[first : first + _GROUP] for first in range(0, len(tests), _GROUP))
+            while groups:
+                group, report = groups.popleft(), Path(folder, "report.xml")
+                report.unlink(missing_ok=True)
+                command = [*run, *group, f"--junitxml={report}", f"--timeout={_TEST_S}"]
                 subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, check=False)
                 if report.exists():
                     totals.add(report)
-                    print(f"{name}, {first + _GROUP} of {len(tests)}: {totals}", file=sys.stderr)
+                    print(f"{name}, {len(tests) - sum(map(len, groups))} of {len(tests)}: {totals}", file=sys.stderr)
+                elif len(group) > 1:  # one of them has ended pytest's own process
+                    groups.extendleft([test] for test in reversed(group))
+                else:
+                    totals.failed["has ended the process that ran it"] += group
     for reason, tests in sorted(totals.failed.items(), key=lambda each: -len(each[1])):
         print(f"{len(tests):4} {reason}")
         for test in tests:
