@@ -216,13 +216,6 @@ class Patches(Column):
         patch_bytes = sum(cut.spec.nbytes for cut in cuts.values())
         self.chunks_are_cheap = _CHEAP * places.block_bytes <= places.together * patch_bytes
 
-    def only(self, tops: Collection[str]) -> Patches:
-        cuts = {top: cut for top, cut in self._cuts.items() if top in tops}
-        steps = np.diff(self._starts).tolist()
-        return (
-            self if len(cuts) == len(self._cuts) else Patches(cuts, self._places, steps, self._files, self.stores[1:])
-        )
-
     def read(self, indices: IndexArray, positions: IndexArray, out: OutRows) -> None:
         for part, corners, members in self._by_part(indices):
             self._files.use([*{self._files.number(cut.parts[part].file): None for cut in self._cuts.values()}])
