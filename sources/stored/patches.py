@@ -304,20 +304,23 @@ class Patching:
         array, chunks = cut.parts[0], dict[int, int]()
         if array.chunk_samples is not None and array.layout.chunk:
             chunks = {of: array.layout.chunk[axis] for axis, of in zip(axes_of(array), cut.axes, strict=True)}
-        axes, edges, extents = [], [], dict(zip(self.names, extents_of(self._first[0]).tolist(), strict=True))
+        axes, edges, reach = [], [], dict[int, int]()
+        extents = dict(zip(self.names, extents_of(self._first[0]).tolist(), strict=True))
         for number, (name, size) in enumerate(self._sizes.items()):
-            ends = [extents[name]] if number else self.steps
+            ends, stride = [extents[name]] if number else self.steps, given.get(name, size)
             along = [0, *(shift.get(name, 0) for shift in shifts)]
             before, behind = min(along), max(along)
             # What must lie inside: with padding a patch's first value.
             length = (1 if self._options.border == "pad" else size + behind) - before
             what = f"{self._what}: 'patch.size' along {name}, shifts counted"
-            axes.append(Sequences(np.cumsum(ends), length, given.get(name, size), what, -before))
+            axes.append(Sequences(np.cumsum(ends), length, stride, what, -before))
             edges.append(axes[-1].blocks(chunks.get(number, 1)) if chunks else np.array([0, len(axes[-1])]))
+            if number in chunks:  # how far the last corner may lie behind the first number of its chunk, and one
+                reach[number] = chunks[number] - math.gcd(chunks[number], stride, before) + 1
         # As blocks differ in size, as many patches in a row as a block has on average lie in two that adjoin.
-        if several := [number for number, each in enumerate(edges) if number in chunks and len(each) > 2]:
-            chunks[several[-1]] *= 2
-        block_bytes = sum(cut.chunk_bytes(chunks) for cut in self.cuts.values())
+        if several := [number for number in reach if len(edges[number]) > 2]:
+            reach[several[-1]] += chunks[several[-1]]
+        block_bytes = sum(cut.chunk_bytes(reach) for cut in self.cuts.values())
         return Places(axes, edges, self._sizes, str(self._first[0]), block_bytes)
 
     def _cut(self, parts: Parts, shift: Mapping[str, int]) -> Cut:
