@@ -255,11 +255,11 @@ class SampleDecoder(RowDecoder):
     def try_on(
         self, indices: Sequence[int] | IndexArray, epoch: int, out: NamedRows, supply: Supply, given: Parameters
     ) -> None:
-        samples = len(self.source)
-        for index in indices:
+        samples, wanted = len(self.source), np.array(indices, np.int64)
+        for index in wanted.tolist():
             if not 0 <= index < samples:
                 raise IndexError(f"sample {index} of a source of {samples} samples")
-        self.make(np.array(indices, np.int64), np.full(len(indices), epoch, np.int64), out, lambda *_: None)
+        self.make(wanted, np.full(len(indices), epoch, np.int64), out, lambda *_: None)
 
     def worker(self, supply: Supply, given: Parameters, place: Workplace) -> Worker:
         return IndexedWorker(self, supply, given, place)
