@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from blobfeed.trainer.solving import Solver
 from typer.testing import CliRunner
 
 from blobfeed.cli import app
@@ -46,23 +45,18 @@ def last_scores(output: str) -> dict[str, float]:
     return {name: float(value) for name, value in (part.split(" = ") for part in scores.split(", "))}
 
 
-def copy_of(example: str, folder: Path, *, num_loaders: int = 1, max_iter: int | None = None) -> Path:
-    """The solver of a copy of the example, whose train net has so many loaders."""
+def copy_of(example: str, folder: Path, max_iter: int) -> Path:
+    """The solver of a copy of the example, which ends after so many iterations."""
     for name in ("net.prototxt", "solver.prototxt"):
         text = (EXAMPLES / example / name).read_text()
         for data in ("../digits/digits_", "digits_"):
             text = text.replace(f"path: {data}", f"path: {EXAMPLES / 'digits'}/digits_")
-        (folder / name).write_text(text.replace("batch_size: 64,", f"batch_size: 64, num_loaders: {num_loaders},"))
+        (folder / name).write_text(text)
     for module in (EXAMPLES / example).glob("augment.py"):
         (folder / module.name).write_text(module.read_text())
     solver = folder / "solver.prototxt"
-    if max_iter is not None:
-        solver.write_text(re.sub(r"(?<=max_iter: )\d+", str(max_iter), solver.read_text()))
+    solver.write_text(re.sub(r"(?<=max_iter: )\d+", str(max_iter), solver.read_text()))
     return solver
-
-
-def losses(solver: Solver, steps: int) -> list[float]:
-    return [float(solver.step()) for _ in range(steps)]
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +96,7 @@ def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(
 @pytest.mark.parametrize(("max_iter", "least"), [(420, 0.85), pytest.param(1260, 0.96, marks=pytest.mark.slow)])
 def test_shifted_digits_are_told_apart(tmp_path: Path, max_iter: int, least: float) -> None:
     """Only 60 % of them are by a net that has seen none."""
-    assert last_scores(train(copy_of("augment", tmp_path, max_iter=max_iter)))["accuracy"] >= least
+    assert last_scores(train(copy_of("augment", tmp_path, max_iter)))["accuracy"] >= least
 
 
 def test_petals_are_estimated_to_two_millimetres() -> None:
@@ -116,31 +110,6 @@ def test_nets_learn_from_parts_of_volumes_and_fields(example: str, capsys: pytes
     runpy.run_path(str(script), run_name="__main__")
     found = [float(number) for number in re.findall(r" ([\d.]+)", capsys.readouterr().out.partition(":")[2])]
     assert found[0] > 60 if example == "volumes" else found[0] < found[1] / 3
-
-
-@pytest.mark.parametrize("example", ["digits", "augment"])
-def test_the_loss_curve_is_the_same_to_the_bit_for_any_number_of_loaders(tmp_path: Path, example: str) -> None:
-    curves = []
-    for num_loaders in (1, 5):
-        folder = tmp_path / str(num_loaders)
-        folder.mkdir()
-        with Solver.from_file(copy_of(example, folder, num_loaders=num_loaders), device="cpu") as solver:
-            curves.append(losses(solver, 50))
-    assert curves[0] == curves[1]
-
-
-def test_training_goes_on_from_a_snapshot_with_the_batch_that_would_have_come_next(tmp_path: Path) -> None:
-    path = copy_of("digits", tmp_path, num_loaders=2)
-    with Solver.from_file(path, device="cpu") as whole:
-        expected = losses(whole, 50)
-    with Solver.from_file(path, device="cpu") as first:
-        found = losses(first, 28)  # in the second epoch, between two epochs' borders
-        first.check_snapshots()
-        saved = first.save()
-    with Solver.from_file(path, device="cpu") as second:
-        second.restore(saved)
-        found += losses(second, 22)
-    assert found == expected
 
 
 @pytest.mark.parametrize("example", ["digits", "regression"])
