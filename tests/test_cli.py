@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.trainer.prototxt import NetParameter, read_prototxt
-from typer.testing import CliRunner, Result
 
 import blobfeed
-from blobfeed.cli import app, main
+from blobfeed.cli import main
 
+from .support.commands import error_of, output_of, run
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
 from .support.training import importing_leaves_no_trace, one_thread
 
@@ -32,19 +32,6 @@ layer {
   }
 }
 """ + SMALL_NET[SMALL_NET.index('layer {\n  name: "ip1"') :]
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
-
-
-def message_of(result: Result) -> str:
-    """The one message on stderr of a run that failed."""
-    assert result.exit_code == 1
-    assert result.stderr.startswith("blobfeed: error: ")
-    assert result.stderr.count("blobfeed: error:") == 1
-    assert "Traceback" not in result.stderr
-    return result.stderr
 
 
 def test_without_a_command_the_commands_are_told() -> None:
@@ -72,9 +59,9 @@ def test_training_prints_lines_leaves_a_snapshot_and_goes_on_from_it(tmp_path: P
 
 def test_weights_may_have_spaces_between_their_names_and_no_name_may_be_empty(tmp_path: Path) -> None:
     path = write_project(tmp_path)
-    assert run("train", "--solver", path).exit_code == 0
+    output_of("train", "--solver", path)
     saved = tmp_path / "solver_iter_30.pt"
-    assert run("train", "--solver", path, "--weights", f"{saved}, {saved}").exit_code == 0
+    output_of("train", "--solver", path, "--weights", f"{saved}, {saved}")
     for empty in ("", " ", f"{saved},"):
         result = run("train", "--solver", path, "--weights", empty)
         assert result.exit_code == 2
@@ -91,7 +78,7 @@ def test_an_unknown_option_or_device_is_a_usage_error() -> None:
 def test_missing_data_are_one_message_that_names_file_and_layer(tmp_path: Path) -> None:
     path = write_project(tmp_path, net=OURS)
     (tmp_path / "numbers.h5").unlink()
-    message = message_of(run("train", "--solver", path))
+    message = error_of("train", "--solver", path)
     assert all(part in message for part in ["numbers.h5", "net.prototxt:2:1: layer 'data'", "in setup, "])
 
 
@@ -107,14 +94,14 @@ def test_a_bad_net_is_one_message(tmp_path: Path, change: tuple[str, str], parts
     """tests/trainer/errors.txt has the words of all that may be wrong with one."""
     assert change[0] in OURS
     path = write_project(tmp_path, net=OURS.replace(change[0], change[1], 1))
-    message = message_of(run("train", "--solver", path))
+    message = error_of("train", "--solver", path)
     assert all(part in message for part in parts), message
 
 
 def test_an_exception_of_somebodys_layer_is_one_message_that_says_whose(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))
-    message = message_of(run("train", "--solver", path))
+    message = error_of("train", "--solver", path)
     assert message == (
         "blobfeed: error: ZeroDivisionError: division by zero\n"
         f"  in forward, {tmp_path / 'net.prototxt'}:2:1: layer 'data' (--debug shows where)\n"
@@ -138,16 +125,16 @@ def test_without_torch_the_version_is_told_and_what_training_needs(arguments: li
 
 def test_several_gpus_are_refused_by_name_and_one_needs_a_device(tmp_path: Path) -> None:
     path = write_project(tmp_path)
-    assert "--gpu 0,1: training on several GPUs (0, 1; NCCL in Caffe) is not supported" in message_of(
-        run("train", "--solver", path, "--gpu", "0,1")
+    assert "--gpu 0,1: training on several GPUs (0, 1; NCCL in Caffe) is not supported" in error_of(
+        "train", "--solver", path, "--gpu", "0,1"
     )
     for gpu in ("first", "-1"):
-        assert f"--gpu {gpu}: expected the number" in message_of(run("time", "--model", "x", f"--gpu={gpu}"))
+        assert f"--gpu {gpu}: expected the number" in error_of("time", "--model", "x", f"--gpu={gpu}")
     both = run("train", "--solver", path, "--gpu", "0", "--device", "cpu")
     assert (both.exit_code, "give --gpu or --device, not both" in both.stderr) == (2, True)
     for gpu in ("0", "all"):
         if not torch.cuda.is_available():
-            assert "torch finds no CUDA device" in message_of(run("train", "--solver", path, "--gpu", gpu))
+            assert "torch finds no CUDA device" in error_of("train", "--solver", path, "--gpu", gpu)
 
 
 def test_every_command_that_computes_takes_the_same_options() -> None:
@@ -163,26 +150,25 @@ def test_help_says_where_to_start() -> None:
 
 def test_flags_that_caffe_takes_and_does_not_use_are_told(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER.replace("max_iter: 30", "max_iter: 2"))
-    result = run("train", "--solver", path, "--iterations", 5, "--phase", "TEST")
-    assert result.exit_code == 0
-    assert "--iterations and --phase change nothing in training" in result.stdout
+    shown = output_of("train", "--solver", path, "--iterations", 5, "--phase", "TEST")
+    assert "--iterations and --phase change nothing in training" in shown
     assert (tmp_path / "solver_iter_2.pt").exists()
 
 
 def test_a_solver_of_an_older_format_is_upgraded(tmp_path: Path) -> None:
     path = tmp_path / "solver.prototxt"
     path.write_text('net: "net.prototxt"\nsolver_type: ADAM\nbase_lr: 0.5\n')
-    printed = run("upgrade", path).stdout.splitlines()
+    printed = output_of("upgrade", path).splitlines()
     assert sorted(printed) == ["base_lr: 0.5", 'net: "net.prototxt"', 'type: "Adam"']
     path.write_text("solver_type: ADAM\n base_lrr: 0.5\n")
-    assert f"{path}:2:2: SolverParameter has no field 'base_lrr'" in message_of(run("upgrade", path))
+    assert f"{path}:2:2: SolverParameter has no field 'base_lrr'" in error_of("upgrade", path)
     path.write_text('layer { name: "a"\n namee: "b" }')
-    assert f"{path}:2:2: LayerParameter has no field 'namee'" in message_of(run("upgrade", path))
+    assert f"{path}:2:2: LayerParameter has no field 'namee'" in error_of("upgrade", path)
 
 
 def test_the_monitors_picture_is_not_written_under_the_name_of_something_else(tmp_path: Path) -> None:
     (tmp_path / "run.log").write_text("precious")
-    said = message_of(run("monitor", "--svg", tmp_path / "run.log"))
+    said = error_of("monitor", "--svg", tmp_path / "run.log")
     assert "run.log: the picture is an SVG: name a file that ends in .svg" in said
     assert (tmp_path / "run.log").read_text() == "precious"
 
@@ -191,7 +177,7 @@ def test_a_disk_that_is_full_is_said_of_the_file(tmp_path: Path) -> None:
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     (tmp_path / "a.jsonl").symlink_to("/dev/full")
     message = f"--log {tmp_path / 'a.jsonl'} cannot be written: No space left on device: remove the cause, or"
-    assert message in message_of(run("train", "--solver", path, "--log", tmp_path / "a.jsonl"))
+    assert message in error_of("train", "--solver", path, "--log", tmp_path / "a.jsonl")
 
 
 def test_a_reader_of_the_output_that_goes_ends_the_command_in_silence(tmp_path: Path) -> None:
@@ -226,31 +212,32 @@ def test_training_leaves_caffes_files_which_score_convert_resume_and_fine_tune(
     converted = run("convert", "s_iter_30.caffemodel.h5", "s.caffemodel")
     assert converted.stdout == "s.caffemodel: weights of 2 layers\n"
     scores = [
-        run("test", "--model", "net.prototxt", "--weights", weights, "--iterations", 3).stdout
+        output_of("test", "--model", "net.prototxt", "--weights", weights, "--iterations", 3)
         for weights in ("s.caffemodel", "s_iter_30.pt", "s_iter_30.caffemodel.h5")
     ]
     assert scores[0].startswith("accuracy = ")
     assert len(set(scores)) == 1
     path.write_text(path.read_text().replace("max_iter: 30", "max_iter: 40"))
-    assert "s_iter_40.pt" in run("train", "--solver", path, "--snapshot", "s_iter_30.solverstate.h5").stdout
-    assert run("train", "--solver", path, "--weights", "s.caffemodel,s_iter_40.pt").exit_code == 0
+    assert "s_iter_40.pt" in output_of("train", "--solver", path, "--snapshot", "s_iter_30.solverstate.h5")
+    output_of("train", "--solver", path, "--weights", "s.caffemodel,s_iter_40.pt")
     both = run("train", "--solver", path, "--weights", "s.caffemodel", "--snapshot", "s_iter_30.pt")
     assert both.exit_code == 2
     assert "not both" in both.stderr
-    missing = run("train", "--solver", path, "--weights", "none.caffemodel")
-    assert "none.caffemodel cannot be read: No such file" in message_of(missing)
+    assert "none.caffemodel cannot be read: No such" in error_of(
+        "train", "--solver", path, "--weights", "none.caffemodel"
+    )
 
 
 def test_the_times_of_layers_are_a_table(tmp_path: Path) -> None:
     write_project(tmp_path)
-    lines = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 3, "--device", "cpu").stdout.splitlines()
+    lines = output_of("time", "--model", tmp_path / "net.prototxt", "--iterations", 3, "--device", "cpu").splitlines()
     assert lines[0].split() == ["layer", "type", "forward", "ms", "backward", "ms"]
     assert [line.split()[0] for line in lines[1:]] == ["data", "ip1", "relu1", "drop1", "ip2", "loss", "all"]
     figures = [[float(figure) for figure in line.split()[-2:]] for line in lines[1:]]
     assert all(sum(column[:-1]) == pytest.approx(column[-1], abs=0.01) for column in zip(*figures, strict=True))
     assert all(forward > 0 for forward, _ in figures)
     assert figures[1][1] > 0, "ip1 is learnt, so it has a backward"
-    tested = run("time", "--model", tmp_path / "net.prototxt", "--iterations", 1, "--phase", "TEST").stdout
+    tested = output_of("time", "--model", tmp_path / "net.prototxt", "--iterations", 1, "--phase", "TEST")
     assert "accuracy" in tested
 
 
@@ -259,14 +246,14 @@ def test_level_and_stages_choose_layers(tmp_path: Path) -> None:
     solver = write_project(tmp_path, net=net)
     model = tmp_path / "net.prototxt"
     chosen = ("--level", 2, "--stage", "deploy,fast")
-    assert "relu1" not in run("time", "--model", model, "--iterations", 1).stdout
-    assert "relu1" in run("time", "--model", model, "--iterations", 1, *chosen).stdout
+    assert "relu1" not in output_of("time", "--model", model, "--iterations", 1)
+    assert "relu1" in output_of("time", "--model", model, "--iterations", 1, *chosen)
     weights = tmp_path / "solver_iter_30.pt"
     losses = {}
     for given in ((), chosen):
-        assert run("train", "--solver", solver, *given).exit_code == 0
+        output_of("train", "--solver", solver, *given)
         losses[given] = [
-            run("test", "--model", model, "--weights", weights, *options).stdout for options in ((), chosen)
+            output_of("test", "--model", model, "--weights", weights, *options) for options in ((), chosen)
         ]
     assert len({loss for both in losses.values() for loss in both}) == 4
 
@@ -282,7 +269,7 @@ def test_an_old_net_is_printed_in_todays_format(tmp_path: Path) -> None:
     new.write_text(printed.stdout)
     assert [layer.type for layer in read_prototxt(new, NetParameter).message.layer] == ["DummyData", "ReLU"]
     assert "layers" not in printed.stdout
-    assert run("upgrade", new).stdout == printed.stdout
+    assert output_of("upgrade", new) == printed.stdout
 
 
 # ---- the program itself

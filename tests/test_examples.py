@@ -16,10 +16,8 @@ import numpy as np
 import pytest
 import torch
 from blobfeed.tools.convert import convert
-from typer.testing import CliRunner
 
-from blobfeed.cli import app
-
+from .support.commands import output_of
 from .support.documents import EXAMPLES, right_in_percent
 from .support.training import importing_leaves_no_trace, one_thread
 
@@ -32,12 +30,6 @@ FASHION = Path("/usr/share/datasets/fashion-mnist")
 def in_a_folder_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots go to the working directory."""
     monkeypatch.chdir(tmp_path)
-
-
-def train(solver: Path) -> str:
-    result = CliRunner().invoke(app, ["train", "--solver", str(solver)])
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 def last_scores(output: str) -> dict[str, float]:
@@ -64,7 +56,7 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """The snapshot of a trained net, and what its training printed."""
     folder = tmp_path_factory.mktemp("digits")
     with contextlib.chdir(folder):
-        output = train(EXAMPLES / "digits" / "solver.prototxt")
+        output = output_of("train", "--solver", EXAMPLES / "digits" / "solver.prototxt")
     return folder / "runs" / "digits_iter_630.pt", output
 
 
@@ -73,8 +65,8 @@ def test_digits_are_told_apart(digits: tuple[Path, str]) -> None:
     assert last_scores(output)["accuracy"] >= 0.97
     assert "snapshot: runs/digits_iter_630.pt" in output
     model = str(EXAMPLES / "digits" / "net.prototxt")
-    result = CliRunner().invoke(app, ["test", "--model", model, "--weights", str(weights), "--iterations", "9"])
-    assert result.stdout.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
+    scores = output_of("test", "--model", model, "--weights", weights, "--iterations", 9)
+    assert scores.strip() == output.splitlines()[-1].partition("test net 0: ")[2]
 
 
 def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(
@@ -96,11 +88,11 @@ def test_a_trained_net_is_fine_tuned_in_a_loop_of_torch_and_exported(
 @pytest.mark.parametrize(("max_iter", "least"), [(420, 0.85), pytest.param(1260, 0.96, marks=pytest.mark.slow)])
 def test_shifted_digits_are_told_apart(tmp_path: Path, max_iter: int, least: float) -> None:
     """Only 60 % of them are by a net that has seen none."""
-    assert last_scores(train(copy_of("augment", tmp_path, max_iter)))["accuracy"] >= least
+    assert last_scores(output_of("train", "--solver", copy_of("augment", tmp_path, max_iter)))["accuracy"] >= least
 
 
 def test_petals_are_estimated_to_two_millimetres() -> None:
-    assert last_scores(train(EXAMPLES / "regression" / "solver.prototxt"))["loss"] < 0.03
+    assert last_scores(output_of("train", "--solver", EXAMPLES / "regression" / "solver.prototxt"))["loss"] < 0.03
 
 
 @pytest.mark.parametrize("example", ["volumes", "forecast"])
@@ -161,9 +153,7 @@ def test_a_net_over_lmdbs_runs_as_in_caffe(tmp_path: Path) -> None:
         for kind, header, numbers in (("images-idx3", 16, images), ("labels-idx1", 8, labels)):
             (tmp_path / f"{prefix}-{kind}-ubyte.gz").write_bytes(gzip.compress(bytes(header) + numbers.tobytes()))
     make_lmdbs(tmp_path, tmp_path)
-    result = CliRunner().invoke(app, ["train", "--solver", str(solver), "--threads", "1"])
-    assert result.exit_code == 0, result.output
-    assert last_scores(result.stdout)["accuracy"] >= 0.9
+    assert last_scores(output_of("train", "--solver", solver, "--threads", 1))["accuracy"] >= 0.9
 
 
 @pytest.mark.slow
@@ -172,6 +162,4 @@ def test_clothes_are_told_apart(tmp_path: Path) -> None:
         pytest.skip(f"needs Debian's package dataset-fashion-mnist ({FASHION})")
     solver = fashion(tmp_path, "max_iter: 5625")
     make_lmdbs(tmp_path, FASHION)
-    result = CliRunner().invoke(app, ["train", "--solver", str(solver)])
-    assert "samples/s" in result.stdout, result.output
-    assert last_scores(result.stdout)["accuracy"] >= 0.9
+    assert last_scores(output_of("train", "--solver", solver))["accuracy"] >= 0.9

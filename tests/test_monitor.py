@@ -23,12 +23,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from typer.testing import CliRunner
 
 from blobfeed import BatchReader
-from blobfeed.cli import app
 from blobfeed.monitor import Monitor, Readings, as_mapping, sparkline, view
 
+from .support.commands import run
 from .support.waiting import readable, wait_until
 from .support.watched_trainer import STUCK_AT
 
@@ -80,7 +79,7 @@ BLAMED = {
     "starved": ("loaders cores", "decode", "decoding"),  # where all cores are busy loaders may rightly lack one
     "local": ("loaders", "makes its batches itself, which takes", "making them"),
     "starving": ("trainer", "the net is the bottleneck", "■"),
-    "waiting": ("storage", "of read is waiting", "reading"),
+    "waiting": ("storage", "of read is waiting", "[numbers]"),
     "dying": ("deaths", "killed by SIGKILL", "deaths"),
 }
 
@@ -141,8 +140,8 @@ def test_a_trainer_in_a_container_is_seen_from_outside(tmp_path: Path, monkeypat
 
 def test_the_command_prints_json_of_one_process_and_draws_a_picture(starving: Trainer, tmp_path: Path) -> None:
     picture = tmp_path / "monitor.svg"
-    as_json = CliRunner().invoke(app, ["monitor", str(starving.pid), "--json", "--seconds", "0.5"])
-    drawn = CliRunner().invoke(app, ["monitor", str(starving.pid), "--once", "--seconds", "0.5", "--svg", str(picture)])
+    as_json = run("monitor", starving.pid, "--json", "--seconds", "0.5")
+    drawn = run("monitor", starving.pid, "--once", "--seconds", "0.5", "--svg", picture)
     (told,) = json.loads(as_json.stdout)
     assert told["trainer"] == starving.pid
     assert drawn.exit_code == 0
@@ -159,7 +158,7 @@ def test_a_picture_is_drawn_where_only_ascii_is_spoken(starving: Trainer, tmp_pa
 
 
 def test_without_a_terminal_it_is_printed_once(starving: Trainer) -> None:
-    printed = CliRunner().invoke(app, ["monitor", str(starving.pid), "--seconds", "0.5"])
+    printed = run("monitor", starving.pid, "--seconds", "0.5")
     assert f"trainer {starving.pid}" in printed.stdout
 
 
@@ -167,7 +166,7 @@ def test_batches_that_share_a_slot_are_said_to_be_counted_together() -> None:
     here = str(os.getpid())
     with BatchReader({"arrays": {"data": np.zeros((640, 1))}}, batch_size=1, num_loaders=1) as reader:
         next(iter(reader))
-        printed = CliRunner().invoke(app, ["monitor", here, "--once", "--seconds", "0.1"])
+        printed = run("monitor", here, "--once", "--seconds", "0.1")
     assert re.search(r"batches  0, counted \d+ at a time", printed.stdout)
 
 
@@ -217,13 +216,13 @@ def test_a_key_leaves_the_view_and_a_line_says_so(starving: Trainer, key: bytes)
 
 
 def test_without_a_pipeline_there_is_a_message() -> None:
-    result = CliRunner().invoke(app, ["monitor", "1", "--once"])
+    result = run("monitor", "1", "--once")
     assert result.exit_code == 1
     assert "no pipeline with process 1 runs here" in result.output
 
 
 def test_json_and_a_picture_at_once_are_a_usage_error(tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, ["monitor", "--json", "--svg", str(tmp_path / "a.svg")])
+    result = run("monitor", "--json", "--svg", tmp_path / "a.svg")
     assert result.exit_code == 2
     assert "give --json or --svg, not both" in result.output
 

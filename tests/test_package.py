@@ -40,13 +40,15 @@ def loaded_by(statement: str, cwd: Path) -> set[str]:
 
 
 def test_imports_go_one_way_only() -> None:
-    """Also those inside functions: to rooms below, in no circle of files, and from workers to no framework."""
+    """Also those inside functions: to rooms below, in no circle of files, from workers to no framework, h5py once."""
     files = whole_package()
     imports = {
         name: [*imported(path.read_text(), name, is_package=path.stem == "__init__")] for name, path in files.items()
     }
     wrong = {name: against for name, found in imports.items() if (against := upward(found, name))}
     assert wrong == {}, "a room imports only what stands below it: ROOMS in tests/support/imports.py"
+    of_h5py = {name for name, found in imports.items() if "h5py" in {each.split(".")[0] for each in found}}
+    assert of_h5py == {"blobfeed.sources.stored.hdf5_library"}, "a program may have an HDF5 library of its own"
     workers = {name: set(found) for name, found in imports.items() if name.startswith("blobfeed.workers.")}
     assert len(workers) > 50
     assert {name: found for name, found in workers.items() if {each.split(".")[0] for each in found} & HEAVY} == {}

@@ -29,6 +29,7 @@ from blobfeed import BlobfeedError, ParameterError, Statistics
 from blobfeed.cli import app
 
 from .support.browser import WIDTHS, console_of
+from .support.imports import FOLDERS
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
@@ -80,21 +81,7 @@ def test_links_are_found_and_broken_ones_seen(tmp_path: Path) -> None:
 # ---- files that are named: in the pages by a path, in docstrings and comments often by the name alone
 
 _FILE = re.compile(r"(?<![\w./-])(?:[\w-]+/)*[\w-]+\.(?:py|md)\b")
-_FOLDERS = (
-    "blobfeed",
-    "tools",
-    "trainer",
-    "layers",
-    "readers",
-    "cluster",
-    "supplies",
-    "sources",
-    "watching",
-    "workers",
-    "benchmarks",
-    "tests",
-    "docs",
-)
+_FOLDERS = ("blobfeed", "benchmarks", "tests", "docs", *FOLDERS)
 
 
 def files_named(path: Path) -> set[str]:

@@ -19,23 +19,18 @@ import pytest
 import tqdm  # type: ignore[import-untyped]
 from rich.console import Console
 from rich.progress import track
-from typer.testing import CliRunner, Result
 
 import blobfeed
 from blobfeed import BatchReader, training_display
-from blobfeed.cli import app
 
+from .support.commands import error_of, output_of, run
 from .support.trainer_nets import SMALL_NET, SMALL_SOLVER, write_project
 from .support.training import importing_leaves_no_trace, one_thread
-from .test_cli import OURS, message_of
+from .test_cli import OURS
 
 __all__ = ["importing_leaves_no_trace", "one_thread"]
 
 SOLVER = SMALL_SOLVER + "display: 10 test_iter: 5 test_interval: 30 "
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
 
 
 def rows_of(table: Path) -> list[dict[str, str]]:
@@ -72,10 +67,9 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     path = write_project(tmp_path, net=OURS, solver=SOLVER)
     table, lines, board = tmp_path / "log.csv", tmp_path / "log.jsonl", tmp_path / "board"
     threads = threading.active_count()
-    result = run("train", "--solver", path, "--log", table, "--log", lines, "--tensorboard", board)
-    assert result.exit_code == 0, result.output
+    shown = output_of("train", "--solver", path, "--log", table, "--log", lines, "--tensorboard", board)
     assert threading.active_count() == threads
-    *_, diagnosis, scores = result.stdout.splitlines()
+    *_, diagnosis, scores = shown.splitlines()
     assert diagnosis.startswith("data of layer 'data': ")
     assert scores.startswith("iteration 30: test net 0: ")
     rows = rows_of(table)
@@ -96,16 +90,16 @@ def test_training_writes_logs_that_others_read_and_ends_with_a_diagnosis(tmp_pat
     assert again.exit_code == 0
     assert len(rows_of(table)) == 10
     table.write_text("a,b\n")
-    assert "has the columns ['a', 'b'], expected" in message_of(run("train", "--solver", path, "--log", table))
-    assert "expected a name that ends in .csv or .jsonl" in message_of(run("train", "--solver", path, "--log", "x.txt"))
+    assert "has the columns ['a', 'b'], expected" in error_of("train", "--solver", path, "--log", table)
+    assert "expected a name that ends in .csv or .jsonl" in error_of("train", "--solver", path, "--log", "x.txt")
 
 
 def test_tensorboard_is_told_that_a_resumed_run_does_iterations_again(tmp_path: Path) -> None:
     """It shows no event from this step on that an earlier file has. Its reader would import TensorFlow here."""
     path = write_project(tmp_path, solver=f'{SOLVER} snapshot: 10 snapshot_prefix: "{tmp_path}/s"')
-    assert run("train", "--solver", path).exit_code == 0
+    output_of("train", "--solver", path)
     snapshot, board = tmp_path / "s_iter_10.pt", tmp_path / "board"
-    assert run("train", "--solver", path, "--tensorboard", board, "--snapshot", snapshot).exit_code == 0
+    output_of("train", "--solver", path, "--tensorboard", board, "--snapshot", snapshot)
     (file,) = board.iterdir()
     version, start, *others = events_of(file)
     assert version.file_version == "brain.Event:2"
@@ -125,7 +119,7 @@ def test_the_time_in_which_logs_are_made_ready_is_none_of_training(
     monkeypatch.setattr(training_display, "_tensorboard", slow)
     path, lines = write_project(tmp_path, solver=SMALL_SOLVER + "display: 1"), tmp_path / "log.jsonl"
     begun = time.monotonic()
-    assert run("train", "--solver", path, "--log", lines, "--tensorboard", tmp_path / "board").exit_code == 0
+    output_of("train", "--solver", path, "--log", lines, "--tensorboard", tmp_path / "board")
     most = time.monotonic() - begun - 2
     first = json.loads(lines.read_text().splitlines()[0])
     assert first["seconds"] < most
@@ -146,10 +140,10 @@ def test_a_log_that_ends_in_a_part_of_a_row_goes_on_in_a_row_of_its_own(tmp_path
     table, lines = tmp_path / "log.csv", tmp_path / "log.jsonl"
     path = write_project(tmp_path, solver=SMALL_SOLVER + "display: 10")
     command = ("train", "--solver", path, "--log", table, "--log", lines)
-    assert run(*command).exit_code == 0
+    output_of(*command)
     for log in (table, lines):
         log.write_bytes(log.read_bytes()[:-9])  # as a full disk leaves it
-    assert run(*command).exit_code == 0
+    output_of(*command)
     assert [row["iteration"] for row in rows_of(table)[-3:]] == ["10", "20", "30"]
     assert [json.loads(line)["iteration"] for line in lines.read_text().splitlines()[-3:]] == [10, 20, 30]
 
@@ -159,7 +153,7 @@ def test_a_log_has_each_number_of_an_output_and_the_objective_beside_an_output_c
                 reduction_param { operation: SUMSQ } }"""
     net = SMALL_NET.replace('top: "accuracy"', 'top: "accuracy" top: "per_class"') + more
     path, table, lines = write_project(tmp_path, net=net, solver=SOLVER), tmp_path / "log.csv", tmp_path / "log.jsonl"
-    assert run("train", "--solver", path, "--log", table, "--log", lines).exit_code == 0
+    output_of("train", "--solver", path, "--log", table, "--log", lines)
     tested, trained, *_ = rows_of(table)
     assert all(0 <= float(tested[f"per_class[{nth}]"]) <= 1 for nth in range(3))
     told = json.loads(lines.read_text().splitlines()[1])
@@ -174,7 +168,7 @@ def test_a_log_has_each_number_of_an_output_and_the_objective_beside_an_output_c
 def test_training_writes_a_trace(tmp_path: Path) -> None:
     path = write_project(tmp_path, net=OURS)
     trace = tmp_path / "run.json"
-    assert run("train", "--solver", path, "--trace", trace).exit_code == 0
+    output_of("train", "--solver", path, "--trace", trace)
     events = json.loads(trace.read_text())
     copies = [event["args"] for event in events if event["name"] == "copy"]
     batches = [n for copy in copies for n in range(copy["batch"], copy["batch"] + copy.get("batches", 1))]
@@ -183,8 +177,7 @@ def test_training_writes_a_trace(tmp_path: Path) -> None:
 
 
 def test_the_doctor_tells_what_a_bug_report_needs() -> None:
-    result = run("doctor")
-    assert result.exit_code == 0, result.output
+    shown = output_of("doctor")
     for part in (
         f"blobfeed {blobfeed.__version__}",
         f"numpy {np.__version__}",
@@ -193,13 +186,13 @@ def test_the_doctor_tells_what_a_bug_report_needs() -> None:
         "locked memory",
         "torch ",
     ):
-        assert part in result.stdout
+        assert part in shown
 
 
 def test_the_doctor_names_the_extra_of_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("blobfeed.doctor.is_installed", lambda library: library != "lmdb")
     monkeypatch.setitem(sys.modules, "blobfeed.sources.images._crop", None)
-    said = run("doctor").stdout
+    said = output_of("doctor")
     assert "lmdb, for Caffe's LMDB, the decoded cache: pip install 'blobfeed[lmdb]'" in said
     assert "decoding crops alone: install blobfeed again beside libjpeg-turbo's headers" in said
 
@@ -209,12 +202,12 @@ def test_the_doctor_works_in_a_checkout_that_is_not_installed(monkeypatch: pytes
         raise PackageNotFoundError(package)
 
     monkeypatch.setattr("blobfeed.doctor.requires", requires)
-    assert run("doctor").exit_code == 0
+    output_of("doctor")
 
 
 def test_the_doctor_tells_the_rest_if_a_fact_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BLOBFEED_PYTHON", "/bin/false")
-    told = run("doctor").stdout
+    told = output_of("doctor")
     for part in ("unknown: InterpreterError: ", "/bin/false", f"numpy {np.__version__}", "limits:", "locked memory"):
         assert part in told
 

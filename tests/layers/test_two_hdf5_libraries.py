@@ -13,11 +13,8 @@ import h5py  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 
-from tests.support.imports import imported, modules
 from tests.support.part import some_of
 from tests.support.standin_train import compile_caffe_train, environment
-
-_IMPORTED_IN = "blobfeed.sources.stored.hdf5_library"
 
 _MODULE = """
 from blobfeed.layers import MultiProcessInputLayer
@@ -80,13 +77,3 @@ def test_a_layer_reads_hdf5(program: Path, tmp_path: Path, kind: str, compressio
         f"labels 0.0 1.0 2.0 3.0 sum {float(data[:4].sum())}",
         f"labels 4.0 5.0 6.0 7.0 sum {float(data[4:].sum())}",
     ]
-
-
-def test_h5py_is_imported_in_one_place() -> None:
-    found = {
-        name
-        for name, path in modules("blobfeed")
-        if {"h5py"}
-        & {each.partition(".")[0] for each in imported(path.read_text(), name, is_package=path.stem == "__init__")}
-    }
-    assert found == {_IMPORTED_IN}

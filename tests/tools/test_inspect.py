@@ -19,10 +19,9 @@ from blobfeed.tools.inspecting import advise
 from blobfeed.tools.recognise import source_of
 from blobfeed.tools.sheet import Seen, class_names, drawn, look
 from blobfeed.workers.api import Hooks, check_parameters
-from typer.testing import CliRunner, Result
 
 from blobfeed import ArraySpec, BatchReader
-from blobfeed.cli import app
+from tests.support.commands import output_of, run
 from tests.support.object_servers import range_server
 from tests.support.pictures import encoded, picture, write_list
 from tests.support.training import importing_leaves_no_trace
@@ -31,10 +30,6 @@ __all__ = ["importing_leaves_no_trace"]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "prototxt_examples"
 RNG = np.random.default_rng(0)
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["inspect", *map(str, arguments)], env={"COLUMNS": "200"})
 
 
 @pytest.fixture
@@ -54,9 +49,8 @@ def gzipped(tmp_path: Path) -> Path:
 
 
 def test_it_prints_what_is_there_and_the_line_to_paste(gzipped: Path) -> None:
-    result = run(gzipped, "--seconds", 0)
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
+    shown = output_of("inspect", gzipped, "--seconds", 0)
+    lines = shown.splitlines()
     assert lines[0] == "hdf5: 120 samples of 264 bytes"
     assert any(
         " ".join(line.split()).startswith("data 1×8×8 float32 chunks of 16×1×8×8, byte shuffle + gzip 9")
@@ -74,9 +68,11 @@ def test_the_ratio_of_compression_is_of_the_file_that_is_named(tmp_path: Path) -
     for name in ("a", "b"):
         with h5py.File(tmp_path / f"{name}.h5", "w") as file:
             file.create_dataset("data", data=RNG.random((64, 16)), chunks=(64, 16), fletcher32=True)
-    result = run(tmp_path / "a.h5", tmp_path / "b.h5", "--seconds", 0)
+    result = run("inspect", tmp_path / "a.h5", tmp_path / "b.h5", "--seconds", 0)
     assert "(1:1)" in result.stdout
-    assert "(1:1)" in run(f"{{hdf5: {{path: {tmp_path / 'a.h5'}, limit: 8}}}}", "--tops", "data", "--seconds", 0).stdout
+    assert "(1:1)" in output_of(
+        "inspect", f"{{hdf5: {{path: {tmp_path / 'a.h5'}, limit: 8}}}}", "--tops", "data", "--seconds", 0
+    )
 
 
 def test_it_measures_each_order(gzipped: Path) -> None:
@@ -89,7 +85,7 @@ def test_it_measures_each_order(gzipped: Path) -> None:
     }
     assert all(rate > 0 for rate in facts.rates.values())
     assert facts.packed_samples == facts.samples == 120
-    result = run(gzipped, "--seconds", 0.02)
+    result = run("inspect", gzipped, "--seconds", 0.02)
     assert "one process reads" in result.stdout
 
 
@@ -99,8 +95,8 @@ def test_many_tops_are_told_in_full_and_nothing_is_cut_in_a_pipe(tmp_path: Path)
         for name in names:
             file[name] = np.full((4, 2), 0.1, np.float32)
         file["a label"] = np.array([2**63, 2**63, 1, 1], np.uint64)
-    result = CliRunner().invoke(app, ["inspect", str(tmp_path / "a.h5"), "--seconds", "0"], env={"COLUMNS": "40"})
-    rows = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    shown = output_of("inspect", tmp_path / "a.h5", "--seconds", 0, columns=40)
+    rows = [" ".join(line.split()) for line in shown.splitlines()]
     assert all(f"{name} 2 float32 contiguous 32 bytes" in rows for name in names)
     assert sum(row.endswith("0.1, 0.1") for row in rows) == 3 * len(names)
     assert "a label: 2 classes: 1: 2, 9223372036854775808: 2" in rows
@@ -109,7 +105,7 @@ def test_many_tops_are_told_in_full_and_nothing_is_cut_in_a_pipe(tmp_path: Path)
 def test_the_line_to_paste_has_the_path_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "Züge, 1.npy"
     np.save(path, RNG.random((4, 2)))
-    line = run(path, "--seconds", 0).stdout.splitlines()[-1]
+    line = output_of("inspect", path, "--seconds", 0).splitlines()[-1]
     assert yaml.safe_load(line) == {"source": {"npy": {"data": str(path)}}}
     assert '"' not in line  # it would end a param_str
 
@@ -125,7 +121,7 @@ def test_the_line_to_paste_has_the_path_as_it_is(tmp_path: Path) -> None:
 def test_options_that_would_have_no_effect_are_a_usage_error(
     options: tuple[str | int, ...], advice: str, gzipped: Path
 ) -> None:
-    result = run(gzipped, *options)
+    result = run("inspect", gzipped, *options)
     assert (result.exit_code, advice in result.stderr) == (2, True)
 
 
@@ -168,7 +164,7 @@ def test_the_samples_of_a_damaged_chunk_are_told_one_by_one(
 def test_a_file_that_another_process_has_locked_is_examined_if_locking_is_off(gzipped: Path) -> None:
     with gzipped.open("rb") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        assert run(f"{{hdf5: {{path: {gzipped}, locking: false}}}}", "--seconds", 0).exit_code == 0
+        output_of("inspect", f"{{hdf5: {{path: {gzipped}, locking: false}}}}", "--seconds", 0)
 
 
 def test_a_file_in_object_storage_is_examined_too(
@@ -177,9 +173,8 @@ def test_a_file_in_object_storage_is_examined_too(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with range_server() as server:
         server.objects["a.h5"] = gzipped.read_bytes()
-        result = run(f"{{hdf5: '{server.url('a.h5')}'}}", "--seconds", 0)
-    assert result.exit_code == 0, result.output
-    assert "chunks of 16×1×8×8, byte shuffle + gzip 9" in result.stdout
+        shown = output_of("inspect", f"{{hdf5: '{server.url('a.h5')}'}}", "--seconds", 0)
+    assert "chunks of 16×1×8×8, byte shuffle + gzip 9" in shown
 
 
 def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
@@ -189,9 +184,8 @@ def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
                 member = tarfile.TarInfo(f"{number}.{extension}")
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
-    result = run(tmp_path / "a.tar", "--seconds", 0, "--samples", 1)
-    assert result.exit_code == 0, result.output
-    printed = " ".join(result.stdout.split())
+    shown = output_of("inspect", tmp_path / "a.tar", "--seconds", 0, "--samples", 1)
+    printed = " ".join(shown.split())
     assert "3.cls cannot be read" in printed
     assert "on_error: replace" in printed
 
@@ -200,9 +194,8 @@ def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path: Path) -> 
     for name in ("[bold]", "[x]", ":cat:"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(encoded(picture(8, 8), ".png"))
-    result = run(tmp_path, "--list", tmp_path / "all.txt", "--seconds", 0)
-    assert result.exit_code == 0, result.output
-    assert all(f" {name}" in result.stdout for name in ("[bold]", "[x]", ":cat:"))
+    shown = output_of("inspect", tmp_path, "--list", tmp_path / "all.txt", "--seconds", 0)
+    assert all(f" {name}" in shown for name in ("[bold]", "[x]", ":cat:"))
 
 
 def test_data_sets_that_are_samples_with_a_class_each_may_be_empty(tmp_path: Path) -> None:
@@ -210,7 +203,7 @@ def test_data_sets_that_are_samples_with_a_class_each_may_be_empty(tmp_path: Pat
         for number in range(12):
             file[f"event_{number}"] = np.ones((number % 3, 2), np.float32)
             file[f"event_{number}"].attrs["cls"] = number % 2
-    result = run(tmp_path / "a.h5", "--seconds", 0)
+    result = run("inspect", tmp_path / "a.h5", "--seconds", 0)
     assert "cls: 2 classes: 0: 6, 1: 6" in result.stdout.splitlines(), result.output
     source = {"hdf5_samples": {"path": str(tmp_path / "a.h5"), "labels": ["cls"]}}
     balance = {"sampler": {"balance": "cls"}, "pad": {"value": 0}, "num_loaders": 0}
@@ -254,14 +247,19 @@ def test_slow_chunks_are_told_with_their_factor() -> None:
     assert told[1].startswith("samples are decoded by chunks: `blobfeed pack` makes shuffled reading 30 times faster")
 
 
-def test_what_is_fast_already_gets_no_advice() -> None:
-    rates = {"shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
-    assert advise(facts(rates=rates, storage={"data": Storage(None, "", 100, 100)})) == []
-    assert advise(facts(kind="npy", rates=rates)) == []
+FAST = {"shuffled (shuffle: true)": 100.0, "packed, shuffled": 3000.0}
 
 
-def test_balanced_classes_in_any_order_get_no_advice() -> None:
-    assert advise(facts(labels={"label": Labels({0: 50, 1: 60}, 110, False)})) == []
+@pytest.mark.parametrize(
+    "seen",
+    [
+        {"rates": FAST, "storage": {"data": Storage(None, "", 100, 100)}},
+        {"rates": FAST, "kind": "npy"},
+        {"labels": {"label": Labels({0: 50, 1: 60}, 110, False)}},
+    ],
+)
+def test_what_is_fast_already_and_balanced_gets_no_advice(seen: dict[str, Any]) -> None:
+    assert advise(facts(**seen)) == []
 
 
 @pytest.mark.parametrize("varies", [False, True])
@@ -330,8 +328,7 @@ def test_the_sheet_names_the_classes_of_folders(tmp_path: Path, listed: bool) ->
 
 def test_texts_stand_beside_their_pictures_whatever_their_type(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", data=np.zeros((2, 3, 8, 8), np.uint8), name=np.array(["cat", "dög"]))
-    result = run(tmp_path / "a.npz", "--tops", "data,name", "--sheet", tmp_path / "sheet.png")
-    assert result.exit_code == 0, result.output
+    output_of("inspect", tmp_path / "a.npz", "--tops", "data,name", "--sheet", tmp_path / "sheet.png")
 
 
 WHITE, BLACK = np.full((3, 32, 32), 255, np.uint8), np.zeros((3, 32, 32), np.uint8)
@@ -366,7 +363,7 @@ def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched(
 def test_a_net_definition_shows_what_its_own_layer_makes_with_and_without_parameters(tmp_path: Path) -> None:
     sheets = []
     for more in ((), ("--parameters", "{shuffle: true}")):
-        result = run(EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png", *more)
+        result = run("inspect", EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png", *more)
         assert "8 samples (rows) in 6 epochs (columns)" in result.stdout, result.output
         sheets.append(cv2.imread(str(tmp_path / "sheet.png")))
     assert sheets[0].shape[0] > 8 * 128
@@ -382,8 +379,7 @@ def test_the_sheet_of_a_net_that_reads_rgb_has_the_colours_of_the_file(tmp_path:
         f'layer: "ImageListInputLayer" param_str: "{{path: {listed}, root_folder: {tmp_path}, color: rgb, '
         'equal_sizes: true, batch_size: 1}" } }'
     )
-    result = run(net, "--sheet", tmp_path / "sheet.png")
-    assert result.exit_code == 0, result.output
+    output_of("inspect", net, "--sheet", tmp_path / "sheet.png")
     sheet = cv2.imread(str(tmp_path / "sheet.png"))
     assert sheet is not None
     assert (sheet == (255, 0, 0)).all(axis=2).sum() == 6 * 128 * 128
@@ -391,8 +387,9 @@ def test_the_sheet_of_a_net_that_reads_rgb_has_the_colours_of_the_file(tmp_path:
 
 def test_what_is_no_picture_is_said(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((4, 7)))
-    result = run(tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
+    result = run("inspect", tmp_path / "x.npy", "--sheet", tmp_path / "sheet.png")
     assert "none of the tops is a picture of one or three channels: data (7,)" in result.stderr
     assert (
-        "--parameters: expected a mapping" in run(tmp_path / "x.npy", "--sheet", "s.png", "--parameters", "[1]").stderr
+        "--parameters: expected a mapping"
+        in run("inspect", tmp_path / "x.npy", "--sheet", "s.png", "--parameters", "[1]").stderr
     )

@@ -23,10 +23,9 @@ from blobfeed.tools import benching, packing
 from blobfeed.tools.found import Found, in_yaml
 from blobfeed.tools.packing import Layout, Packed, pack, pack_encoded
 from blobfeed.tools.recognise import source_of
-from typer.testing import CliRunner
 
 from blobfeed import BatchReader, ParameterError, SampleError, SourceError
-from blobfeed.cli import app
+from tests.support.commands import error_of, output_of, run
 from tests.support.datums import raw_datum, write_lmdb
 from tests.support.pictures import encoded, picture, write_list
 
@@ -96,7 +95,7 @@ def test_a_job_of_several_ranks_packs_and_times_all_samples(
     packed(found, tmp_path / "a.h5")
     is_equal(tmp_path / "a.h5", DATA, LABEL)
     monkeypatch.delenv("RANK")  # half of a shard is refused if it is looked at
-    assert "blobfeed, shuffle: true" in command(
+    assert "blobfeed, shuffle: true" in output_of(
         "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
     )
 
@@ -104,7 +103,7 @@ def test_a_job_of_several_ranks_packs_and_times_all_samples(
 @pytest.mark.parametrize("options", [("--uint8", "data", "--uint8", "mask"), ("--uint8", "data,mask")])
 def test_all_arrays_that_are_named_become_uint8(tmp_path: Path, options: tuple[str, ...]) -> None:
     np.savez(tmp_path / "x.npz", data=DATA[:4].astype(np.float32), mask=DATA[4:8].astype(np.float32))
-    command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "data,mask", *options)
+    output_of("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "data,mask", *options)
     with h5py.File(tmp_path / "a.h5") as file:
         assert (file["data"].dtype, file["mask"].dtype) == (np.uint8, np.uint8)
 
@@ -293,7 +292,7 @@ def test_encoded_pictures_keep_their_bytes_and_give_the_same_pixels(kind: str, t
     options = {"path": str(write_list(tmp_path, files)), "root_folder": str(tmp_path), "max_height": 64, "color": "rgb"}
     if kind == "files":
         options = {"path": f"{tmp_path}/?.*g", "labels": r"(\d)\.", "max_height": 64, "color": "rgb"}
-    printed = command("pack", in_yaml({kind: options}), tmp_path / "a.lmdb")
+    printed = output_of("pack", in_yaml({kind: options}), tmp_path / "a.lmdb")
     assert "3 samples" in printed
     environment = lmdb.open(str(tmp_path / "a.lmdb"), subdir=False, lock=False, readonly=True)
     with environment, environment.begin() as transaction:
@@ -331,7 +330,7 @@ def test_records_of_a_longer_list_do_not_stay_in_the_database(tmp_path: Path, mo
 @pytest.mark.parametrize("option", [("--tops", "data"), ("--loaders", 4), ("--chunk", 8)])
 def test_an_option_for_arrays_is_not_ignored(tmp_path: Path, option: tuple[object, ...]) -> None:
     listed = write_list(tmp_path, {f"{tmp_path}/0.png": encoded(picture(8, 8), ".png")})
-    assert "an LMDB keeps files as they are" in refused(listed, tmp_path / "a.lmdb", *option)
+    assert "an LMDB keeps files as they are" in error_of("pack", listed, tmp_path / "a.lmdb", *option)
 
 
 # ---- the commands, on real data
@@ -342,21 +341,15 @@ def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benching, "_ROUNDS", 1)
 
 
-def command(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.stdout
-
-
 @pytest.mark.skipif(not FASHION_MNIST.exists(), reason="Debian's dataset-fashion-mnist is not installed")
 def test_fashion_mnist_is_packed_and_timed(tmp_path: Path) -> None:
     files = sorted(FASHION_MNIST.glob("t10k-*"))
-    said = command("pack", *files, tmp_path / "a.h5")
+    said = output_of("pack", *files, tmp_path / "a.h5")
     assert "10,000 samples" in said
     assert "read back and found equal" in said
     whole = everything({"idx": {"data": files[0], "label": files[1]}})
     is_equal(tmp_path / "a.h5", whole["data"], whole["label"])
-    assert "blobfeed, shuffle: true" in command(
+    assert "blobfeed, shuffle: true" in output_of(
         "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
     )
 
@@ -369,14 +362,14 @@ def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
     for name in ("astronaut.png", "chelsea.png", "coffee.png", "rocket.jpg", "retina.jpg"):
         shutil.copy(originals / name, tmp_path / "photos")
     listed = tmp_path / "list.txt"
-    said = command(
+    said = output_of(
         "pack", tmp_path / "photos", "--list", listed, tmp_path / "a.h5", "--resize", 64, "--compression", "gzip"
     )
     assert f"source: {{hdf5: {{path: {tmp_path / 'a.h5'}}}}}" in said
     expected = everything({"image_list": {"path": str(listed), "new_height": 64, "new_width": 64}})["data"]
     with h5py.File(tmp_path / "a.h5") as file:
         assert (file["data"][()] == expected).all()
-    assert "blobfeed, shuffle: chunk" in command(
+    assert "blobfeed, shuffle: chunk" in output_of(
         "inspect", "--bench", tmp_path / "a.h5", "--seconds", 0.1, "--loaders", 1
     )
 
@@ -384,7 +377,7 @@ def test_photographs_are_packed_and_timed(tmp_path: Path) -> None:
 def test_the_bench_has_torch_beside_it(found: Found) -> None:
     pytest.importorskip("torch", reason="the comparison needs torch")
     files = [found.declared["npy"]["data"], found.declared["npy"]["label"]]
-    lines = command("inspect", "--bench", *files, "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = output_of("inspect", "--bench", *files, "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
     assert " 1.00× " in lines[-1]
 
@@ -394,7 +387,7 @@ def test_the_bench_has_torch_beside_it_over_pictures_too_though_opencv_has_threa
     pytest.importorskip("torch", reason="the comparison needs torch")
     listed = write_list(tmp_path, {f"{number}.jpg": encoded(picture(300, 300)) for number in range(8)})
     cv2.GaussianBlur(picture(300, 300), (5, 5), 0)  # begins OpenCV's threads, which forked workers do not have
-    lines = command("inspect", "--bench", listed, "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = output_of("inspect", "--bench", listed, "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1].split()[:2] == ["torch", "DataLoader,"]
 
 
@@ -405,7 +398,7 @@ def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypat
     pytest.importorskip("torch", reason="else it is not tried")
     monkeypatch.setattr(benching, "_torch", fails)
     np.save(tmp_path / "x.npy", np.zeros((64, 3), np.float32))
-    lines = command("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = output_of("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
     assert any("one process, no loader" in line and "1.00×" in line for line in lines)
     assert lines[-1] == "torch's DataLoader is not timed: it failed: unable to allocate shared memory(shm)"
 
@@ -413,7 +406,7 @@ def test_the_bench_goes_on_without_torch_if_that_fails(tmp_path: Path, monkeypat
 def test_the_bench_says_why_torch_is_not_beside_it(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="else it says that torch is not installed")
     np.save(tmp_path / "x.npy", np.zeros(8, np.complex64))
-    lines = command("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
+    lines = output_of("inspect", "--bench", tmp_path / "x.npy", "--seconds", 0.1, "--loaders", 1).splitlines()
     assert lines[-1] == "torch's DataLoader is not timed: samples differ in size, or are no real numbers"
 
 
@@ -421,31 +414,25 @@ def test_a_resize_without_opencv_says_what_to_install(
     found: Found, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("blobfeed.workers.base.extras.is_installed", lambda library: library != "cv2")
-    said = refused(found.declared["npy"]["data"], tmp_path / "a.h5", "--resize", 8)
-    assert said == "blobfeed: error: --resize needs cv2, which is not installed: pip install 'blobfeed[images]'"
+    said = error_of("pack", found.declared["npy"]["data"], tmp_path / "a.h5", "--resize", 8)
+    assert said == "blobfeed: error: --resize needs cv2, which is not installed: pip install 'blobfeed[images]'\n"
 
 
 @pytest.mark.parametrize("size", ["x", "0x3", "3x", "-3"])
 def test_a_size_that_is_none_is_said(found: Found, tmp_path: Path, size: str) -> None:
     arguments = ["pack", found.declared["npy"]["data"], str(tmp_path / "a.h5"), f"--resize={size}"]
-    assert "expected HEIGHTxWIDTH" in CliRunner().invoke(app, arguments).stderr
-
-
-def refused(*arguments: object) -> str:
-    result = CliRunner().invoke(app, ["pack", *map(str, arguments)])
-    assert result.exit_code == 1, result.output
-    return " ".join(result.stderr.split())
+    assert "expected HEIGHTxWIDTH" in run(*arguments).stderr
 
 
 def test_the_tops_to_paste_stand_in_the_order_asked_for(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", data=DATA[:9], name=LABEL[:9], age=LABEL[:9])
-    printed = command("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "name,data,age")
+    printed = output_of("pack", tmp_path / "x.npz", tmp_path / "a.h5", "--tops", "name,data,age")
     assert "tops: [name, data, age]" in printed
 
 
 def test_many_arrays_of_like_names_stay_tops(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", *[LABEL[:9]] * 8)
-    source, tops = map(yaml.safe_load, command("pack", tmp_path / "x.npz", tmp_path / "a.h5").splitlines()[-2:])
+    source, tops = map(yaml.safe_load, output_of("pack", tmp_path / "x.npz", tmp_path / "a.h5").splitlines()[-2:])
     assert {top: values.tolist() for top, values in everything(source["source"], tops["tops"]).items()} == {
         f"arr_{number}": LABEL[:9].tolist() for number in range(8)
     }

@@ -17,11 +17,10 @@ from blobfeed.tools.run_facts import RunFacts, covered, read_losses, run_facts
 from blobfeed.watching import load
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner, Result
 
 from blobfeed import BatchReader, Sample
-from blobfeed.cli import app
 from tests.support.browser import WIDTHS, console_of
+from tests.support.commands import error_of, output_of, run
 from tests.support.pictures import encoded, picture
 
 MS = 1000
@@ -205,13 +204,8 @@ def page(tmp_path: Path) -> Path:
     with h5py.File(tmp_path / "train.h5", "w") as file:
         file["data"] = np.arange(5000, dtype=np.uint8).repeat(64).reshape(5000, 1, 8, 8)
     files = [tmp_path / name for name in ("run.json", "a.log", "b.csv")]
-    result = run(*files, "--out", tmp_path / "report.html", "--source", tmp_path / "train.h5")
-    assert result.exit_code == 0, result.output
+    output_of("report", *files, "--out", tmp_path / "report.html", "--source", tmp_path / "train.h5")
     return tmp_path / "report.html"
-
-
-def run(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["report", *map(str, arguments)])
 
 
 def test_the_page_has_everything_and_fetches_nothing(page: Path) -> None:
@@ -238,22 +232,22 @@ def test_names_that_are_no_utf_8_are_escaped(tmp_path: Path) -> None:
     (tmp_path / f"{name}.png").write_bytes(encoded(picture(8, 8), ".png"))
     (tmp_path / "list.txt").write_bytes(b"caf\xe9.png 0\n" * 9)
     files = [tmp_path / f"{name}.{suffix}" for suffix in ("json", "log")]
-    result = run(*files, "--out", tmp_path / "report.html", "--source", tmp_path / "list.txt")
-    assert result.exit_code == 0, result.output
+    output_of("report", *files, "--out", tmp_path / "report.html", "--source", tmp_path / "list.txt")
     assert "list.txt line 5: " in (page := (tmp_path / "report.html").read_text())
     assert r"caf\udce9.png" in page
 
 
-def test_the_page_does_not_take_the_place_of_a_trace(tmp_path: Path) -> None:
+def test_the_page_does_not_take_the_place_of_a_trace_and_a_missing_file_is_named(tmp_path: Path) -> None:
     pytest.importorskip("plotly", reason="the report needs plotly")
     (tmp_path / "run.json").write_text(json.dumps(trace()))
-    said = run(tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
+    said = run("report", tmp_path / "run.json", "--out", tmp_path / "run.json").stderr
     assert "run.json is one of the files that the page is made of: name another file" in said
     assert json.loads((tmp_path / "run.json").read_text()) == trace()
     (tmp_path / "run.csv").write_text(log := "iteration,loss\n1,2\n")
-    said = run(tmp_path / "run.json", "--out", tmp_path / "run.csv").stderr
+    said = run("report", tmp_path / "run.json", "--out", tmp_path / "run.csv").stderr
     assert "run.csv: the page is HTML: name a file that ends in .html" in said
     assert (tmp_path / "run.csv").read_text() == log
+    assert "there is no file 'none'; name a trace" in error_of("report", "none")
 
 
 def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
@@ -263,12 +257,10 @@ def test_a_page_is_made_of_what_a_killed_run_has_left(tmp_path: Path) -> None:
     with BatchReader(source, batch_size=8, epochs=1, num_loaders=1, trace=str(tmp_path / "run.json")) as reader:
         assert len(list(reader)) == 8
         left = (tmp_path / "run.json").read_bytes()
-        result = run(tmp_path / "run.json", "--out", tmp_path / "so_far.html")
-        assert result.exit_code == 0, result.output
+        output_of("report", tmp_path / "run.json", "--out", tmp_path / "so_far.html")
         assert "The run goes on" in (tmp_path / "so_far.html").read_text()
     (tmp_path / "killed.json").write_bytes(left)
-    result = run(tmp_path / "killed.json", "--out", tmp_path / "report.html")
-    assert result.exit_code == 0, result.output
+    output_of("report", tmp_path / "killed.json", "--out", tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "<h1>killed.json</h1>" in page
     assert "The run goes on" not in page

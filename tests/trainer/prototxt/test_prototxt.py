@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from blobfeed.trainer.prototxt import (
     TABLE,
     Document,
@@ -13,7 +12,6 @@ from blobfeed.trainer.prototxt import (
     NetParameter,
     Phase,
     PoolMethod,
-    PrototxtError,
     SolverParameter,
     message_class,
     message_classes,
@@ -30,13 +28,6 @@ def read(folder: Path, text: str, declared: type[Message] = NetParameter) -> Doc
     path = folder / "some.prototxt"
     path.write_text(text)
     return read_prototxt(path, declared)
-
-
-def refusal(folder: Path, text: str, declared: type[Message] = NetParameter) -> PrototxtError:
-    with pytest.raises(PrototxtError) as caught:
-        read(folder, text, declared)
-    assert str(caught.value).startswith(f"{folder / 'some.prototxt'}:{caught.value.line}:{caught.value.column}: ")
-    return caught.value
 
 
 def test_fields_have_caffes_names_values_and_defaults(tmp_path: Path) -> None:
@@ -84,23 +75,6 @@ def test_every_row_of_the_table_becomes_a_message_with_its_fields() -> None:
 def test_binary_form_is_caffes() -> None:
     # Field 2 (type) of wire type 2: byte 0x12, the length, the text.
     assert message_class(LayerParameter)(type="ReLU").SerializeToString() == b"\x12\x04ReLU"
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "column"),
-    [
-        ('layer {\n  name: "a"\n', 2, 9),  # never closed
-        ('layer {\n  name: "a\n}', 2, 9),  # a string that does not end
-        ("layer {\n  name: a\n}", 2, 9),  # a bare word where a string belongs
-        ('layer {\n  name "a"\n}', 2, 8),  # no colon
-        ("layer {\n  pooling_param { kernel_size: -2 }\n}", 2, 32),  # a size below zero
-        ('layer { name: "a" }\n}', 2, 1),  # closed twice
-        ('name: "a"\nname: "b"', 2, 7),  # said twice
-    ],
-)
-def test_a_syntax_error_names_line_and_column(tmp_path: Path, text: str, line: int, column: int) -> None:
-    error = refusal(tmp_path, text)
-    assert (error.line, error.column) == (line, column)
 
 
 def test_a_file_may_begin_with_the_mark_of_windows_editors(tmp_path: Path) -> None:
