@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil  # type: ignore[import-untyped]
@@ -16,6 +15,7 @@ from blobfeed.trainer.solving import Solver
 from blobfeed.trainer.solving import snapshot as snapshots
 
 from .support.part import some_of
+from .support.programs import read_until, started
 from .support.trainer_nets import BATCHES, SMALL_NET, SMALL_SOLVER, write_project
 from .test_cli import OURS
 
@@ -23,30 +23,10 @@ LONG = SMALL_SOLVER.replace("max_iter: 30", "max_iter: 1000000") + "display: 1"
 PATIENCE_S = 60.0
 
 
-@contextmanager
-def training(solver: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    """`blobfeed train` in a process group of its own, as a terminal starts it."""
+def training(solver: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """`blobfeed train`, as a terminal starts it: what it says goes to one place."""
     command = [sys.executable, "-P", "-m", "blobfeed", "train", "--solver", str(solver), *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True, env=environment
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def read_until(process: subprocess.Popen[str], text: str) -> str:
-    """Return the next line with `text` in it; pytest-timeout ends a wait for one that does not come."""
-    assert process.stdout is not None
-    seen = []
-    for line in process.stdout:
-        seen.append(line)
-        if text in line:
-            return line
-    pytest.fail(f"waited for {text!r}, and saw only: {''.join(seen)}")
+    return started(command, stderr=subprocess.STDOUT, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def press_ctrl_c(process: subprocess.Popen[str]) -> None:

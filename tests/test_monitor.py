@@ -28,6 +28,7 @@ from blobfeed import BatchReader
 from blobfeed.monitor import Monitor, Readings, as_mapping, sparkline, view
 
 from .support.commands import run
+from .support.programs import read_until, started
 from .support.waiting import readable, wait_until
 from .support.watched_trainer import STUCK_AT
 
@@ -40,13 +41,9 @@ def trainer(how: str, folder: Path, *more: str, within: Sequence[str] = ()) -> I
     """It has got some batches. `within`: the command that starts it."""
     program = f"import sys; sys.path.append({ROOT!r}); from tests.support.watched_trainer import main; main()"
     command = [*within, sys.executable, "-P", "-c", program, how, str(folder), *more]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "running\n"
-            yield process
-        finally:
-            process.send_signal(signal.SIGKILL)
+    with started(command, stderr=None) as process:
+        read_until(process, "running")
+        yield process
 
 
 @pytest.fixture(scope="module")

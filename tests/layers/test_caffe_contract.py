@@ -14,8 +14,9 @@ from blobfeed.trainer.prototxt import NetParameter, read_prototxt
 
 from tests.support import leftovers
 from tests.support.part import some_of
+from tests.support.programs import read_until, started
 from tests.support.standin_files import write_images
-from tests.support.standin_train import compile_caffe_train, environment, started
+from tests.support.standin_train import compile_caffe_train, environment
 from tests.support.waiting import DEADLINE_S, wait_until_none
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -76,21 +77,16 @@ def _command(
     return [str(program), "my_layers", layer, param_str, "2", str(iterations), str(compute_ms)]
 
 
-def _run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+def _run(
+    command: list[str], environment: dict[str, str], folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, check=False, cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S
+    )
 
 
 def _nobody_is_left() -> bool:
     return not wait_until_none(lambda: list(map(leftovers.describe, leftovers.orphans())), DEADLINE_S)
-
-
-def _read_until(process: subprocess.Popen[str], word: str) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith(word):
-            return line
-    assert process.stderr is not None
-    pytest.fail(f"the program ended before it said {word!r}: {process.stderr.read()}")
 
 
 def test_it_trains_and_its_output_pipe_closes_with_it(program: Path, folder: Path) -> None:
@@ -148,8 +144,8 @@ def test_an_error_that_caffe_prints_itself_is_said_once(folder: Path, layer: str
 
 
 def test_ctrl_c_lets_the_iteration_end_and_the_program_exit_with_0(program: Path, folder: Path) -> None:
-    with started(_command(program, folder, "CountsStalls", 10_000, 100), environment(folder)) as process:
-        _read_until(process, "iteration 1")
+    with started(_command(program, folder, "CountsStalls", 10_000, 100), env=environment(folder)) as process:
+        read_until(process, "iteration 1")
         os.killpg(process.pid, signal.SIGINT)
         rest, errors = process.communicate(timeout=DEADLINE_S)
         assert rest.splitlines()[-1] == "stopped early"
@@ -158,8 +154,8 @@ def test_ctrl_c_lets_the_iteration_end_and_the_program_exit_with_0(program: Path
 
 
 def test_a_closed_terminal_does_not_end_the_loaders(program: Path, folder: Path) -> None:
-    with started(_command(program, folder, "Plain", 8, 50), environment(folder)) as process:
-        _read_until(process, "iteration 1")
+    with started(_command(program, folder, "Plain", 8, 50), env=environment(folder)) as process:
+        read_until(process, "iteration 1")
         os.killpg(process.pid, signal.SIGHUP)
         rest, errors = process.communicate(timeout=DEADLINE_S)
         assert "snapshot" in rest
@@ -169,8 +165,8 @@ def test_a_closed_terminal_does_not_end_the_loaders(program: Path, folder: Path)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_nobody_outlives_a_trainer_that_is_killed(program: Path, folder: Path, number: signal.Signals) -> None:
-    with started(_command(program, folder, "Plain", 10_000, 50), environment(folder)) as process:
-        _read_until(process, "iteration 1")
+    with started(_command(program, folder, "Plain", 10_000, 50), env=environment(folder)) as process:
+        read_until(process, "iteration 1")
         assert len(leftovers.orphans()) >= 4  # the program, the assembler, and two loaders at least
         process.send_signal(number)
         process.wait(DEADLINE_S)
@@ -195,15 +191,7 @@ def test_the_layers_of_the_examples_run_from_their_folder(program: Path, example
     for layer in inputs:
         given = layer.python_param
         command = [str(program), given.module, given.layer, given.param_str, str(len(layer.top)), "3", "0"]
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=example,
-            env=environment(Path()),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        done = _run(command, environment(Path()), example)
         assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -14,8 +14,8 @@ from blobfeed.readers.opening import Place
 from blobfeed.workers.api import AnyArray
 
 from blobfeed import BatchReader, NamedBatch, ParameterError, Sample
+from tests.support.commands import run
 from tests.support.reader_data import write_hdf5
-from tests.test_cli import run
 
 SAMPLES, BATCHES = 43, 30
 

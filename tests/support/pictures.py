@@ -60,6 +60,13 @@ def with_orientation(jpeg: bytes, turn: int, order: str = "<") -> bytes:
     return jpeg[:2] + segment + jpeg[2:]
 
 
+def write_pictures(folder: Path, *names: str, size: tuple[int, int] = (20, 30)) -> None:
+    """Write a picture under each of the names, in folders that are made for them."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(encoded(picture(*size), Path(name).suffix.lower()))
+
+
 def write_list(folder: Path, pictures: dict[str, bytes], labels: str = "{position}") -> Path:
     """Write the pictures by name, and a list `list.txt` of them, each with `labels` for its position behind it."""
     for name, content in pictures.items():

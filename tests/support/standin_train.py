@@ -1,4 +1,4 @@
-"""Compiles caffe_train.c against the Python that runs the tests, and starts it as a shell would start `caffe train`."""
+"""Compiles caffe_train.c against the Python that runs the tests, and says in which environment it runs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
@@ -64,24 +62,3 @@ def environment(modules: Path, **changes: str) -> dict[str, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         **changes,
     }
-
-
-@contextmanager
-def started(command: list[str], environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """The command in a process group of its own, with pipes; killed at the end if it still runs."""
-    process = subprocess.Popen(
-        command,
-        env=dict(environment),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        with process:
-            try:
-                yield process
-            finally:
-                process.kill()
-    finally:
-        process.wait()

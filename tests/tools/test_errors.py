@@ -18,13 +18,7 @@ from blobfeed.tools.recognise import source_of
 from blobfeed.tools.run_facts import read_losses, run_facts
 
 from tests.support.catalogue import Catalogue, Scenario
-from tests.support.pictures import encoded, picture, write_list
-
-
-def _pictures(*names: str) -> None:
-    for name in names:
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(encoded(picture(20, 30), ".png"))
+from tests.support.pictures import encoded, picture, write_list, write_pictures
 
 
 def _files() -> None:
@@ -59,14 +53,16 @@ def _files() -> None:
     header = bytes([0, 0, 8, 3, 0, 0, 0, 12, 0, 0, 0, 6, 0, 0, 0, 5])
     for name, content in {"cut": header + bytes(359), "type": b"\0\0\x07\x01", "header": header[:6]}.items():
         Path(f"{name}.idx").write_bytes(content)
-    _pictures("photos/cats/0.png", "photos/dogs/1.png", "mixed/cats/0.png", "mixed/0.png", "lines/two\nlines/0.png")
+    write_pictures(
+        Path(), "photos/cats/0.png", "photos/dogs/1.png", "mixed/cats/0.png", "mixed/0.png", "lines/two\nlines/0.png"
+    )
     Path("lost").mkdir()
-    _pictures("captions/0.png")
+    write_pictures(Path(), "captions/0.png")
     for name in "abc":
         Path(f"captions/{name}.txt").write_text("a cat\n")
     Path("lost/0.png").symlink_to("/nowhere/0.png")
     Path("list.txt").write_text("photos/cats/0.png 7\n")
-    Path("wide.png").write_bytes(encoded(picture(20, 40), ".png"))
+    write_pictures(Path(), "wide.png", size=(20, 40))
     Path("sizes.txt").write_text("wide.png 0\nphotos/cats/0.png 1\n")
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import io
-import tarfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from blobfeed.workers.api import Hooks, check_parameters
 from blobfeed import ArraySpec, BatchReader
 from tests.support.commands import output_of, run
 from tests.support.object_servers import range_server
-from tests.support.pictures import encoded, picture, write_list
+from tests.support.pictures import encoded, picture, write_list, write_pictures
+from tests.support.tars import write_tar
 from tests.support.training import importing_leaves_no_trace
 
 __all__ = ["importing_leaves_no_trace"]
@@ -178,22 +178,16 @@ def test_a_file_in_object_storage_is_examined_too(
 
 
 def test_a_label_that_cannot_be_read_is_told_too(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for number, label in enumerate((b"0", b"1", b"0", b"x")):
-            for extension, content in (("png", encoded(picture(8, 8), ".png")), ("cls", label)):
-                member = tarfile.TarInfo(f"{number}.{extension}")
-                member.size = len(content)
-                archive.addfile(member, io.BytesIO(content))
-    shown = output_of("inspect", tmp_path / "a.tar", "--seconds", 0, "--samples", 1)
-    printed = " ".join(shown.split())
-    assert "3.cls cannot be read" in printed
-    assert "on_error: replace" in printed
+    image = encoded(picture(8, 8), ".png")
+    members = [((f"{n}.png", image), (f"{n}.cls", label)) for n, label in enumerate((b"0", b"1", b"0", b"x"))]
+    write_tar(tmp_path / "a.tar", chain.from_iterable(members))
+    shown = " ".join(output_of("inspect", tmp_path / "a.tar", "--seconds", 0, "--samples", 1).split())
+    assert "3.cls cannot be read" in shown
+    assert "on_error: replace" in shown
 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(tmp_path: Path) -> None:
-    for name in ("[bold]", "[x]", ":cat:"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "1.png").write_bytes(encoded(picture(8, 8), ".png"))
+    write_pictures(tmp_path, "[bold]/1.png", "[x]/1.png", ":cat:/1.png")
     shown = output_of("inspect", tmp_path, "--list", tmp_path / "all.txt", "--seconds", 0)
     assert all(f" {name}" in shown for name in ("[bold]", "[x]", ":cat:"))
 
@@ -313,9 +307,7 @@ def test_the_sheet_has_what_a_reader_delivers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_the_sheet_names_the_classes_of_folders(tmp_path: Path, listed: bool) -> None:
-    for name in ("cat", "dog"):
-        (tmp_path / "pets" / name).mkdir(parents=True)
-        (tmp_path / "pets" / name / "a.png").write_bytes(encoded(picture(8, 8), ".png"))
+    write_pictures(tmp_path, "pets/cat/a.png", "pets/dog/a.png")
     found = source_of([str(tmp_path / "pets")], None, tmp_path / "train.txt" if listed else None)
     source = found.open()
     plan = make_plan(check_parameters({"source": found.declared, "batch_size": 2}), Hooks(), tmp_path, True, source)
@@ -361,7 +353,7 @@ def test_uint8_pictures_are_drawn_as_they_are_and_others_stretched(
 
 
 def test_a_net_definition_shows_what_its_own_layer_makes_with_and_without_parameters(tmp_path: Path) -> None:
-    sheets = []
+    sheets: list[Any] = []
     for more in ((), ("--parameters", "{shuffle: true}")):
         result = run("inspect", EXAMPLES / "augment" / "net.prototxt", "--sheet", tmp_path / "sheet.png", *more)
         assert "8 samples (rows) in 6 epochs (columns)" in result.stdout, result.output

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from blobfeed import BatchReader, ParameterError, SampleError, SourceError
 from tests.support.commands import error_of, output_of, run
 from tests.support.datums import raw_datum, write_lmdb
 from tests.support.pictures import encoded, picture, write_list
+from tests.support.tars import write_tar
 
 FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 SAMPLES = 300
@@ -140,12 +139,8 @@ def test_pictures_are_resized_by_their_source_or_by_a_hook(tmp_path: Path) -> No
 
 
 def test_pictures_of_a_tar_are_resized_from_their_full_size(tmp_path: Path) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        for number, size in enumerate([(40, 60), (50, 70)]):
-            content = encoded(picture(*size), ".png")
-            member = tarfile.TarInfo(f"{number}.png")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
+    contents = (encoded(picture(*size), ".png") for size in [(40, 60), (50, 70)])
+    write_tar(tmp_path / "a.tar", ((f"{number}.png", content) for number, content in enumerate(contents)))
     found = source_of([str(tmp_path / "a.tar")])
     assert found.declared["tar"]["shorter_side"] < 40
     packed(found, tmp_path / "a.h5", Layout(size=(40, 40)))

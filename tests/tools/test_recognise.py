@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import io
-import itertools
 import json
 import os
 import shutil
-import tarfile
-from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -26,7 +22,9 @@ from blobfeed.tools.recognise import source_of
 
 from blobfeed import BatchReader, SourceError
 from tests.support.datums import encoded_datum, raw_datum, write_lmdb
-from tests.support.pictures import encoded, picture
+from tests.support.pictures import encoded, picture, write_pictures
+from tests.support.standin_files import write_hdf5
+from tests.support.tars import write_tar
 
 SAMPLES = 12
 DATA = np.random.default_rng(0).integers(0, 256, (SAMPLES, 1, 6, 5), np.uint8)
@@ -53,16 +51,14 @@ def write_idx(path: Path, array: Any) -> None:
 
 def test_a_quoted_glob_and_the_printed_line_are_taken_as_path_takes_them() -> None:
     for number in (10, 2):
-        with h5py.File(f"a_{number}.h5", "w") as file:
-            file["data"], file["label"] = DATA, LABEL
+        write_hdf5(Path(f"a_{number}.h5"), data=DATA, label=LABEL)
     found = source_of(["a_*.h5"])
     assert found.declared == {"hdf5": {"path": ["a_2.h5", "a_10.h5"]}}
     assert source_of([f"source: {in_yaml(dict(found.declared))}"]).declared == found.declared
 
 
 def test_the_pictures_of_a_mixed_folder_are_listed_when_asked_for() -> None:
-    Path("mixed").mkdir()
-    Path("mixed/0.png").write_bytes(encoded(picture(6, 8), ".png"))
+    write_pictures(Path(), "mixed/0.png")
     for name in "abc":
         Path(f"mixed/{name}.txt").write_text("a cat\n")
     assert source_of(["mixed"], image_list=Path("list.txt")).kind == "image_list"
@@ -70,8 +66,7 @@ def test_the_pictures_of_a_mixed_folder_are_listed_when_asked_for() -> None:
 
 
 def test_the_tops_of_an_hdf5_file_are_its_data_sets_of_one_length() -> None:
-    with h5py.File("a.h5", "w") as file:
-        file["data"], file["label"], file["names"] = DATA, LABEL, np.arange(3)
+    write_hdf5(Path("a.h5"), data=DATA, label=LABEL, names=np.arange(3))
     found = source_of(["a.h5"])
     assert (found.declared, found.tops) == ({"hdf5": {"path": "a.h5"}}, None)
     assert found.remarks == ("ignored, since they have another length than 12: names",)
@@ -81,8 +76,7 @@ def test_the_tops_of_an_hdf5_file_are_its_data_sets_of_one_length() -> None:
 
 
 def test_data_sets_of_other_names_are_named_the_largest_first() -> None:
-    with h5py.File("a.h5", "w") as file:
-        file["y"], file["images/left"] = LABEL, DATA
+    write_hdf5(Path("a.h5"), y=LABEL, **{"images/left": DATA})
     found = source_of(["a.h5"])
     assert found.tops == ("images/left", "y")
     assert (first_batch(found)["y"] == LABEL).all()
@@ -106,18 +100,14 @@ PAIRS = {f"s{n}/{name}": MASK for n in range(12) for name in ("image", "label")}
     ],
 )
 def test_data_sets_are_tops_or_samples_by_their_names_and_lengths(arrays: dict[str, Any], tops: str) -> None:
-    with h5py.File("a.h5", "w") as file:
-        for name, array in arrays.items():
-            file[name] = array
+    write_hdf5(Path("a.h5"), **arrays)
     with closing(source_of(["a.h5"]).open()) as source:
         assert {*source.specs} == {*tops.split()}
 
 
 def test_a_mean_of_a_samples_size_does_not_make_tops_of_samples() -> None:
-    with h5py.File("a.h5", "w") as file:
-        for number in range(12):
-            file[f"img_{number}"] = np.zeros((3, 4, 4), np.uint8)
-        file["mean"] = MEAN
+    pictures = {f"img_{number}": np.zeros((3, 4, 4), np.uint8) for number in range(12)}
+    write_hdf5(Path("a.h5"), **pictures, mean=MEAN)
     assert source_of(["a.h5"]).kind == "hdf5_samples"
 
 
@@ -154,10 +144,8 @@ def test_a_file_for_each_sample_is_seen_by_the_number_of_files() -> None:
 
 @pytest.mark.parametrize(("below", "labels"), [("", "folder"), ("raw", "(?:^|/)(cat|dog)/")])
 def test_a_folder_of_pictures_is_labelled_by_its_folders(below: str, labels: str) -> None:
-    for number, name in enumerate(("cat/0.png", "cat/1.jpg", "dog/0.png")):
-        path = Path("photos", Path(name).parent, below, Path(name).name)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(encoded(picture(6 + number, 8), path.suffix))
+    for number, (kind, name) in enumerate((("cat", "0.png"), ("cat", "1.jpg"), ("dog", "0.png"))):
+        write_pictures(Path("photos", kind, below), name, size=(6 + number, 8))
     found = source_of(["photos"])
     assert (found.kind, found.declared["files"]["labels"]) == ("files", labels)
     with closing(found.open()) as source:
@@ -221,9 +209,7 @@ def test_idx_files_are_what_mnist_comes_in(suffix: str) -> None:
 
 def write_images(*sizes: tuple[int, int]) -> None:
     for number, size in enumerate(sizes):
-        folder = Path("photos") / ("cats", "dogs")[number % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{number}.png").write_bytes(encoded(picture(*size), ".png"))
+        write_pictures(Path("photos", ("cats", "dogs")[number % 2]), f"{number}.png", size=size)
 
 
 def test_a_folder_of_images_becomes_a_list_that_is_written_if_asked_for() -> None:
@@ -271,20 +257,15 @@ def test_names_that_are_no_utf_8_are_listed() -> None:
 
 
 def test_a_list_names_folders_that_begin_like_a_comment_or_with_a_space() -> None:
-    for number, name in enumerate(("#weird", " lead", "plain")):
-        Path(name).mkdir()
-        Path(name, f"{number}.png").write_bytes(encoded(picture(20, 30), ".png"))
+    write_pictures(Path(), "#weird/0.png", " lead/1.png", "plain/2.png")
     with closing(source_of(["."], image_list=Path("all.txt")).open()) as source:
         found = [source.where(index).rpartition("/")[2] for index in range(len(source))]
     assert sorted(found) == ["0.png", "1.png", "2.png"]
 
 
 def test_folders_behind_links_are_listed_and_nothing_hidden_is() -> None:
-    Path("store/0").mkdir(parents=True)
-    Path("photos/1").mkdir(parents=True)
-    (Path("photos") / ".ipynb_checkpoints").mkdir()
-    for name in ("store/0/0.png", "photos/1/0.png", "photos/1/._0.png", "photos/.ipynb_checkpoints/0.png"):
-        Path(name).write_bytes(encoded(picture(20, 30), ".png"))
+    names = ("store/0/0.png", "photos/1/0.png", "photos/1/._0.png", "photos/.ipynb_checkpoints/0.png")
+    write_pictures(Path(), *names)
     Path("photos/0").symlink_to("../store/0")
     Path("photos/1/round").symlink_to("..")
     source_of(["photos"], image_list=Path("all.txt"))
@@ -292,9 +273,7 @@ def test_folders_behind_links_are_listed_and_nothing_hidden_is() -> None:
 
 
 def test_classes_are_numbered_as_torchvision_does() -> None:
-    for name in ("2", "10", "b", "B"):
-        Path("photos", name).mkdir(parents=True)
-        Path("photos", name, "0.png").write_bytes(encoded(picture(20, 30), ".png"))
+    write_pictures(Path("photos"), "2/0.png", "10/0.png", "b/0.png", "B/0.png")
     source_of(["photos"], image_list=Path("all.txt"))
     assert Path("classes.txt").read_text() == "10\n2\nB\nb\n"
 
@@ -323,9 +302,7 @@ def test_pictures_that_show_data_files_are_not_taken_for_the_data() -> None:
 def test_pictures_that_opencv_reads_are_listed(suffix: str) -> None:
     if not cv2.haveImageWriter(suffix.lower()):
         pytest.skip("this OpenCV writes no GIF")
-    for number in range(2):
-        Path("photos", str(number)).mkdir(parents=True)
-        Path("photos", str(number), f"0{suffix}").write_bytes(encoded(picture(20, 30), suffix.lower()))
+    write_pictures(Path("photos"), f"0/0{suffix}", f"1/0{suffix}")
     with closing(source_of(["photos"], image_list=Path("all.txt")).open()) as source:
         assert sample_of(source, 1)["data"].shape == (3, 20, 30)
 
@@ -357,23 +334,14 @@ def test_an_lmdb_is_seen_as_a_folder_and_as_a_file() -> None:
     assert found.color == "rgb"
 
 
-def write_tar(name: str, samples: int, members: Mapping[str, Callable[[int], bytes]]) -> None:
-    with tarfile.open(name, "w") as archive:
-        for number, (extension, content) in itertools.product(range(samples), members.items()):
-            member = tarfile.TarInfo(f"{number}.{extension}")
-            member.size = len(content(number))
-            archive.addfile(member, io.BytesIO(content(number)))
-
-
 def test_shards_of_pictures_have_data_and_label_and_whatever_else_there_is() -> None:
     sizes = [(20, 30), (40, 30)]
-    members: dict[str, Callable[[int], bytes]] = {
-        "jpg": lambda number: encoded(picture(*sizes[number % 2]), ".jpg"),
-        "cls": lambda number: str(number % 3).encode(),
-        "txt": lambda number: f"word {number}".encode(),
-    }
-    write_tar("a.tar", 8, members)
-    write_tar("b.tar", 8, members)
+    members: list[tuple[str, bytes]] = []
+    for number in range(8):
+        members.append((f"{number}.jpg", encoded(picture(*sizes[number % 2]), ".jpg")))
+        members += [(f"{number}.cls", b"%d" % (number % 3)), (f"{number}.txt", b"word %d" % number)]
+    write_tar(Path("a.tar"), members)
+    write_tar(Path("b.tar"), members)
     found = source_of(["a.tar", "b.tar"])
     named = {"data": "jpg", "label": "cls", "txt": "txt"}
     assert found.declared == {"tar": {"path": ["a.tar", "b.tar"], "members": named, "shorter_side": 24}}
@@ -412,7 +380,7 @@ def test_no_column_of_a_parquet_file_takes_the_name_of_another_one() -> None:
 
 
 def test_shards_without_pictures_are_read_as_they_are() -> None:
-    write_tar("a.tar", 5, {"json": lambda number: b"{}", "cls": lambda number: b"1"})
+    write_tar(Path("a.tar"), [(f"{number}.{kind}", b"1") for number in range(5) for kind in ("json", "cls")])
     assert source_of(["a.tar"]).declared == {"tar": {"path": "a.tar"}}
 
 
@@ -420,8 +388,7 @@ def test_a_list_of_hdf5_files_and_a_folder_of_them() -> None:
     """The first of them may be empty."""
     Path("parts").mkdir()
     for number, rows in enumerate((slice(0), slice(7), slice(7, None))):
-        with h5py.File(f"parts/{number}.h5", "w") as file:
-            file["data"], file["label"] = DATA[rows], LABEL[rows]
+        write_hdf5(Path(f"parts/{number}.h5"), data=DATA[rows], label=LABEL[rows])
     Path("list.txt").write_text("parts/0.h5\nparts/1.h5\nparts/2.h5\n")
     for path in ("list.txt", "parts"):
         assert (first_batch(source_of([path]))["data"] == DATA).all()

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from blobfeed.readers.opening import open_pipeline
+from blobfeed.watching.reading import Reading
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Activity, Count
 
 from blobfeed import Sample, SampleError
-from tests.support.boards import boards_of
+from blobfeed.monitor import read_pipelines
 from tests.support.part import some_of
 from tests.support.pipelines import (
     LARGE,
@@ -40,6 +41,11 @@ from tests.support.pipelines import (
 from tests.support.waiting import wait_until
 
 SMALL = 8
+
+
+def boards_of_this_process() -> list[Reading]:
+    """As `blobfeed monitor` finds and reads them."""
+    return [reading for _, reading, pids in read_pipelines() if os.getpid() in pids]
 
 
 # ---- what is promised
@@ -165,7 +171,7 @@ def test_where_nobody_waits_for_the_first_batch_a_later_wait_is_not_counted_as_t
         wait_until(pipeline.is_ready, "the first batch is there")
         pipeline.release(pipeline.take())
         take_until_one_more_stall(pipeline)
-        counted, (board,) = pipeline.statistics(), boards_of(os.getpid())
+        counted, (board,) = pipeline.statistics(), boards_of_this_process()
         assert board.header.counts[Count.FIRST_BATCH_NS]
         assert board.header.counts[Count.START_NS] == 0
     assert counted.stall_s > counted.start_s == 0
@@ -328,6 +334,6 @@ def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
         available = int(room * pipeline.plan.layout.nbytes)
         monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))
-        (board,) = boards_of(os.getpid())
+        (board,) = boards_of_this_process()
         assert board.header.slots == slots
     assert delivered == Promise(given).batches()
