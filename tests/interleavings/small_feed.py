@@ -36,9 +36,10 @@ class Link:
     def send(self, frame: object) -> None:
         self.frames.append(frame)
 
+    def get(self, _option: int) -> int:
+        return zmq.POLLIN if self.frames else 0
+
     def recv(self, _flags: int) -> Any:
-        if not self.frames:
-            raise zmq.Again
         return self.frames.pop(0)
 
 
