@@ -18,7 +18,7 @@ def main() -> None:
         os.write(1, b"m")
         pipeline.start()
         os.write(1, b"s")
-        pipeline.release(pipeline.take())
+        pipeline.take()  # on loan when it dies
         os.write(1, b"b")
         while True:
             pipeline.release(pipeline.take())
