@@ -29,6 +29,7 @@ from ..workers.transport import (
     linux,
     punch_hole,
     round_up,
+    shortage,
 )
 
 _STRIDE = 1 << 40
@@ -106,11 +107,8 @@ class GrowingSlot:
                     raise MemoryError
                 allocate_range(self._descriptor, self._offset + _HEAD + allocated, wanted - allocated)
             except (OSError, MemoryError) as error:
-                raise RingAllocationError(
-                    f"a batch needs {size:,} bytes of its slot, which has {allocated:,}, and {have:,} bytes are "
-                    "available (free memory, control group and address-space limits considered): lower batch_size, "
-                    "num_workers or prefetch_factor, or give the process more memory"
-                ) from error
+                lower = "lower batch_size, num_workers or prefetch_factor"
+                raise shortage(f"a batch in a slot of {allocated:,} bytes", size, have, lower) from error
             self._head[_ALLOCATED] = allocated = wanted
         if size > len(self.memory):
             self._map(max(size, allocated))

@@ -23,7 +23,7 @@ import numpy as np
 
 from ..api import DirectRows, NamedRows, Rows, Statistics
 from ..assembly import BadSamples, Slots
-from ..base import BlobfeedError, PipelineStalled, RingAllocationError, close_all
+from ..base import BlobfeedError, PipelineStalled, close_all
 from ..loading import Workplace
 from ..order import OwnGlobals
 from ..plan import Batch, Plan, SlotTops
@@ -42,6 +42,7 @@ from ..transport import (
     Unwatched,
     WorkDone,
     available_memory,
+    shortage,
 )
 from .failures import Failed, explain, too_many_held
 from .feed import Held, counts_on
@@ -266,7 +267,4 @@ def _rows(plan: Plan) -> NamedRows:
         layout = slot.times(plan.slots)
         return layout.view(np.zeros(layout.nbytes, np.uint8))
     except (MemoryError, ValueError):  # ValueError: more than there are addresses
-        raise RingAllocationError(
-            f"each of {plan.slots:,} batch slots needs {slot.nbytes:,} bytes, and {have:,} bytes are available: "
-            "lower batch_size or prefetch_batches, or give the process more memory"
-        ) from None
+        raise shortage(f"each of {plan.slots:,} batch slots", slot.nbytes, have) from None

@@ -22,7 +22,7 @@ from .error_channel import (
     waiting,
 )
 from .linux import memfd_create, pidfd_open, pidfd_send_signal
-from .memory import available_memory, give_back_freed_memory, keep_freed_memory
+from .memory import available_memory, give_back_freed_memory, keep_freed_memory, shortage
 from .messages import (
     Announce,
     BadRow,

@@ -12,6 +12,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..base import RingAllocationError
 from .control_groups import PROC, ROOT, control_groups, read_limit
 
 # malloc.h; mallopt is glibc's, and no Python module offers it.
@@ -86,3 +87,13 @@ def give_back_freed_memory() -> None:
     """Have the C library return what was freed to the kernel: it keeps tens of megabytes after a large computation."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):  # of glibc; others return what they can by themselves
         trim(0)
+
+
+def shortage(
+    what: str, need: int, have: int, lower: str = "lower batch_size or prefetch_batches"
+) -> RingAllocationError:
+    """Return the error for `what`, which needs more bytes than `have` are available; `lower`: what helps."""
+    return RingAllocationError(
+        f"{what} needs {need:,} bytes, and {have:,} bytes are available (free memory, control group and address-space "
+        f"limits considered): {lower}, or give the process more memory"
+    )

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..api import AnyArray, ArraySpec, RaggedRows, Rows
 from ..base import RingAllocationError, allocate
 from . import linux
-from .memory import available_memory
+from .memory import available_memory, shortage
 from .shared_map import SharedMap, round_up
 
 _ALIGNMENT = 64
@@ -95,7 +95,7 @@ class Ring:
         need = batch.times(slots).nbytes
         have = available_memory()
         if need > have:
-            raise _shortage(need, have, slots)
+            raise shortage(f"the ring of {slots} batch slots", need, have)
         descriptor = linux.memfd_create("blobfeed-ring", linux.MFD_CLOEXEC | linux.MFD_ALLOW_SEALING)
         try:
             os.ftruncate(descriptor, need)
@@ -109,7 +109,7 @@ class Ring:
                     "prefetch_batches"
                 ) from error
             if error.errno in (errno.ENOMEM, errno.EFBIG):
-                raise _shortage(need, have, slots) from error
+                raise shortage(f"the ring of {slots} batch slots", need, have) from error
             raise
 
     def allocate(self) -> None:
@@ -120,7 +120,7 @@ class Ring:
             fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
         except OSError as error:
             if error.errno in (errno.ENOMEM, errno.ENOSPC):
-                raise _shortage(need, have, self.slots) from error
+                raise shortage(f"the ring of {self.slots} batch slots", need, have) from error
             raise
 
     def populate(self) -> None:
@@ -139,11 +139,3 @@ class Ring:
         self.memory = np.empty(0, np.uint8)
         self._map = None
         os.close(self.descriptor)
-
-
-def _shortage(need: int, have: int, slots: int) -> RingAllocationError:
-    return RingAllocationError(
-        f"the ring of {slots} batch slots needs {need:,} bytes, and {have:,} bytes are available "
-        "(free memory, control group and address-space limits considered): "
-        "lower batch_size or prefetch_batches, or give the process more memory"
-    )
