@@ -11,40 +11,29 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from blobfeed.workers.api import AnyArray, IndexArray, NamedRows
 
-from blobfeed import ArraySpec, BatchReader, Sample, Source
+from blobfeed import BatchReader, Sample
 
-from .pipelines import first_of_all
+from .pipelines import Numbered, first_of_all
 
 STUCK_AT = 41
 SAMPLES = 400
 
 
-class Numbers(Source):
-    """`number`, float32: the index."""
-
+class Numbers(Numbered):
     kind = "[numbers]"
 
     def __init__(self, wait_s: float) -> None:
+        super().__init__(SAMPLES, items=1)
         self._wait_s = wait_s
-
-    def __len__(self) -> int:
-        return SAMPLES
-
-    @property
-    def specs(self) -> Mapping[str, ArraySpec]:
-        return {"number": ArraySpec((1,), np.dtype(np.float32))}
 
     def read(self, indices: IndexArray, out: NamedRows) -> None:
         time.sleep(self._wait_s * len(indices))
-        rows = out["number"]
-        assert isinstance(rows, np.ndarray)
-        rows[:] = indices[:, None]
+        super().read(indices, out)
 
     def where(self, index: int) -> str:
         return f"[numbers]/{index}.txt"
@@ -59,8 +48,8 @@ class Decode:
         time.sleep(0.001)  # in setup too: batches that are made in no time share a slot
         if os.environ.get("BLOBFEED_ROLE") == "loader" or self._how == "local":
             self._act(sample.index, sample.epoch)
-        number: AnyArray = sample["number"]
-        return number
+        data: AnyArray = sample["data"]
+        return data
 
     def _act(self, index: int, epoch: int) -> None:
         if self._how in ("starved", "local"):
@@ -81,12 +70,12 @@ def main() -> None:
         decode=Decode(how, Path(folder)),
         batch_size=8,
         num_loaders=0 if how == "local" else 2,
-        tops="number",
+        tops="data",
         epochs=None,
         trace="".join(trace),
     )
     for number, batch in enumerate(reader):
-        assert batch["number"].shape == (8, 1)
+        assert batch["data"].shape == (8, 1)
         if how == "starving":
             time.sleep(0.05)
         if how == "dying":
