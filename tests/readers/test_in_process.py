@@ -299,6 +299,14 @@ def test_all_slots_held_is_told_as_with_loaders(sources: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("kind", [Broken, BrokenRows])
+def test_bad_samples_are_replaced_by_the_same_ones(kind: type[Broken]) -> None:
+    settings = {**SETTINGS, "on_error": "replace", "last_batch": "partial"}
+    with BatchReader(kind(), **settings, num_loaders=0) as reader:
+        assert [bytes_of(batch) for batch in reader] == read(Broken(), **settings, num_loaders=2)
+        assert reader.statistics().replaced == 2
+
+
+@pytest.mark.parametrize("kind", [Broken, BrokenRows])
 def test_an_error_is_the_same_and_its_cause_is_the_exception_itself(kind: type[Broken]) -> None:
     told = []
     for number in (0, 2):

@@ -266,7 +266,12 @@ def test_postprocess_may_make_a_top_of_another_name_in_different_shapes(num_load
             np.testing.assert_array_equal(batch["small"], images[8 * number : 8 * number + 8, 3 + number :])
 
 
-def test_a_hook_knows_its_epoch_and_its_samples_those_that_took_the_place_of_bad_ones_too() -> None:
+def backwards(epoch: int, samples: int, rng: np.random.Generator) -> IndexArray:
+    return np.arange(samples)[::-1]
+
+
+@pytest.mark.parametrize("order", [{"shuffle": True, "num_loaders": 2}, {"sampler": backwards, "num_loaders": 0}])
+def test_a_hook_knows_its_epoch_and_its_samples_those_that_took_the_place_of_bad_ones_too(order: Any) -> None:
     def decode(sample: Sample, _: np.random.Generator) -> dict[str, Any]:
         if sample.index in (7, 30):
             raise ValueError("bad")
@@ -275,8 +280,8 @@ def test_a_hook_knows_its_epoch_and_its_samples_those_that_took_the_place_of_bad
     def postprocess(batch: HookBatch) -> dict[str, Any]:
         return {"index": batch.indices, "epoch": np.full(len(batch.indices), batch.epoch)}
 
-    settings: dict[str, Any] = {"batch_size": 8, "epochs": 2, "shuffle": True, "num_loaders": 2, "on_error": "replace"}
-    with BatchReader(Pictures(), decode=decode, postprocess=postprocess, **settings) as reader:
+    settings: dict[str, Any] = {"batch_size": 8, "epochs": 2, "on_error": "replace"}
+    with BatchReader(Pictures(), **order, decode=decode, postprocess=postprocess, **settings) as reader:
         for batch in reader:
             assert batch["index"].tolist() == batch.indices.tolist() == batch["label"].tolist()
             assert not {7, 30} & {*batch["index"].tolist()}

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from blobfeed.supplies import BalancedSampler, draw_epoch, sampler_rng
 
-from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError, Sample, SourceError
+from blobfeed import BatchReader, LayerHarness, MultiProcessInputLayer, ParameterError, Sample, SampleError, SourceError
 from tests.support.part import some_of
 from tests.support.pipelines import Numbered
 from tests.support.reader_data import write_hdf5
@@ -382,6 +382,11 @@ def test_a_bad_sample_that_the_sampler_leaves_out_is_nobodys_business(given: dic
 def test_a_bad_sample_that_the_sampler_begins_with_is_told_in_setup() -> None:
     with pytest.raises(ZeroDivisionError):
         read(sampler={"indices": [0, 3]}, decode=bad_at_zero)
+
+
+def test_a_bad_sample_that_the_sampler_draws_alone_has_no_other_to_take_its_place() -> None:
+    with pytest.raises(SampleError), read(sampler=[0, 0], decode=bad_at_zero, on_error="replace") as reader:
+        list(reader)
 
 
 def _noise(sample: Sample, rng: np.random.Generator) -> dict[str, Any]:

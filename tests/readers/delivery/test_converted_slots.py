@@ -34,6 +34,7 @@ def records(shard: int, shards: int) -> Iterator[AnyArray]:
     ("kind", "values"),
     [
         ("npy", {}),
+        ("arrays", {}),
         ("npy", {"transform": {"mean_file": "mean.npy", "scale": [2, 3, 1 / 3]}}),
         ("npy", {"decode": some_bad, "on_error": "replace", "prefetch_batches": 40}),
         ("npy", {"transform": {"crop_size": 5, "mirror": True, "mean_file": "mean.npy"}, "batch_size": 30}),
@@ -45,9 +46,10 @@ def test_what_is_handed_over_has_been_converted_by_the_loaders(
 ) -> None:
     np.save(tmp_path / "data.npy", PIXELS)
     np.save(tmp_path / "mean.npy", MEAN)
-    source: Any = {"npy": {"data": "data.npy"}} if kind == "npy" else StreamSource(records, shards=2, names=("data",))
+    source: Any = {"npy": {"data": "data.npy"}, "arrays": {"data": PIXELS}}
+    source = {kind: source[kind]} if kind in source else StreamSource(records, shards=2, names=("data",))
     given: dict[str, Any] = {"transform": {"scale": 0.3, "mean_value": [4, 5, 6]}, "seed": 3, **values}
-    given = {"batch_size": 4, "shuffle": kind == "npy", "num_loaders": num_loaders, "base_dir": tmp_path, **given}
+    given = {"batch_size": 4, "shuffle": kind != "stream", "num_loaders": num_loaders, "base_dir": tmp_path, **given}
     with BatchReader(source, **{**given, "num_loaders": 0}, postprocess=lambda batch: None) as by_trainer:
         expected = [(batch.indices, batch["data"]) for _ in range(2) for batch in by_trainer]
     monkeypatch.setattr(LentBlocks, "empty", lambda *_, **__: pytest.fail("a batch was copied"))

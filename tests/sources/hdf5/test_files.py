@@ -35,6 +35,16 @@ def test_files_are_put_end_to_end_as_named_globbed_or_listed(tmp_path: Path, mon
     assert_delivers(opened("hdf5", tmp_path, path=["part2.txt", *names[1:]]), whole, patterns(30))
 
 
+def test_an_empty_file_beside_one_of_two_chunks_moves_no_sample(tmp_path: Path) -> None:
+    whole = {"data": some_array((8, 3), "f4"), "label": np.arange(8)}
+    for name, part in (("a.h5", slice(0)), ("b.h5", slice(8))):
+        with h5py.File(tmp_path / name, "w") as file:
+            for top, array in whole.items():
+                row = array.shape[1:]
+                file.create_dataset(top, data=array[part], maxshape=(None, *row), chunks=(4, *row))
+    assert_delivers(opened("hdf5", tmp_path, path="*.h5"), whole, patterns(8))
+
+
 def test_a_loader_of_uncompressed_data_imports_no_h5py(tmp_path: Path) -> None:
     write(tmp_path / "a.h5", {"data": np.zeros((9, 3)), "label": np.arange(9)})
     source = opened("hdf5", tmp_path, path="a.h5")

@@ -32,7 +32,8 @@ def sleeper() -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     os.close(handle)
 
 
-def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+def test_an_end_is_told_by_its_code_and_a_signal_without_a_name_by_its_number() -> None:
+    assert exit_in_words(3) == "exited with code 3"
     assert exit_in_words(-(signal.SIGRTMIN + 3)) == f"killed by signal {signal.SIGRTMIN + 3}"
 
 
