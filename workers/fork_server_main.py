@@ -1,4 +1,4 @@
-"""`python -m blobfeed.workers.fork_server_main LINK TRAINER`: runs the fork server; both are descriptors.
+"""`python -m blobfeed.workers.fork_server_main LINK TRAINER MODULE…`: runs the fork server; LINK, TRAINER: descriptors.
 
 Programs that a hook starts by multiprocessing import this module again. So it imports nothing slow, and stands outside
 of the room: a room's __init__ imports the whole room.
@@ -17,7 +17,7 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     from .processes import run_assembler, run_fork_server
 
-    run_fork_server(int(sys.argv[1]), int(sys.argv[2]), run_assembler)
+    run_fork_server(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:], run_assembler)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from ..processes import (
     RemoteHome,
     Shared,
     Watch,
+    find_fork_server,
     is_stopped,
     loaders_that_fit,
     require_descriptors,
@@ -103,7 +104,8 @@ class ProcessFeed:
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
-        self.server: ForkServer | None = None
+        # At once: it imports while the memory is made, and what the loaders need is pickled.
+        self.server: ForkServer | None = find_fork_server(plan.decoded.modules)
         """The server that forks the assembler. Who starts one run behind the other keeps it."""
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
@@ -128,7 +130,6 @@ class ProcessFeed:
             self._watcher if given.trace or given.metrics else Watch(),
         )
         self._assembler = AssemblerProcess(config)
-        self.server = self._assembler.server
         require_threads()  # from here on while its interpreter starts, which takes longer
         shared.ring.allocate()
         self.shared.close_childrens()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .assembler import Assembler, run_assembler
 from .config import Config, Descriptors, RemoteHome
-from .fork_server import ForkServer, run_fork_server
+from .fork_server import ForkServer, find_fork_server, run_fork_server
 from .interpreter import child_environment, find_interpreter
 from .loader import Tasks, exceptions_only, settle
 from .loader_pool import Event, Home, LoaderPool

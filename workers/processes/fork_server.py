@@ -25,6 +25,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -33,7 +34,14 @@ from ..base import EXTRAS
 from ..transport import links, pidfd_open
 from .forking import Forking, import_ahead
 from .interpreter import child_environment, find_interpreter
-from .process import close_all_but, exit_in_words, leave_signals_to_trainer, run_and_exit, wait_for_exit
+from .process import (
+    close_all_but,
+    exit_in_words,
+    leave_signals_to_trainer,
+    run_and_exit,
+    too_few_threads,
+    wait_for_exit,
+)
 
 _MODULE = "blobfeed.workers.fork_server_main"
 _LIBRARIES = {"blobfeed", "google", "h5py", *EXTRAS}
@@ -62,8 +70,8 @@ class Start(msgspec.Struct):
 class ForkServer:
     """The trainer's side; the process ends with the last reference to this."""
 
-    def __init__(self) -> None:
-        """Start it. Raises InterpreterError, and BlockingIOError if the system allows no process."""
+    def __init__(self, modules: Sequence[str]) -> None:
+        """Start it; it imports `modules` at once, of those that it may. Raises as `find_fork_server` does."""
         self._circumstances: object = _circumstances()
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -73,15 +81,17 @@ class ForkServer:
                 # error, also what user code prints: with the trainer's standard output `caffe train | cat` would not
                 # end with the trainer.
                 self._process = subprocess.Popen(
-                    [find_interpreter(), "-P", "-m", _MODULE, str(theirs.fileno()), str(trainer)],
+                    [find_interpreter(), "-P", "-m", _MODULE, str(theirs.fileno()), str(trainer), *_shared(modules)],
                     stdin=subprocess.DEVNULL,
                     stdout=2,
                     pass_fds=(theirs.fileno(), trainer),
                     env=child_environment(),
                     start_new_session=True,
                 )
-            except BaseException:
+            except BaseException as error:
                 self._link.close()
+                if isinstance(error, BlockingIOError):
+                    raise too_few_threads(0) from error
                 raise
             finally:
                 os.close(trainer)
@@ -108,8 +118,7 @@ class ForkServer:
 
     def start(self, folder: str, descriptors: Sequence[int], modules: Sequence[str]) -> None:
         """Request an assembler; see Start. Raises ConnectionError if the server has just died."""
-        known = tuple(name for name in modules if name.partition(".")[0] in _LIBRARIES)
-        request = msgspec.msgpack.encode(Start(folder, tuple(descriptors), known))
+        request = msgspec.msgpack.encode(Start(folder, tuple(descriptors), _shared(modules)))
         with _lock:
             try:
                 for first in range(0, len(descriptors), _MOST_DESCRIPTORS):
@@ -118,6 +127,10 @@ class ForkServer:
             except ConnectionError:
                 self._circumstances = None
                 raise
+
+
+def _shared(modules: Sequence[str]) -> tuple[str, ...]:
+    return tuple(name for name in modules if name.partition(".")[0] in _LIBRARIES)
 
 
 def _end(process: subprocess.Popen[bytes], link: socket.socket, owner: int) -> None:
@@ -156,13 +169,16 @@ def _forget_in_fork() -> None:
 os.register_at_fork(after_in_child=_forget_in_fork)
 
 
-def fork_server() -> ForkServer:
-    """Return the program's fork server, or a new one if there is none that fits; raises as the constructor does."""
+def find_fork_server(modules: Sequence[str]) -> ForkServer:
+    """Return the program's fork server, or a new one if there is none that fits, for pipelines that need `modules`.
+
+    Raises InterpreterError, and BlobfeedError if the system allows no process.
+    """
     global _newest  # noqa: PLW0603 - there is one for the program
     with _lock:
         server = _newest()
         if server is None or not server.is_fit:
-            server = ForkServer()
+            server = ForkServer(modules)
             _newest = weakref.ref(server)
     return server
 
@@ -178,8 +194,9 @@ class _Server(Forking):
         self._trainer, self._main = trainer, main
         self._poller.register(trainer, select.POLLIN)
 
-    def run(self) -> None:
+    def run(self, modules: Sequence[str]) -> None:
         """Serve until the trainer is gone; it kills a server that it does not need any more."""
+        self._import(modules)
         while True:
             for descriptor, _ in self._poller.poll():
                 if descriptor == self._link.fileno():
@@ -202,7 +219,7 @@ class _Server(Forking):
             if not more:
                 return False
             got += rest
-        self._import(start)
+        self._import(start.modules, start.folder)
         asker = socket.socket(fileno=got[0])
         with suppress(ConnectionError):
             self._fork(lambda: self._become_assembler(got, start), asker, 0)
@@ -210,19 +227,15 @@ class _Server(Forking):
             os.close(descriptor)
         return True
 
-    def _import(self, start: Start) -> None:
-        """Import what it needs, which may take long, and meanwhile look whether the trainer lives."""
-        if all(name in sys.modules for name in start.modules):
+    def _import(self, modules: Sequence[str], *folders: str) -> None:
+        """Import them, which may take long, and meanwhile look whether the trainer lives; see `_leave_if_alone`."""
+        if all(name in sys.modules for name in modules):
             return
-
-        def look(*_: object) -> None:
-            self._leave_if_alone(start.folder)
-
-        signal.signal(signal.SIGALRM, look)
+        signal.signal(signal.SIGALRM, lambda *_: self._leave_if_alone(*folders))
         signal.siginterrupt(signal.SIGALRM, False)
         signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
         try:
-            import_ahead(start.modules)
+            import_ahead(modules)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -264,7 +277,8 @@ def _place(got: list[int], wanted: Sequence[int]) -> None:
         os.dup2(got[place], number, inheritable=False)
 
 
-def run_fork_server(link: int, trainer: int, main: Callable[[int], None]) -> None:
+def run_fork_server(link: int, trainer: int, modules: Sequence[str], main: Callable[[int], None]) -> None:
     """Run the server; `link`, `trainer`: the descriptors of its socket and of the trainer's pidfd."""
     leave_signals_to_trainer()
-    run_and_exit(_Server(socket.socket(fileno=link), trainer, main).run)
+    server = _Server(socket.socket(fileno=link), trainer, main)
+    run_and_exit(partial(server.run, modules))

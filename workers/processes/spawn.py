@@ -18,9 +18,9 @@ from ..base import AssemblerDied
 from ..plan import Plan
 from ..transport import SharedFile, StatusBoard, links, pidfd_open, pidfd_send_signal
 from .config import Config, Descriptors
-from .fork_server import ForkServer, fork_server
+from .fork_server import ForkServer, find_fork_server
 from .forking import RECORD, STARTED
-from .process import WHERE_TO_LOOK, exit_in_words, send_signal, too_few_threads, wait_for_exit
+from .process import WHERE_TO_LOOK, exit_in_words, send_signal, wait_for_exit
 from .watch import Trace
 
 _REPORT_S = 1.0
@@ -147,13 +147,11 @@ def _request(config: Config, channel: int) -> ForkServer:
     packed = config.pack()
     try:
         for _ in range(_ATTEMPTS):
-            server = fork_server()
+            server = find_fork_server(config.plan.decoded.modules)
             descriptors = (channel, packed, *config.descriptors.of_loaders)
             with suppress(ConnectionError):  # it has just died
                 server.start(config.sockets, descriptors, config.plan.decoded.modules)
                 return server
-    except BlockingIOError as error:
-        raise too_few_threads(0) from error
     finally:
         os.close(packed)
     raise AssemblerDied(f"the process from which assemblers are forked has died {_ATTEMPTS} times; {WHERE_TO_LOOK}")

@@ -35,6 +35,5 @@ def test_a_step_that_ends_before_it_has_copied_is_found_out(tmp_path: Path, monk
         delivery.pipeline.release(batch)
 
     monkeypatch.setattr(HostDelivery, "_put", received_first)
-    _, ledger = interrupts._layer(interrupts._write(tmp_path, 1), 20, seed=1)
-    lost, _ = ledger.lost_and_doubled
-    assert lost > 0
+    runs = (interrupts._layer(interrupts._write(tmp_path, 1), 20, seed) for seed in range(8))
+    assert any(ledger.lost_and_doubled[0] for _, ledger in runs)
