@@ -176,6 +176,7 @@ def out_of_range(epoch: int, samples: int, rng: np.random.Generator) -> list[int
 BATCHES: dict[str, Scenario] = {
     "a misspelt name in a batch": with_batch(lambda batch: batch["dta"]),
     "a misspelt name in a sample": read(ARRAYS, decode=lambda sample, _rng: sample["image"]),
+    "a misspelt name in postprocess": read(ARRAYS, postprocess=lambda batch: {"new": batch["lable"]}),
     "indices of a batch that was made by hand": with_batch(lambda batch: type(batch)(dict(batch)).indices),
     "the length of an endless reader": asked(len, epochs=None),
     "the length of an unknown sampler": asked(len, ARRAYS, sampler=in_order),
@@ -264,6 +265,7 @@ OWN = {
     "a world size alone in the environment": lambda _: shard_in_environment({"WORLD_SIZE": "2"}),
     "a word for a rank in the environment": lambda _: shard_in_environment({"RANK": "one", "WORLD_SIZE": "2"}),
     "a rank too many in the environment": lambda _: shard_in_environment({"RANK": "2", "WORLD_SIZE": "2"}),
+    "set_weights, no sampler": asked(lambda reader: reader.set_weights(np.ones(10))),
     "a state of another sampler": resumed({"draws": 8}, {"indices": [0, 3]}),
     "a state of another order": resumed({"draws": 8}, {"draws": 9}),
     "a sampler of one rank for two": sharded,
