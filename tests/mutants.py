@@ -136,13 +136,18 @@ _ALIKE: dict[str, str] = {
     r"supplies/chunk_order\.py: others\[short\] = 0  →  others\[short\] = 1": (
         "what the permutation says of them is not looked at"
     ),
-    r"workers/assembly/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task - 0)": (
+    r"workers/assembly/ledger\.py: .*  →  (self\._next_task \+?= 2|return self\._next_task [+-] \d)": (
         "the number of a task needs only be another one each time"
     ),
     r"workers/assembly/autoscale\.py: (rows: int|busy_s: float) = 0(\.0)?  →  .*": "only differences are looked at",
     r"workers/assembly/autoscale\.py: if self\.wanted < number:  →  if self\.wanted <= number:": (
         "a trial is of another number of loaders"
     ),
+    r"workers/assembly/ledger\.py: others = .*  →  others = 1 - .*": "only asked if it is zero",
+    r"workers/assembly/autoscale\.py: is_long = .*  →  .*elapsed > _LONGEST_WINDOW_S": "no window lasts just so long",
+    r"workers/assembly/autoscale\.py: enough = max\(1, .*  →  enough = max\(0, .*": "rows take more than no time",
+    r"supplies/walk\.py: inner = .*  →  inner = .*runs\[-1\].*": "there is one run",
+    r"supplies/walk\.py: return .*  →  return .*\[-1\].*": "there is one sample",
     r"workers/assembly/ledger\.py: self\.rows_per_task = 1 << 40  →  self\.rows_per_task = (1 << \d+|2 << 40)": (
         "more rows than any group has"
     ),

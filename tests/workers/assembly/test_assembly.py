@@ -285,14 +285,17 @@ def _die_on_the_first_row(made: Assembly, times: int) -> None:
         made.loader_died(death(loader, order.task.task, sample=4))
 
 
-def test_where_every_sample_hangs_the_first_one_is_named_after_three_hangs() -> None:
+@pytest.mark.parametrize(("seen", "path"), [(0, "a.h5[0]"), (5, "")])
+def test_where_every_sample_hangs_the_first_one_is_named_after_three_hangs(seen: int, path: str) -> None:
+    """Its place is what the loader has noted, if it was at this sample."""
     made = assembly(loaders=0, rows=8, rows_per_task=4, batches=3)
     for loader in range(1, 4):
         made.ledger.add_loader(loader)
         order = orders(made)[0]
-        made.loader_died(death(loader, order.task.task, evidence=Evidence.HUNG))
+        hung = death(loader, order.task.task, seen, Evidence.HUNG)
+        made.loader_died(msgspec.structs.replace(hung, place="a.h5[0]"))
     (failure,) = told(made)
-    assert (failure.error, failure.index) == ("SampleError", 0)
+    assert (failure.error, failure.index, failure.path) == ("SampleError", 0, path)
 
 
 def test_another_sample_is_tried_in_place_of_one_on_which_loaders_die() -> None:
