@@ -63,7 +63,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
                     break
                 got += [(epoch, index, _bytes(*parts)) for index, *parts in batch]
         after = loaders[-1].state_dict()
-        if over:
+        if after["finished"]:
             for loader in loaders[:-1]:  # those that had not come to their end
                 got += [(epoch, index, _bytes(*parts)) for batch in _rest(loader) for index, *parts in batch]
             wrong += _differences(got, epoch)
