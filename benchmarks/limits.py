@@ -23,7 +23,7 @@ from multiprocessing.sharedctypes import RawArray
 from typing import Any
 
 import numpy as np
-from blobfeed.workers.loading import Conversion
+from blobfeed.workers.loading import Conversion, gather
 from numpy.typing import NDArray
 
 from .datasets import HDF5_GZIP, JPEG
@@ -63,7 +63,13 @@ def open_gather(work: Work, samples: int) -> Iterator[Iterator[Batch]]:
 
 
 def _gather(work: Work, samples: int, worker: int) -> Iterator[int]:
-    return (len(rows) for _, rows in _gathers(work, samples, "uint8", _take_rows, _SLOTS, worker))
+    return (len(rows) for _, rows in _gathers(work, samples, "uint8", _stream_rows, _SLOTS, worker))
+
+
+def _stream_rows(rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
+    """Past the caches, by the extension, if it was built."""
+    if not gather(rows.reshape(-1), indices * rows.shape[1], np.arange(len(indices)), blob):
+        _take_rows(rows, indices, blob)
 
 
 def _take_rows(rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
@@ -83,21 +89,21 @@ def _gather_and_convert(work: Work, samples: int, worker: int) -> Iterator[int]:
 def _convert_rows(work: Work, rows: Bytes, indices: NDArray[np.int64], blob: NDArray[Any]) -> None:
     """By the extension, if it was built: nothing faster is known here."""
     mean = np.full((1,), work.normalise.mean, np.float32) if work.normalise.mean else None
-    if gather := Conversion(work.normalise.scale, mean).gather_into(blob, rows.dtype):
-        gather(rows, indices * rows.shape[1], np.arange(len(indices)))
+    if convert := Conversion(work.normalise.scale, mean).gather_into(blob, rows.dtype):
+        convert(rows, indices * rows.shape[1], np.arange(len(indices)))
     else:
         work.normalise(rows[indices], blob)
 
 
 def _gathers(
-    work: Work, samples: int, dtype: str, gather: Callable[..., object], blobs: int = 1, seed: int = 0
+    work: Work, samples: int, dtype: str, put: Callable[..., object], blobs: int = 1, seed: int = 0
 ) -> Iterator[Batch]:
     """`blobs`: filled in turn."""
     rows, order = _rows(work, samples), np.random.default_rng(seed).permutation(samples)
     memory = itertools.cycle(np.zeros((blobs, work.batch_size, rows.shape[1]), dtype))
     while True:
         for start in range(0, samples - work.batch_size + 1, work.batch_size):
-            gather(rows, order[start : start + work.batch_size], blob := next(memory))
+            put(rows, order[start : start + work.batch_size], blob := next(memory))
             yield blob, range(work.batch_size)
 
 
