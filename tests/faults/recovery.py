@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 from blobfeed.workers.api import Hooks
 from blobfeed.workers.pipeline import Pipeline
 
@@ -115,5 +116,6 @@ def _until_assembler_died(pipeline: Pipeline) -> float:
 
 
 def _others() -> list[int]:
-    """Our processes that live; the assembler itself is a zombie until close() waits for it."""
-    return [pid for pid in leftovers.orphans() if "zombie" not in leftovers.describe(pid)]
+    """Our processes that live, without the fork server, which does until close()."""
+    servers = {each.pid for each in psutil.Process().children()}
+    return [pid for pid in leftovers.orphans() if pid not in servers and "zombie" not in leftovers.describe(pid)]
