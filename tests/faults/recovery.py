@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.api import Hooks
 from blobfeed.workers.pipeline import Pipeline
 
