@@ -58,8 +58,8 @@ class DataLoader(TorchDataLoader[_Item_co]):
     `shuffle` and of the plain order; a sampler of yours deals out by itself. `device`: where batches are moved to.
     `on_error`: "replace" a sample that raises by another one, at most `max_bad_samples`; the log names both.
     `cache`: {"path", "size_limit"} of a database that keeps the items of a dataset from the first epoch on.
-    `snapshot_every_n_steps`: how often the state of an iterable dataset is asked for. `task_timeout_s`: seconds at one
-    sample after which a worker counts as hung.
+    `snapshot_every_n_steps`: how often the state of an iterable dataset is asked for, beside the first batch's.
+    `task_timeout_s`: seconds at one sample after which a worker counts as hung.
     """
 
     def __init__(

@@ -65,7 +65,8 @@ class ShardState(NamedTuple):
 class StreamRequest(NamedTuple):
     """The shard's batch number `turn` in this loop; the shard stood at `start` before batch `start_turn`.
 
-    `shards`: of how many workers this is one; 0 if the trainer iterates without any.
+    `shards`: of how many workers this is one; 0 if the trainer iterates without any. `size`: 0 to begin, and answer
+    with the state alone.
     """
 
     loop: int
@@ -239,6 +240,8 @@ class Fetcher:
             shard.begin(request)
             for _ in range(request.turn - request.start_turn):
                 shard.next_items(request, self._mark)
+        if request.size == 0:
+            return Answer(state=shard.state())
         data = shard.next_items(request, self._mark)
         self.at = None
         if shard.ended and not data:
@@ -277,7 +280,7 @@ class _Shard:
         if request.shards and self._is_new and recipe.worker_init_fn is not None:
             recipe.worker_init_fn(request.shard)
         self._is_new = False
-        self.loop, self.turn, self._items, self.ended = request.loop, request.start_turn, 0, False
+        self.loop, self.turn, self._items, self.ended = request.loop, -1, 0, False
         knows = load_state(self._dataset, start.dataset)
         say_epoch(self._dataset, request.set_epoch)
         seed_generators(request.seed, request.epoch, request.shard, -1)
@@ -289,6 +292,7 @@ class _Shard:
             if next(self._iterator, self) is self:
                 break
             self._items += 1
+        self.turn = request.start_turn  # only now: what has raised begins anew
 
     def inform(self, request: StreamRequest) -> None:
         """Have `get_worker_info` answer for this shard."""

@@ -24,6 +24,7 @@ _Value = TypeVar("_Value")
 class Owner(Protocol):
     """A DataLoader, as its loops see it."""
 
+    dataset: Any
     batch_size: int | None
     batch_sampler: Any
     sampler: Any
@@ -203,18 +204,35 @@ class _StreamSide(_Side):
         snapshots = tuple((shard, 0) for shard in shards)
         self.at = _StreamPlace(snapshots, (0,) * count, live, state.get("batches", 0), turn)
         self._every = loader.snapshot_every_n_steps or _NEVER
+        self._notes_first = not saved and self._every < _NEVER
+        """A shard without any state would go on with whatever a worker that stays has left of the dataset."""
+        if not saved and _is_own_iterator(loader.dataset):
+            self._begin_shards()
+
+    def _begin_shards(self) -> None:
+        """Note where a dataset that is its own iterator begins: where it was left, by this loader or by anybody.
+
+        Only its iterator says so. What another dataset says before its first item is of the iterator before.
+        """
+        shards = range(len(self._asked))
+        begun = _answers(self._loader, [self._request(shard, 0, size=0, notes=True) for shard in shards])
+        snapshots = tuple((ShardState(iterator=ShardState(*answer.state).iterator), 0) for answer in begun)
+        self.at = self.at._replace(snapshots=snapshots)
+
+    def _request(self, shard: int, turn: int, *, size: int | None, notes: bool) -> StreamRequest:
+        loader, (start, start_turn) = self._loader, self.at.snapshots[shard]
+        place = shard, self._workers, turn, size, start, start_turn
+        return StreamRequest(self._number, loader.seed, self._epoch, *place, notes, loader.epoch_set)
 
     def next(self) -> tuple[MapRequest | StreamRequest, int, _Given] | None:
         count, live = len(self._asked), self.at.is_live
         turns = (turn % count for turn in range(self._next_shard, self._next_shard + count))
         if (shard := next((turn for turn in turns if live[turn]), None)) is None:
             return None
-        loader, (start, start_turn), turn = self._loader, self.at.snapshots[shard], self._asked[shard]
+        size, turn = self._loader.batch_size, self._asked[shard]
         self._next_shard, self._asked[shard] = (shard + 1) % count, turn + 1
-        notes = (turn + 1) % self._every == 0
-        place = shard, self._workers, turn, loader.batch_size, start, start_turn
-        request = StreamRequest(self._number, loader.seed, self._epoch, *place, notes, loader.epoch_set)
-        return request, loader.batch_size or 1, _Given(None, shard)
+        notes = (turn + 1) % self._every == 0 or (turn == 0 and self._notes_first)
+        return self._request(shard, turn, size=size, notes=notes), size or 1, _Given(None, shard)
 
     def after(self, given: _Given, answer: Answer) -> _StreamPlace:
         shard, (snapshots, taken, live, batches, turn) = given.shard, self.at
@@ -240,9 +258,37 @@ def _with(values: tuple[_Value, ...], place: int, value: _Value) -> tuple[_Value
     return (*values[:place], value, *values[place + 1 :])
 
 
+def _is_own_iterator(dataset: Any) -> bool:
+    return hasattr(type(dataset), "__next__") and callable(getattr(dataset, "state_dict", None))
+
+
+def _answers(loader: Owner, requests: list[StreamRequest]) -> list[Answer]:
+    """Return the answers to requests before those of the loop. Raises what the user's code raises."""
+    loader.check_open()
+    if (feed := loader.feed) is None:
+        with globals_kept():
+            return [loader.fetcher.fetch(request) for request in requests]
+    feed.abandon()
+    try:
+        for request in requests:
+            feed.give(request, 1)
+        answers = [feed.take() for _ in requests]
+    except BlobfeedError:
+        raise
+    except BaseException:  # Ctrl-C, behind which an answer may be missing
+        feed.restart()
+        raise
+    if failed := next((answer for answer in answers if isinstance(answer, Failed)), None):
+        raise _error_of(failed)
+    return [answer for answer in answers if isinstance(answer, Answer)]
+
+
 def first_state(loader: Owner) -> dict[str, Any]:
     """Return the state before the first loop."""
     own: dict[str, Any] = {"turn": 0} if loader.is_iterable else {"samples": 0}
+    if loader.is_iterable and _is_own_iterator(loader.dataset):
+        loader.loops += 1
+        own = _StreamSide(loader, loader.loops, loader.epoch, {}, None).state()
     if not loader.is_iterable and (generator := generator_of(_source_of(loader))) is not None:
         own["generator"] = generator.get_state().tolist()
     return {**_head(loader, loader.epoch, finished=False), "batches": 0, **own}

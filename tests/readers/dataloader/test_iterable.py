@@ -54,6 +54,28 @@ class Stateful(Shards):
         self.begun = state["next"]
 
 
+class Own(IterableDataset[int]):
+    """Its own iterator, which goes on where it was left."""
+
+    def __init__(self, at: int = 3) -> None:
+        self.at = at
+
+    def __next__(self) -> int:
+        if self.at == 10:
+            raise StopIteration
+        self.at += 1
+        return self.at
+
+    def __iter__(self) -> Own:
+        return self
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
 def plain(batches: Any) -> list[Any]:
     return [[part.tolist() for part in batch] for batch in batches]
 
@@ -80,11 +102,29 @@ def test_state_of_the_dataset_itself_is_kept() -> None:
     first, second = (DataLoader(Stateful(), batch_size=3, seed=4, snapshot_every_n_steps=2) for _ in range(2))
     batches = plain(DataLoader(Shards(), batch_size=3, seed=4))
     loop = iter(first)
-    begun = plain(next(loop) for _ in range(3))
+    begun = plain([next(loop)])
+    assert first.state_dict()["shards"][0][:3] == [{"next": 3}, None, 3], "the first batch's always"
+    begun += plain(next(loop) for _ in range(2))
     state = first.state_dict()
     assert state["shards"][0][:3] == [{"next": 6}, None, 6]
     second.load_state_dict(state)
     assert begun + plain(second) == batches
+
+
+@pytest.mark.parametrize(
+    ("dataset", "other", "workers"), [(Own(), Own(10), 0), (Own(), Own(10), 2), (Stateful(), Stateful(), 0)]
+)
+def test_a_state_before_the_first_batch_is_where_the_loop_begins(dataset: Any, other: Any, workers: int) -> None:
+    first, second = (DataLoader(each, batch_size=2, num_workers=workers) for each in (dataset, other))
+    states = [first.state_dict()]
+    taken = plain([next(iter(first))])
+    loop = iter(first)  # the other one is left midway
+    states.append(first.state_dict())
+    for state, expected in zip(states, (taken, plain(loop)), strict=True):
+        second.load_state_dict(state)
+        assert plain(second)[: len(expected)] == expected
+    first.close()
+    second.close()
 
 
 def test_a_dataset_that_has_more_than_it_said_is_warned_of() -> None:
