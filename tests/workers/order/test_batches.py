@@ -171,3 +171,8 @@ def test_of_batches_of_64_rows_as_many_share_a_slot_as_are_worth_a_message(
     batch_bytes: int, seconds_per_row: float, batches: int
 ) -> None:
     assert batches_per_task(batch_bytes, 64, seconds_per_row) == batches
+
+
+@pytest.mark.parametrize(("ahead", "batches"), [(1, 1), (2, 1), (5, 2), (16, 8)])
+def test_batches_that_may_be_ready_ahead_are_two_tasks_at_least(ahead: int, batches: int) -> None:
+    assert batches_per_task(64 * 784, 64, 1e-7, ahead) == batches

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from blobfeed.supplies import EpochOrder, MixedOrder, StreamSupply, make_order
 from blobfeed.workers.api import Parameters, RemoteLoaders
+from blobfeed.workers.loading import Conversion
 from blobfeed.workers.plan import Batch, Plan, SlotTops, max_loaders, usable_cores
 from blobfeed.workers.transport import Announce, Packed, Run
 
@@ -227,6 +228,19 @@ def test_epochs_that_a_stream_joins_without_a_border_stay_as_many(last_batch: st
                 other.resumed(state)
         else:
             assert other.resumed(state).begin().state() == state
+
+
+# ---- conversion
+
+
+@pytest.mark.parametrize(
+    ("postprocesses", "remote", "by_loaders"), [(False, None, 1), (True, None, 0), (False, RemoteLoaders(1), 0)]
+)
+def test_loaders_convert_what_no_hook_sees_before_and_no_network_carries(
+    postprocesses: bool, remote: RemoteLoaders | None, by_loaders: int
+) -> None:
+    plan = replace(indexed(remote_loaders=remote), postprocesses=postprocesses)
+    assert len(plan.converted({"data": Conversion()}).conversions) == by_loaders
 
 
 # ---- sizes
