@@ -104,14 +104,15 @@ class ProcessFeed:
         require_descriptors(plan.max_loaders + plan.max_remote_loaders)
         fill_standard_streams()
         self._assembler: AssemblerProcess | None = None
-        # At once: it imports while the memory is made, and what the loaders need is pickled.
-        self.server: ForkServer | None = find_fork_server(plan.decoded.modules)
+        self.server: ForkServer | None = None
         """The server that forks the assembler. Who starts one run behind the other keeps it."""
         self._release_link: zmq.Socket[bytes] | None = None
         with ExitStack() as stack:
             self.shared = Shared(plan, partial(watch.begin_trace, plan.description, plan.parameters.batch_size))
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(self.close)
+            # Before all that takes time, since it imports meanwhile, and behind the calls that a kernel may refuse.
+            self.server = find_fork_server(plan.decoded.modules)
             self._start()
             stack.pop_all()
 
