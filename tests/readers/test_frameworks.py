@@ -16,8 +16,9 @@ _PROGRAMS = Path(forks.__file__).with_name("framework_programs.py")
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    cache = str(tmp_path_factory.mktemp("huggingface"))
-    with forks.forks_with("torch.utils.data", "torch.distributed", HF_HOME=cache, HF_HUB_OFFLINE="1") as running:
+    cache, temporary = (str(tmp_path_factory.mktemp(name)) for name in ("huggingface", "t"))
+    given = {"HF_HOME": cache, "HF_HUB_OFFLINE": "1", "TMPDIR": temporary}  # frameworks leave files in the last
+    with forks.forks_with("torch.utils.data", "torch.distributed", **given) as running:
         yield running
 
 
