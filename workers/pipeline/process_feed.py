@@ -131,6 +131,7 @@ class ProcessFeed:
             self._watcher if given.trace or given.metrics else Watch(),
         )
         self._assembler = AssemblerProcess(config)
+        self.server = self._assembler.server  # another one, if the first has died
         require_threads()  # from here on while its interpreter starts, which takes longer
         shared.ring.allocate()
         self.shared.close_childrens()
