@@ -60,20 +60,24 @@ class Delivery(ABC):
 
     def deliver(self, blobs: Sequence[Blob]) -> Batch:
         """Put the next batch into `blobs`, which have `next_shapes()`, and return it; its arrays may be gone."""
-        batch = self.fill(lambda _: blobs)
+        batch, _ = self.fill(lambda _: blobs)
         self.before = None
         return batch
 
-    def fill(self, blobs_for: Callable[[list[Shape]], Sequence[Blob]]) -> Batch:
-        """Put the next batch into the blobs for its shapes. It is received when the caller sets `before` to None."""
+    def fill(self, blobs_for: Callable[[list[Shape]], Sequence[Blob]]) -> tuple[Batch, Sequence[Blob]]:
+        """Put the next batch into blobs for its shapes, and return both.
+
+        It is received when the caller sets `before` to None.
+        """
         self._begin()
         try:
             upcoming = self._upcoming()
-            self._put(upcoming, blobs_for(upcoming.shapes))
+            blobs = blobs_for(upcoming.shapes)
+            self._put(upcoming, blobs)
         except BlobfeedError as error:
             self._end_by(error)
             raise
-        return upcoming.batch
+        return upcoming.batch, blobs
 
     def next_shapes(self) -> list[Shape]:
         """Return the shapes of the next batch, (rows, ...); waits until it is known."""

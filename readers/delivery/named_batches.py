@@ -141,14 +141,8 @@ class NamedBatches:
 
         It lies in `into`, or else in arrays that are made for it.
         """
-        blobs: Sequence[Any] = ()
-
-        def blobs_for(shapes: list[Shape]) -> Sequence[Any]:
-            nonlocal blobs
-            blobs = list(map(_Array, self._memory, shapes)) if into is None else into.blobs(shapes)
-            return blobs
-
-        batch = self.delivery.fill(blobs_for)
+        blobs: Sequence[Any]
+        batch, blobs = self.delivery.fill(self._new_arrays if into is None else into.blobs)
         if into is not None:
             arrays = [blob.given for blob in blobs]
         elif self._as_output is None:
@@ -156,6 +150,9 @@ class NamedBatches:
         else:
             arrays = [self._as_output(blob.data) for blob in blobs]
         return NamedBatch.of(batch, {top.name: array for top, array in zip(self._tops, arrays, strict=True)})
+
+    def _new_arrays(self, shapes: list[Shape]) -> Sequence[Any]:
+        return list(map(_Array, self._memory, shapes))
 
     def own(self, arrays: Mapping[str, Any]) -> OwnArrays:
         """Return `arrays`, into which the batches of a loop are put; raises ParameterError if one does not fit."""
