@@ -47,7 +47,7 @@ class StreamDecoder(RowDecoder):
 
     def sample(self, item: Item) -> Sample:
         """Convert the item's components to arrays; raises ValueError if they differ from those of the first sample."""
-        return Sample(self.source.components(item.value), item.index, item.epoch, item.number)
+        return _sample(self.source, item)
 
     @classmethod
     def read(cls, source: StreamSource, index: int, supply: Supply, given: Parameters, epoch: int = 0) -> Sample:
@@ -58,7 +58,7 @@ class StreamDecoder(RowDecoder):
         item = next(itertools.islice(items, index, None), None)
         if item is None:
             raise IndexError(f"sample {index} of the stream's first shard, which has fewer in epoch {epoch}")
-        return Sample(source.components(item.value), item.index, item.epoch, item.number)
+        return _sample(source, item)
 
     @classmethod
     def trial_copy(cls, source: StreamSource, hooks: Hooks) -> tuple[StreamSource, Hooks]:
@@ -72,6 +72,10 @@ class StreamDecoder(RowDecoder):
 
     def worker(self, supply: Supply, given: Parameters, place: Workplace) -> Worker:
         return StreamWorker(self, supply, given, place)
+
+
+def _sample(source: StreamSource, item: Item) -> Sample:
+    return Sample(source.components(item.value), item.index, item.epoch, item.number)
 
 
 def shard_items(
