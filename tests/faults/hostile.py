@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -13,8 +12,8 @@ import zmq
 from blobfeed.workers.pipeline import Pipeline, ProcessFeed
 from blobfeed.workers.transport import Announce, Done, Ready, Release, links
 
-from ..support.waiting import DEADLINE_S
 from .figures import Figure
+from .processes import count_of
 from .record import Record, compare, read
 from .scale import Scale
 from .works import WORKS
@@ -37,7 +36,7 @@ def study(scale: Scale, folder: Path) -> Iterator[Figure]:
         undisturbed = read(pipeline)
     with work.open(folder) as pipeline:
         record, sent, noise, strangers = _attacked(pipeline, scale.hostile_frames, random.Random(scale.seed))
-        dropped = _wait_for(pipeline, noise)
+        dropped = count_of(pipeline, "dropped_messages", noise)
         deaths = pipeline.statistics().loader_deaths
     yield Figure(_STUDY, "frames sent: noise, cut off, of another link, replayed", sent)
     yield Figure(_STUDY, "of these no message of their link: dropped and counted", dropped, noise)
@@ -124,11 +123,3 @@ def _babble(folder: Path, rng: random.Random) -> int:
             stranger.connect(str(path))
             stranger.sendall(_BAD_HANDSHAKE + rng.randbytes(rng.randrange(1, 300)))
     return len(paths)
-
-
-def _wait_for(pipeline: Pipeline, sent: int) -> int:
-    """The count of dropped frames, as soon as all have arrived."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (dropped := pipeline.statistics().dropped_messages) < sent and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return dropped

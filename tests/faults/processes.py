@@ -13,6 +13,8 @@ import psutil  # type: ignore[import-untyped]
 from blobfeed.workers.pipeline import Pipeline
 from blobfeed.workers.transport import Activity, LoaderState
 
+from ..support.waiting import DEADLINE_S, wait_until_none
+
 _BUSY = (Activity.READING, Activity.DECODING, Activity.POSTPROCESSING)
 _POLL_S = 0.0005
 
@@ -43,6 +45,12 @@ def some_loader(pipeline: Pipeline, rng: random.Random, patience_s: float) -> Lo
         time.sleep(_POLL_S)
     found = found or loaders(pipeline)
     return rng.choice(found) if found else None
+
+
+def count_of(pipeline: Pipeline, name: str, least: int) -> int:
+    """The pipeline's count of that name, as soon as it has come to `least`: what is counted may be told late."""
+    wait_until_none(lambda: [name] if getattr(pipeline.statistics(), name) < least else [], DEADLINE_S)
+    return int(getattr(pipeline.statistics(), name))
 
 
 def assembler() -> int:

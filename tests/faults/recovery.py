@@ -16,9 +16,9 @@ from blobfeed.workers.pipeline import Pipeline
 from blobfeed import AssemblerDied
 
 from ..support import leftovers
-from ..support.waiting import DEADLINE_S, wait_until_none
+from ..support.waiting import wait_until_none
 from .figures import Figure, spread
-from .processes import assembler, send, some_loader
+from .processes import assembler, count_of, send, some_loader
 from .scale import Scale
 from .works import Work, slow_augment
 
@@ -43,7 +43,7 @@ def _kills(scale: Scale, folder: Path, num_loaders: int) -> Iterator[Figure]:
             _take(pipeline)
         undisturbed = [_next_awaited(pipeline, time.monotonic()) for _ in range(20)]
         waits = list(_waits_after(pipeline, scale.kills, signal.SIGKILL, scale.seed))
-        deaths = _deaths(pipeline, len(waits))
+        deaths = count_of(pipeline, "loader_deaths", len(waits))
     of = f"of {num_loaders} loader{'s' * (num_loaders > 1)}"
     yield Figure(_STUDY, f"{of}: batches undisturbed, median / 95 % / most", spread(undisturbed))
     yield Figure(_STUDY, f"{of}: {len(waits)} × SIGKILL of one to the next batch, median / 95 % / most", spread(waits))
@@ -75,14 +75,6 @@ def _next_awaited(pipeline: Pipeline, since: float) -> float:
         _take(pipeline)
     _take(pipeline)
     return time.monotonic() - since
-
-
-def _deaths(pipeline: Pipeline, expected: int) -> int:
-    """The count, as soon as it has come to what is expected: another loader may be faster than the news of a death."""
-    deadline = time.monotonic() + DEADLINE_S
-    while (deaths := pipeline.statistics().loader_deaths) < expected and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return deaths
 
 
 def _take(pipeline: Pipeline) -> None:
