@@ -20,7 +20,7 @@ CHUNKS = 4 * 8 * 12
 
 @pytest.fixture(scope="module")
 def field(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Of 96 MB once decoded, of which a window of chunks takes a half."""
+    """Write chunks that decode to 96 MB, of which a window takes a half."""
     path = tmp_path_factory.mktemp("field") / "field.h5"
     with h5py.File(path, "w") as file:
         data = file.create_dataset("data", SHAPE, "u1", chunks=(SIDE, SIDE, SIDE), compression="gzip")

@@ -1,4 +1,4 @@
-"""Bad samples are replaced by one rule, for every supply and wherever rows are made."""
+"""One rule replaces bad samples: of all supplies, in loaders and in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stream is made of: the function that makes it, and the buffer that shuffles it."""
+"""The parts of a stream: the function that makes it, and the buffer that shuffles it."""
 
 from __future__ import annotations
 

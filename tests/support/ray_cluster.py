@@ -26,7 +26,7 @@ _MEMORY = 160 << 20
 
 
 class _Cluster:
-    """What the worker does."""
+    """A cluster, in the process that it was started in."""
 
     def __init__(self, head_cpus: int) -> None:
         from ray.cluster_utils import Cluster

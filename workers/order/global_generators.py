@@ -31,7 +31,7 @@ _MT19937_BYTES = 2500
 """624 words and the place in them."""
 
 _TORCH_BITS = (1 << 63) - 1
-"""As torch's own seeds: `initial_seed` goes into a tensor then. The draws come from the lower 32."""
+"""The bits that torch's own seeds have: `initial_seed` goes into a tensor. The draws come from the lower 32."""
 
 _python_state = random.getstate
 """By this name, since `_reads_noted` puts another function into the module."""

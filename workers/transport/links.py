@@ -40,7 +40,7 @@ from ..base import SocketPathError, blake2b
 from .messages import MAX_FRAME_BYTES, Message
 
 _EVENTS, _POLLIN, _NOBLOCK = int(zmq.EVENTS), int(zmq.POLLIN), int(zmq.NOBLOCK)
-"""As plain numbers: with members of an enum `&` takes a microsecond."""
+"""Plain numbers: with members of an enum `&` takes a microsecond."""
 
 _LENGTH_BYTES = 4
 _MAX_PATH = 107

@@ -77,7 +77,7 @@ def read_parts(source: Source, indices: Sequence[int], parts: Mapping[str, Boxes
 @pytest.mark.parametrize("first", some_of(range(0, 120, 10), 12))
 @pytest.mark.parametrize("kind", ["hdf5", "zarr", "npy"])
 def test_parts_of_any_array_are_its_slices(kind: str, first: int, tmp_path: Path) -> None:
-    """Of 2,160 arrays of HDF5 and zarr and 1,080 of npy: shapes, chunks, filters, byte orders and types by chance."""
+    """Draw shapes, chunks, filters, byte orders and types by chance: 2,160 arrays of HDF5 and zarr, 1,080 of npy."""
     write: Callable[..., None] = {"hdf5": write_hdf5, "zarr": write_zarr, "npy": write_npy}[kind]
     for seed in range(first, first + 10):
         rng = np.random.default_rng(seed)

@@ -44,7 +44,7 @@ SMALL = 8
 
 
 def boards_of_this_process() -> list[Reading]:
-    """As `blobfeed monitor` finds and reads them."""
+    """Find and read the boards as `blobfeed monitor` does."""
     return [reading for _, reading, pids in read_pipelines() if os.getpid() in pids]
 
 
