@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -47,6 +47,9 @@ class Upcoming(msgspec.Struct, frozen=True):
     before: Position
 
 
+_BlobT = TypeVar("_BlobT", bound=Blob)
+
+
 class Delivery(ABC):
     """Takes batches of a pipeline and brings each into blobs. `tops`: one for each blob, in order."""
 
@@ -64,7 +67,7 @@ class Delivery(ABC):
         self.before = None
         return batch
 
-    def fill(self, blobs_for: Callable[[list[Shape]], Sequence[Blob]]) -> tuple[Batch, Sequence[Blob]]:
+    def fill(self, blobs_for: Callable[[list[Shape]], Sequence[_BlobT]]) -> tuple[Batch, Sequence[_BlobT]]:
         """Put the next batch into blobs for its shapes, and return both.
 
         It is received when the caller sets `before` to None.
