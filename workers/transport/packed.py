@@ -98,8 +98,9 @@ class Packed(Generic[_T]):
         with _naming_the_unsendable(self._parts):
             data, buffers, modules = pack(self._value, maps=self._maps)
         _warn_of_edited(modules)
+        self.modules = tuple(dict.fromkeys((*self.modules, *modules)))
         packed: dict[str, object] = {"_value": None, "_bytes": _on_its_way(data), "_buffers": buffers, "_parts": {}}
-        return {**self.__dict__, **packed, "modules": (*self.modules, *modules)}
+        return {**self.__dict__, **packed}
 
 
 def pack(value: object, *, maps: bool = True) -> tuple[bytes, list[PickleBuffer], tuple[str, ...]]:
