@@ -444,3 +444,27 @@ def test_ctrl_c_at_any_line_loses_no_batch_and_spoils_none(sources: dict[str, An
             batches.delivery.before = None
             assert batch.number == number
             np.testing.assert_array_equal(batch["data"], expected[batch["label"]])
+
+
+def raises_at_22(sample: Sample, rng: np.random.Generator) -> Any:
+    if sample.index == 22:
+        raise ValueError("sample 22 is bad")
+    return {"data": sample["data"]}
+
+
+def raises_at_batch_3(batch: Any) -> Any:
+    if 12 in batch.indices:
+        raise ValueError("batch 3 is bad")
+    return batch
+
+
+@pytest.mark.parametrize("loaders", [0, 1])
+def test_the_first_batch_that_fails_ends_the_run_though_a_sample_behind_it_is_bad_too(loaders: int) -> None:
+    """All eight batches but the first one are one task: what is known of its samples is told before its batches."""
+    source = {"arrays": {"data": np.arange(32, dtype=np.float32)}}
+    hooks = {"decode": raises_at_22, "postprocess": raises_at_batch_3}
+    with BatchReader(source, batch_size=4, num_loaders=loaders, tops=["data"], **hooks) as reader:
+        loop = iter(reader)
+        assert [next(loop).number for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(SampleError, match="batch 3 is bad"):
+            next(loop)

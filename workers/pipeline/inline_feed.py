@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import cast
+from typing import NoReturn, cast
 
 import numpy as np
 
@@ -62,7 +62,7 @@ _log = logging.getLogger("blobfeed")
 class InlineFeed:
     """A schedule and one worker in a loop."""
 
-    def __init__(self, plan: Plan, *, calls_make: bool, watch: Watch = Watch()) -> None:  # noqa: B008 - it has no state
+    def __init__(self, plan: Plan, *, calls_make: bool, watch: Watch) -> None:
         """Prepare the run. `calls_make`: the delivery calls `make` of batches that have it.
 
         Raises RingAllocationError.
@@ -107,9 +107,7 @@ class InlineFeed:
         batches = self.ready(wanted)
         while not batches:
             if self._last is not None:
-                self._failure = Failed(self._explain(self._last))
-                self._errors.clear()  # see Failed
-                raise self._failure.error()
+                self._fail(self._last)
             batches = self._do_task()
         return batches
 
@@ -158,15 +156,15 @@ class InlineFeed:
         if (draw := schedule.wanted()) is not None:
             return draw
         if (failure := schedule.failure) is not None:
-            self._failure = Failed(self._explain(failure))
-            raise self._failure.error()
+            self._fail(failure)
         raise self._explain(End())
 
     def _note_made(self, task: Fill, work: WorkDone) -> list[Batch]:
         """Return the batches of a task, but none with a row that could not be made, or behind that."""
         schedule, size = self._schedule, self._plan.parameters.batch_size
         count = -(-task.rows // size)
-        for bad in work.bad:
+        # A hook's batch is told behind all samples, and begins before some of them.
+        for bad in sorted(work.bad, key=lambda bad: bad.row):
             self._note_bad(bad, task.batch)
             if bad.replacement < 0:
                 count = bad.row // size
@@ -207,9 +205,7 @@ class InlineFeed:
                 self._note_bad(row, task.batch)
             self._log_bad_samples()
             if self._last is not None:
-                self._failure = Failed(self._explain(self._last))
-                self._errors.clear()
-                raise self._failure.error()
+                self._fail(self._last)
         return {row.row - task.first_row: row.replacement for row in bad}
 
     def _work(self, task: ToLoader, rows: Mapping[str, Rows] | None = None) -> WorkDone:
@@ -226,6 +222,12 @@ class InlineFeed:
     def _log_bad_samples(self) -> None:
         for sample in self._bad_samples.new_texts():
             _log.warning("%s", sample)
+
+    def _fail(self, failure: Failure) -> NoReturn:
+        """End the run by its error; raises that, now and at each later step."""
+        self._failure = Failed(self._explain(failure))
+        self._errors.clear()  # see Failed
+        raise self._failure.error()
 
     def _explain(self, failure: Failure | End) -> BlobfeedError:
         return explain(self._plan, failure, lambda number, _: self._errors[number - 1])
