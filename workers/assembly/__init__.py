@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .assembly import OUT_OF_MEMORY, Assembly, Death, TaskSize
+from .assembly import KILLED, OUT_OF_MEMORY, Assembly, Death, TaskSize
 from .autoscale import AutoScale, Work, first_loaders
 from .bad_samples import BadSamples
 from .ledger import ENOUGH_TO_CONVICT, MAX_ASSIGNED, Evidence, Ledger, Task

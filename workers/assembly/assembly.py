@@ -35,7 +35,8 @@ _MEMORY = 0.7
 OUT_OF_MEMORY = "perhaps out of memory: see dmesg; use fewer loaders or smaller prefetch_batches"
 """The advice if loaders are killed by SIGKILL, which the kernel sends when memory runs out."""
 
-_KILLED = "killed by SIGKILL"
+KILLED = "killed by SIGKILL"
+"""The end of a process that the kernel, or somebody, has killed, in words."""
 
 
 class Death(msgspec.Struct, frozen=True):
@@ -192,7 +193,7 @@ class Assembly:
         row = 0 if poisoned.is_hook else poisoned.first_row
         epoch, index, where = self.schedule.sample_in(poisoned.batch, row, death.last.sample)
         path = where or (death.place if index == death.last.sample else "")
-        advice = OUT_OF_MEMORY if death.how == _KILLED else FIX_HOOK if poisoned.is_hook else self.schedule.advice
+        advice = OUT_OF_MEMORY if death.how == KILLED else FIX_HOOK if poisoned.is_hook else self.schedule.advice
         failure = Failure("SampleError", text, epoch, index, path, advice=advice)
         self._failures.setdefault(poisoned.batch, {})[row] = failure
         self.ledger.write_off(poisoned)

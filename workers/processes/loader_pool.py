@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ..assembly import MAX_ASSIGNED, OUT_OF_MEMORY, Death, Evidence
+from ..assembly import KILLED, MAX_ASSIGNED, OUT_OF_MEMORY, Death, Evidence
 from ..base import LoaderDied
 from ..transport import ClusterCapacity, Count, LoaderEnded, LoaderStarted, StatusBoard
 from .process import WHERE_TO_LOOK
@@ -216,6 +216,7 @@ class LoaderPool:
             _log.warning("a loader died: %s", death)
         if tasks_done > self._tasks_done:
             self._failed_tasks.clear()
+            self._failed_starts.clear()
         self._tasks_done = tasks_done
         if not was_idle:
             (self._failed_tasks if death.was_ready else self._failed_starts).append(str(death))
@@ -223,7 +224,7 @@ class LoaderPool:
         if deaths > _DEATHS_BEYOND + 2 * self._most_wanted:
             exits = [*self._failed_tasks, *self._failed_starts]
             look = f"run the decode hook in a LayerHarness with the sample named here; {WHERE_TO_LOOK}"
-            if all(end.endswith("killed by SIGKILL") for end in exits):
+            if all(end.endswith(KILLED) for end in exits):
                 look = OUT_OF_MEMORY
             raise LoaderDied(
                 f"{deaths} loaders died in a row without finishing a task: {'; '.join(exits[-5:])}; {look}", exits

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -328,6 +328,22 @@ def test_the_pause_before_the_next_of_hundreds_of_loaders_grows_to_a_second_and_
         pauses.append(pool.tend(-1.0))
     assert pauses[:8] == [0, 0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.0]
     assert pauses[-1] == 1.0
+    board.close()
+
+
+def test_a_loader_that_never_starts_ends_no_run_in_which_others_work() -> None:
+    board = StatusBoard.create(1)
+    pool = LoaderPool(NoHome(), board, wanted=4, lines=[], numbers=itertools.count(1), start_timeout_s=60.0)
+    state = LoaderState(9, 1, Activity.STARTING, 0, -1, 0.0)
+    death = Death(1, state, "exit code 1", was_ready=False, dismissed=False, evidence=Evidence.CRASHED)
+
+    def die(done: Iterable[int]) -> None:
+        for tasks_done in done:
+            pool.count(death, was_idle=False, tasks_done=tasks_done, now=0.0)
+
+    die(range(40))
+    with pytest.raises(LoaderDied):
+        die(itertools.repeat(40, 40))
     board.close()
 
 
