@@ -66,11 +66,11 @@ def _fitting(plan: Plan) -> Plan:
     """Return the plan with as many loaders and slots as fit; raises BlobfeedError if fixed loaders do not.
 
     The control groups grant processes and memory. The ring of `prefetch_batches: auto` takes at most half of the
-    memory that is available, or two slots: the loaders need some, too.
+    memory that is available, or two slots beside those that are lent: the loaders need some, too.
     """
     least = min(1, plan.max_loaders) if plan.parameters.num_loaders == "auto" else plan.max_loaders
     fit = loaders_that_fit(plan.max_loaders, least=least, tasks=tasks_left())
-    return replace(plan, max_loaders=fit, most_slots=max(2, available_memory() // 2 // plan.layout.nbytes))
+    return replace(plan, max_loaders=fit, most_slots=max(2, available_memory() // 2 // plan.layout.nbytes - plan.loans))
 
 
 class ProcessFeed:
@@ -153,7 +153,13 @@ class ProcessFeed:
     def ready(self, wanted: int) -> list[Batch]:
         if self._failure is not None:
             raise self._failure.error()
-        announce = self._received(wanted)
+        with self._waiting:
+            try:
+                announce = None if self._assembler is None else self._received(wanted)
+            except zmq.ZMQError:  # a signal's handler may have closed the sockets
+                if self._assembler is not None:
+                    raise
+                announce = None
         return [] if announce is None else self._open(announce)
 
     def _open(self, announce: Announce) -> list[Batch]:

@@ -64,7 +64,7 @@ class Plan:
     `is_ordered`: true if the user or the tops' names say their order. `postprocesses`: true with a postprocess hook.
     `seconds_per_row`: measured in setup on one sample, a first guess. `tried`: the sample that setup has made.
     `rows_at_once`: the minimum of rows in a task, which the source fetches concurrently. `batches_per_task`: the
-    maximum. `most_slots`: so many are used with `prefetch_batches: auto`.
+    maximum. `most_slots`: at most so many are used with `prefetch_batches: auto`.
     `loans`: the most batches whose slots the trainer may keep, beside those.
     """
 

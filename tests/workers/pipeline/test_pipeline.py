@@ -325,12 +325,14 @@ def test_loaders_that_are_killed_while_there_is_nothing_to_do_are_replaced_for_e
         assert [first, *rest] == Promise(parameters()).batches()[:4]
 
 
-@pytest.mark.parametrize(("room", "slots"), some_of([(7.0, 3), (100.0, 5), (1.0, 2)], 3))
-def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots(
-    monkeypatch: pytest.MonkeyPatch, room: float, slots: int
+@pytest.mark.parametrize(
+    ("room", "loans", "slots"), some_of([(7.0, 0, 3), (100.0, 0, 5), (1.0, 0, 2), (14.0, 3, 7), (7.0, 3, 5)], 5)
+)
+def test_the_default_ring_takes_at_most_half_of_the_memory_or_two_slots_beside_those_lent(
+    monkeypatch: pytest.MonkeyPatch, room: float, loans: int, slots: int
 ) -> None:
     given = parameters(epochs=2)
-    with open_pipeline(given, source=Numbered()) as pipeline:
+    with open_pipeline(given, source=Numbered(), loans=loans) as pipeline:
         available = int(room * pipeline.plan.layout.nbytes)
         monkeypatch.setattr("blobfeed.workers.pipeline.process_feed.available_memory", lambda: available)
         delivered = list(deliver(pipeline))
