@@ -110,6 +110,9 @@ class CachedSource(Source):
     def where(self, index: int) -> str:
         return self._source.where(index)
 
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        return self._source.corners(indices)
+
     def will_need(self, indices: IndexArray) -> None:
         missing = np.ones(len(indices), np.bool_)
         with self._database.reading() as get:

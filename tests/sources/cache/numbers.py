@@ -60,6 +60,9 @@ class Numbers(Source):
     def will_need(self, indices: IndexArray) -> None:
         self.needed += indices.tolist()
 
+    def corners(self, indices: IndexArray) -> Mapping[str, IndexArray]:
+        return {"step": indices}
+
     def fingerprint(self) -> str:
         return f"{super().fingerprint()}:{self._version}"
 

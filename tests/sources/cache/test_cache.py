@@ -61,6 +61,7 @@ def test_it_stands_for_the_source_behind_it(tmp_path: Path) -> None:
         assert (len(source), source.chunk_samples, source.modules) == (SAMPLES, 7, ("json",))
         assert source.where(3) == inner.where(3)
         assert inner.fingerprint() in source.fingerprint()
+        assert source.corners(np.array([4]))["step"] == 4
         check(source, inner, [1, 2])
         source.will_need(np.array([1, 2, 3, 9]))
     assert inner.needed == [3, 9], "what is cached need not be read again"
