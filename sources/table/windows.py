@@ -92,7 +92,7 @@ class Windows(Column):
         self._steps = None if in_one_copy else np.arange(length)
         self.specs = {top: _windowed(spec, length) for top, spec in column.specs.items()}
         self.stores, self.modules, self.reads_ahead = column.stores, column.modules, column.reads_ahead
-        self.options = column.options
+        self.options, self.may_be_empty = column.options, column.may_be_empty
         self.stores_rows = column.stores_rows
         self.chunk_samples = column.chunk_samples and max(1, column.chunk_samples // stride)
 
@@ -105,7 +105,7 @@ class Windows(Column):
             self._column.read(self._read_of(indices), positions, out)
             return
         steps = len(self._steps)
-        rows = {top: out[top].reshape(-1, *out[top].shape[2:]) for top in self.specs if top in out}
+        rows = {top: out[top].reshape(len(out[top]) * steps, *out[top].shape[2:]) for top in self.specs if top in out}
         self._column.read(self._read_of(indices), (positions[:, None] * steps + self._steps).ravel(), rows)
 
     def _read_of(self, indices: IndexArray) -> IndexArray:

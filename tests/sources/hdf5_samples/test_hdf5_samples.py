@@ -47,9 +47,11 @@ def assert_ragged(source: Source, indices: Sequence[int], samples: Sequence[AnyA
 def test_an_empty_attribute_is_an_empty_label(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         for number in range(3):
-            file.create_dataset(f"s{number}", data=number).attrs["none"] = np.zeros((0, 2), "f4")
+            file.create_dataset(f"s{number}", data=np.full(3, number)).attrs["none"] = np.zeros((0, 2), "f4")
     source = opened(KIND, tmp_path, path="a.h5", labels=["none"])
     assert rows_of(source, [0, 2])["none"].shape == (2, 0, 2)
+    windows = opened(KIND, tmp_path, path="a.h5", labels=["none"], window={"length": 2})
+    assert rows_of(windows, [1])["none"].shape == (1, 2, 0, 2)
 
 
 def test_a_text_is_a_sample_of_its_type_though_it_is_shorter(tmp_path: Path) -> None:
