@@ -46,7 +46,8 @@ def labels_of(
             f"{what}: the label of {paths[wrong]} is {texts[wrong]!r}, and that of {paths[0]} the number {texts[0]}: "
             "expected a number for each file; names of classes that look like numbers are listed in 'classes'"
         )
-    return label_values(values[:, np.newaxis], "auto", lambda index: f"{what}: {paths[index]}")
+    advice = "write all labels as whole numbers below 2**63, or none above 2**24"
+    return label_values(values[:, np.newaxis], "auto", lambda index: f"{what}: {paths[index]}", advice)
 
 
 def _numbered(texts: Sequence[str], classes: Sequence[str], paths: Sequence[str], what: str) -> AnyArray:

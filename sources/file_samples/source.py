@@ -11,14 +11,14 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, Outlier, Paths, Positive, RaggedRows, Tops, chosen
-from ...workers.base import ParameterError, SampleError, SampleTooLargeError, SourceError
+from ...workers.api import AnyArray, ArraySpec, Outlier, Paths, Positive, Tops, chosen
+from ...workers.base import ParameterError, SampleError, SourceError
 from ..arrays import require_arrays
 from ..files import Names, PackedNames, WholeFiles, expand_paths, look_at, without_paths
 from ..files.roles import in_order
 from ..files.urls import is_url
 from ..images import PICTURES, PictureOptions, picture_field, picture_options, require_sizes
-from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, naming
+from ..table import Column, Field, Memory, Records, Resident, Table, learnt_of, naming, put_bytes
 from .arrays import FileArrays, Opened, members
 from .labels import labels_of
 
@@ -186,7 +186,7 @@ class _Content(msgspec.Struct, frozen=True):
             picture, bad = learnt_of(self._picture, range(samples))
             return Records(self.files, samples, {"data": picture}, path=place, others=[self.memory]), bad
         longest, outliers = self._room()
-        fields = {"data": Field(ArraySpec((longest,), np.dtype(np.uint8), varies=True), _put_bytes, _seen)}
+        fields = {"data": Field(ArraySpec((longest,), np.dtype(np.uint8), varies=True), put_bytes, _seen)}
         column = Records(self.files, samples, fields, path=place, others=[self.memory])
         column.outliers = outliers
         return column, []
@@ -237,13 +237,6 @@ class _Content(msgspec.Struct, frozen=True):
             )
         sizes = np.array([look_at(os.fsencode(path))[0] for path in self.paths], np.int64)
         return max(1, int(sizes.max())), {"data": Outlier.of(sizes)}
-
-
-def _put_bytes(data: bytes, row: int, rows: RaggedRows) -> None:
-    try:
-        rows.put(row, np.frombuffer(data, np.uint8))
-    except SampleTooLargeError as error:
-        raise SampleTooLargeError(f"{error} (max_length)") from None
 
 
 def _seen(data: bytes, _needs: object = None) -> AnyArray:

@@ -86,11 +86,11 @@ def parse_image_list(text: bytes, name: str, labels: int | None = None) -> tuple
     return ListedImages(arrays, name), values.reshape(len(paths), labels)
 
 
-def label_values(written: Labels, dtype: str, where: Callable[[int], str]) -> AnyArray:
+def label_values(written: Labels, dtype: str, where: Callable[[int], str], advice: str) -> AnyArray:
     """Return the labels in the type that `dtype` asks for, shape (images,) if each has one, else (images, labels).
 
-    "auto": as ImageListOptions says. `where` names the place of label `index`. Raises SourceError for a label that the
-    type cannot hold.
+    "auto": as ImageListOptions says. `where` names the place of label `index`. Raises SourceError, with `advice`, for a
+    label that the type cannot hold.
     """
     whole = np.issubdtype(written.dtype, np.integer)
     target: np.dtype[Any] = np.dtype(("int64" if whole else "float32") if dtype == "auto" else dtype)
@@ -104,8 +104,7 @@ def label_values(written: Labels, dtype: str, where: Callable[[int], str]) -> An
     if not kept.all():
         index, label = np.argwhere(~kept)[0]
         raise SourceError(
-            f"{where(int(index))}: label {written[index, label].item()} cannot be held by {target.name}; "
-            "choose another label_dtype: float64 holds whole numbers below 2**53, int64 those below 2**63"
+            f"{where(int(index))}: label {written[index, label].item()} cannot be held by {target.name}; {advice}"
         )
     return cast[:, 0] if cast.shape[1:] == (1,) else cast
 

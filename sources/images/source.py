@@ -37,7 +37,8 @@ def open_image_list(options: Mapping[str, object], *, tops: Tops = None, base_di
         advice = GIVEN_PICTURES if not is_url(path) and Path(path).is_dir() else "check path"
         raise SourceError(f"image list {path} cannot be read: {error.strerror or error}; {advice}") from error
     parsed, written = parse_image_list(text, path, checked.labels)
-    labels = label_values(written, checked.label_dtype, lambda index: f"image list {parsed.line(index)}")
+    advice = "choose another label_dtype: float64 holds whole numbers below 2**53, int64 those below 2**63"
+    labels = label_values(written, checked.label_dtype, lambda index: f"image list {parsed.line(index)}", advice)
     # 1,000,000 lines of 30 bytes take 44 MB, once for all processes.
     arrays = {name: parsed.arrays[name] for name in ("paths", "ends", "lines")}
     memory = Memory(_KIND, {**arrays, "labels": labels})

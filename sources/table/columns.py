@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, Boxes, ConvertedRows, IndexArray, Needed, Needs, Outlier
+from ...workers.api import AnyArray, ArraySpec, Boxes, ConvertedRows, IndexArray, Needed, Needs, Outlier, RaggedRows
 from ...workers.base import SampleTooLargeError
 from ..files import Place, Store, as_bytes, gather_rows
 from .memory import Memory
@@ -290,6 +290,14 @@ def put_text(text: bytes, row: int, rows: AnyArray) -> None:
             f"a text of {len(text)} bytes does not fit the declared maximum of {rows.dtype.itemsize}; raise max_length"
         )
     rows[row] = text
+
+
+def put_bytes(data: bytes, row: int, rows: RaggedRows) -> None:
+    """Write `data` as row `row`; raises SampleTooLargeError for more than it has room for."""
+    try:
+        rows.put(row, np.frombuffer(data, np.uint8))
+    except SampleTooLargeError as error:
+        raise SampleTooLargeError(f"{error} (max_length)") from None
 
 
 def _as_it_is(record: bytes, _index: int) -> bytes:

@@ -10,9 +10,9 @@ from typing import cast
 
 import numpy as np
 
-from ...workers.api import AnyArray, ArraySpec, RaggedRows, rounded_integer
+from ...workers.api import AnyArray, ArraySpec, rounded_integer
 from ...workers.base import SourceError
-from ..table import Field, put_text
+from ..table import Field, put_bytes, put_text
 
 _NUMBERS = ("cls", "cls2", "index", "inx", "id")
 _TEXTS = ("txt", "text", "transcript", "json")
@@ -30,7 +30,7 @@ def member_field(extension: str, key: str, first: bytes, longest: int) -> Field[
     if not key and last in _TEXTS:
         return Field(ArraySpec((), np.dtype(f"S{max(1, longest)}")), put_text)
     if not key and last not in (*_NUMBERS, "npy"):
-        return Field(ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True), _put_bytes)
+        return Field(ArraySpec((max(1, longest),), np.dtype(np.uint8), varies=True), put_bytes)
     decode = partial(_value_of, key=key) if key else _number if last in _NUMBERS else _npy
     value = decode(first)
     if value.dtype.kind not in "biufcS":
@@ -38,10 +38,6 @@ def member_field(extension: str, key: str, first: bytes, longest: int) -> Field[
     # No value is longer than the JSON around it.
     dtype = np.dtype(f"S{longest}") if key and value.dtype.kind == "S" else value.dtype.newbyteorder("=")
     return Field(ArraySpec(value.shape, dtype), partial(_put, decode))
-
-
-def _put_bytes(data: bytes, row: int, rows: RaggedRows) -> None:
-    rows.put(row, np.frombuffer(data, np.uint8))
 
 
 def _put(decode: Decode, data: bytes, row: int, rows: AnyArray) -> None:

@@ -72,6 +72,9 @@ SCENARIOS = {
         lambda folder: (folder / "dog/s1.npz").rename(folder / "dog/sx.npz"), labels=r"s(.)\."
     ),
     "files, an unknown class": files(labels="folder", classes=["cat", "dogs"]),
+    "files, a label that no type holds beside others": files(
+        lambda folder: (folder / "dog/s1.npz").rename(folder / "dog/s16777217.5.npz"), labels=r"s(.+)\.npz"
+    ),
     "files, no table": files(labels="none.csv"),
     "files, a table without a file": table("path,label\ns0.npz,1\n"),
     "files, a table of three columns": table("cat/s0.npz,1,2\n"),
