@@ -9,7 +9,6 @@ import logging
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import cloudpickle
@@ -27,8 +26,6 @@ from .packing import SlotWriter
 
 if TYPE_CHECKING:
     from .cached_items import CachedItems
-
-_MOST_REPLACEMENTS = 100
 
 _log = logging.getLogger("blobfeed")
 
@@ -212,7 +209,7 @@ class Fetcher:
         if not self._recipe.replaces or type(bad) is not int:
             raise error
         text, keys = summary_of(error), range(len(self._dataset))
-        for key in islice(replacements(request.seed, request.epoch, bad, keys), _MOST_REPLACEMENTS):
+        for key in replacements(request.seed, request.epoch, bad, keys):
             self._begin(key)
             seed()
             try:

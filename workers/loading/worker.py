@@ -76,7 +76,6 @@ _SCRATCH_BYTES = 1 << 20
 in the processor's cache when it is decoded."""
 
 _MOST_SCRATCH_ROWS = 64
-_MOST_REPLACEMENTS = 100
 _MOST_CHARACTERS = 300
 _MOST_OF_FAILURE = 2000
 _KILLED_ITS_LOADERS = "loaders died on this sample again and again"
@@ -548,8 +547,7 @@ class IndexedWorker(Worker):
     def _candidates(self, one: WantedRows) -> Iterator[WantedRows]:
         """Yield what may replace the bad sample `one`: other samples of its epoch, each as it comes at its place."""
         (run,), seed = one.runs, self.parameters.seed
-        positions = replacements(seed, run.epoch, run.position, self.supply.among(run))
-        for position in islice(positions, _MOST_REPLACEMENTS):
+        for position in replacements(seed, run.epoch, run.position, self.supply.among(run)):
             indices, _, numbers = self.supply.samples_of(part_of(run, position - run.position, 1))
             if indices[0] != one.indices[0]:  # a sampler may have drawn it again
                 yield WantedRows(one.runs, indices, one.epochs, numbers)

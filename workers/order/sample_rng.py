@@ -18,6 +18,9 @@ from .permutation import keyed_permutation
 
 _WORD = 2**64 - 1
 
+MOST_REPLACEMENTS = 100
+"""So many samples are tried in the place of a bad one: where all are bad the run shall end soon."""
+
 
 class SampleRng:
     """Random generators by sample.
@@ -67,10 +70,11 @@ class SampleRng:
 def replacements(seed: int, epoch: int, position: int, among: range) -> Iterator[int]:
     """Yield the positions whose samples are tried in the place of a bad one at `position`, the first one first.
 
-    They are those of `among` but for `position`, each once, in a random order that depends on the arguments alone.
+    They are those of `among` but for `position`, each once, at most MOST_REPLACEMENTS, in a random order that depends
+    on the arguments alone.
     """
     if (others := len(among) - 1) > 0:
         permutation = keyed_permutation(others, derive_key(seed, "replacement", epoch, position))
-        for attempt in range(others):
+        for attempt in range(min(others, MOST_REPLACEMENTS)):
             other = among[int(permutation(np.array([attempt]))[0])]
             yield other + (other >= position)

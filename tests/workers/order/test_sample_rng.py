@@ -107,15 +107,16 @@ def test_a_stream_once_published_stays() -> None:
 
 
 @examples(60)
-@given(seed=NUMBERS, epoch=NUMBERS, begin=st.integers(0, 2**50), count=st.integers(1, 60), data=st.data())
-def test_replacements_go_once_through_all_other_positions(
+@given(seed=NUMBERS, epoch=NUMBERS, begin=st.integers(0, 2**50), count=st.integers(1, 150), data=st.data())
+def test_replacements_go_once_through_the_other_positions_at_most_a_hundred(
     seed: int, epoch: int, begin: int, count: int, data: st.DataObject
 ) -> None:
     among = range(begin, begin + count)
     position = data.draw(st.sampled_from(among))
     found = list(replacements(seed, epoch, position, among))
     assert found == list(replacements(seed, epoch, position, among))
-    assert sorted(found) == [each for each in among if each != position]
+    assert len(found) == len(set(found)) == min(100, count - 1)
+    assert {*found} <= {*among} - {position}
 
 
 def test_replacements_once_published_stay() -> None:
