@@ -10,7 +10,6 @@ message and no new file, and what was written stays where it is.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 from collections.abc import Iterator
@@ -19,12 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..workers.base import RingAllocationError
+from ..workers.base import RingAllocationError, allocate
 from ..workers.transport import (
     HUGE_PAGE,
     RowsLayout,
     SharedMap,
-    allocate_range,
     available_memory,
     linux,
     punch_hole,
@@ -42,7 +40,6 @@ _FIRST = 64 << 10
 _USED, _ALLOCATED = 0, 1
 _LENGTH = struct.Struct("=q")
 _READ_AT_ONCE = 1 << 14
-_SEALS = linux.F_SEAL_GROW | linux.F_SEAL_SHRINK | linux.F_SEAL_SEAL
 
 
 class Requests:
@@ -87,7 +84,7 @@ class GrowingSlot:
 
     def allocate_first(self) -> None:
         """Allocate what every slot has; raises OSError."""
-        allocate_range(self._descriptor, self._offset, _HEAD + _FIRST)
+        allocate(self._descriptor, _HEAD + _FIRST, self._offset)
         self._map(_FIRST)
         self._head[_ALLOCATED] = _FIRST
 
@@ -105,7 +102,7 @@ class GrowingSlot:
             try:
                 if wanted - allocated > have:
                     raise MemoryError
-                allocate_range(self._descriptor, self._offset + _HEAD + allocated, wanted - allocated)
+                allocate(self._descriptor, wanted - allocated, self._offset + _HEAD + allocated)
             except (OSError, MemoryError) as error:
                 lower = "lower batch_size, num_workers or prefetch_factor"
                 raise shortage(f"a batch in a slot of {allocated:,} bytes", size, have, lower) from error
@@ -165,7 +162,7 @@ class GrowingSlots:
         """Allocate what each slot has from the start, and let nobody change the file's size."""
         for slot in self.rows:
             slot.allocate_first()
-        fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
+        linux.seal(self.descriptor)
 
     def populate(self) -> None:
         """Do nothing: how large batches are is known when they come."""

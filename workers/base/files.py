@@ -17,14 +17,15 @@ _MEMORY = "/proc/self/fd/"
 _ALLOCATED_AT_ONCE = 2 << 20
 
 
-def allocate(descriptor: int, size: int) -> None:
-    """Allocate memory or disk space for the first `size` bytes of the file; raises OSError.
+def allocate(descriptor: int, size: int, begin: int = 0) -> None:
+    """Allocate memory or disk space for `size` bytes of the file from `begin` on; raises OSError.
 
     Allocates in steps of a millisecond. Before Linux 6.10 a signal undoes what the interrupted call has allocated in
     memory, and Python repeats the call: with a timer, such as a profiler's, one large call would never end.
     """
-    for offset in range(0, size, _ALLOCATED_AT_ONCE):
-        os.posix_fallocate(descriptor, offset, min(_ALLOCATED_AT_ONCE, size - offset))
+    end = begin + size
+    for offset in range(begin, end, _ALLOCATED_AT_ONCE):
+        os.posix_fallocate(descriptor, offset, min(_ALLOCATED_AT_ONCE, end - offset))
 
 
 def in_folder(folder: Path, path: str | Path) -> Path:

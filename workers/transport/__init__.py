@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from .control_groups import TasksLeft, processors_granted, tasks_left
 from .error_channel import (
-    FRAME_BYTES,
     ErrorInbox,
     Levels,
     RemoteError,
@@ -51,7 +50,7 @@ from .messages import (
 )
 from .packed import Packed, content_digest, hook_name, pack, trial_copy, unsendable
 from .ring import Ring, RowsLayout
-from .shared_file import SharedFile, allocate_range, punch_hole
+from .shared_file import SharedFile, punch_hole
 from .shared_map import HUGE_PAGE, AddressRange, SharedMap, round_up
 from .status_board import (
     BUSY,

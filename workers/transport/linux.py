@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import signal
 from types import ModuleType
@@ -35,6 +36,11 @@ def last_error(call: str) -> OSError:
 
 def memfd_create(name: str, flags: int = MFD_CLOEXEC) -> int:
     return _call(os, "memfd_create", _MEMFD_CREATE.get(os.uname().machine, -1), name.encode(), flags)
+
+
+def seal(descriptor: int) -> None:
+    """Let nobody change the memory file's size any more; raises OSError."""
+    fcntl.fcntl(descriptor, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
 
 
 def pidfd_open(pid: int) -> int:

@@ -13,7 +13,6 @@ then, and not a SIGBUS at some later batch.
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import mmap
 import os
@@ -33,7 +32,6 @@ _ALIGNMENT = 64
 """Bytes: a cache line, and what vector instructions like best; every top's rows start at a multiple of it."""
 
 _PAGE = mmap.PAGESIZE
-_SEALS = linux.F_SEAL_GROW | linux.F_SEAL_SHRINK | linux.F_SEAL_SEAL
 
 
 class RowsLayout:
@@ -117,7 +115,7 @@ class Ring:
         need, have = self.layout.nbytes, available_memory()
         try:
             allocate(self.descriptor, need)
-            fcntl.fcntl(self.descriptor, linux.F_ADD_SEALS, _SEALS)
+            linux.seal(self.descriptor)
         except OSError as error:
             if error.errno in (errno.ENOMEM, errno.ENOSPC):
                 raise shortage(f"the ring of {self.slots} batch slots", need, have) from error

@@ -27,12 +27,6 @@ def punch_hole(descriptor: int, offset: int, size: int) -> None:
         raise last_error("fallocate")
 
 
-def allocate_range(descriptor: int, offset: int, size: int) -> None:
-    """Allocate `size` bytes of the memory file from `offset` on; raises OSError."""
-    if libc.fallocate(descriptor, _KEEP_SIZE, offset, size):
-        raise last_error("fallocate")
-
-
 _Number = TypeVar("_Number", np.int64, np.float64, np.uint8)
 
 
