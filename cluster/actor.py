@@ -33,7 +33,6 @@ from ..workers.order import Supply
 from ..workers.plan import Plan, make_one_sample
 from ..workers.processes import exceptions_only, settle
 from ..workers.transport import (
-    FRAME_BYTES,
     Fill,
     Levels,
     SharedFile,
@@ -116,7 +115,7 @@ class _SentDraws(SharedFile):
 
 
 # The folders beside this one that a loader imports. In a checkout they stand among everything else that lies there.
-_CODE = ("cluster", "sources", "supplies", "workers")
+_CODE = ("cluster", "layers", "readers", "sources", "supplies", "workers")
 
 
 def code_digest() -> str:
@@ -168,6 +167,7 @@ class RemoteLoader:
         return None
 
     def _open(self, plan: Plan) -> None:
+        os.environ["BLOBFEED_ROLE"] = "assembler"  # as where local loaders import: a layer's module loads no Caffe
         for name in plan.decoded.modules:
             with suppress(ImportError):  # unpickling reports the modules that are really needed
                 importlib.import_module(name)
@@ -200,7 +200,7 @@ class RemoteLoader:
 
     def _new_frames(self) -> list[bytes]:
         """Return the logged and raised frames since the last call; the bridge forwards them to the trainer."""
-        return list(waiting(self._frames, FRAME_BYTES))
+        return list(waiting(self._frames))
 
 
 def _memory_file(content: Memory) -> int:
