@@ -417,6 +417,20 @@ def test_batches_that_wait_for_a_streams_first_loader_are_shared_with_the_second
         assert {given for given, _ in ledger.assign(0.0)} == {loader}
 
 
+def test_batches_that_wait_for_the_owner_of_their_shard_go_to_the_loader_that_takes_it_over() -> None:
+    ledger = Ledger(schedule_of(1, affinity=lambda batch, _: batch % 3, can_be_cut=False), slots=8)
+    ledger.open()
+    for loader in (1, 2):
+        ledger.add_loader(loader, most=1)
+    given = list(ledger.assign(0.0))
+    while given[-1][1].batch < 4:  # the first one stays at shard 0; the second has the others
+        ledger.done(2, given[-1][1].id, 0.0)
+        given += ledger.assign(0.0)
+    assert [(loader, task.batch) for loader, task in given] == [(1, 0), (2, 1), (2, 2), (2, 4)]
+    ledger.add_loader(3, most=1)
+    assert [(loader, task.batch) for loader, task in ledger.assign(0.0)] == [(3, 5)]
+
+
 class CountingHeaps:
     """Stands for heapq in the ledger."""
 
