@@ -1,7 +1,7 @@
 """The kinds of source: what stands under `source:` for each, the module that opens it, and how its files look.
 
-A new kind is a class of its own and an entry here. In another package it is an entry point of the group GROUP.
-Modules are imported when a kind is first used.
+A new kind is a function that opens a source, and an entry here. In another package it is an entry point of the group
+GROUP. Modules are imported when a kind is first used.
 """
 
 from __future__ import annotations

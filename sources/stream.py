@@ -11,7 +11,6 @@ import inspect
 import pkgutil
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 import cloudpickle
@@ -109,9 +108,8 @@ class StreamSource(AnySource):
         return True
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], *, tops: Tops, base_dir: Path) -> StreamSource:
+    def from_options(cls, options: Mapping[str, Any], *, tops: Tops) -> StreamSource:
         """From `source: {stream: {make: …}}`, `module:function` or the function; raises ParameterError, SourceError."""
-        del base_dir  # modules are found by Python's own search path
         if isinstance(options, Mapping) and callable(function := options.get("make")):
             checked = check_options({**options, "make": "a function"}, StreamOptions, "source stream")
             return cls(**msgspec.structs.asdict(checked) | {"make": function}, names=tops)

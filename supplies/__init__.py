@@ -18,15 +18,11 @@ from .samplers import (
     BalancedSampler,
     HookSampler,
     IterableSampler,
-    Sampler,
     SubsetSampler,
     WeightedSampler,
-    Weights,
-    check_range,
     check_weights,
     draw_epoch,
     sampler_rng,
-    samplers_in,
 )
-from .stream import EMPTY_EPOCH, FIX_STREAM, ShardRounds, StreamSupply
+from .stream import FIX_STREAM, ShardRounds, StreamSupply
 from .walk import Walk

@@ -1,4 +1,4 @@
-"""Makes the order that the parameters `shuffle` and `mix` select."""
+"""Makes the order that the parameter `shuffle` selects."""
 
 from __future__ import annotations
 

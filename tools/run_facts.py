@@ -145,7 +145,7 @@ def _diagnosis(
         cpu_s=0.0,
         delay_s=0.0,
         median_s=float(np.median(made["sample_ms"])) / 1e3 if made["sample_ms"].size else 0.0,
-        slowest=SlowSample(slowest_ms / 1e3, index, 1, "", 0, Activity.DECODING) if index >= 0 else None,
+        slowest=SlowSample(slowest_ms / 1e3, index, 1, "") if index >= 0 else None,
         present=None,
         in_process=not tasks,
     )

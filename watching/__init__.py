@@ -10,6 +10,6 @@ if __name__ != "blobfeed.watching":
 
 from .diagnosis import STALL_SHARE, Blame, diagnose
 from .intervals import Interval, SlowSample, interval, median_s
-from .metrics import MetricsFile, openmetrics
+from .metrics import MetricsFile
 from .trace import TraceFile, TrainerTrace, is_written, load
 from .watch import Watching, with_files

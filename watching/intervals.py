@@ -18,8 +18,10 @@ class SlowSample(msgspec.Struct, frozen=True):
     index: int
     rows: int
     where: str
-    loader: int
-    activity: Activity
+    loader: int = 0
+    """That which is at it."""
+    activity: Activity = Activity.WAITING
+    """What that does."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -134,9 +136,8 @@ def _slowest(lines: Sequence[Line], from_ns: int) -> SlowSample | None:
     line = max(lines, key=lambda line: line.slowest_ns, default=None)
     if line is None or not line.slowest_ns or line.slowest_at_ns < from_ns:
         return None
-    sample, rows = line.slowest_sample, line.slowest_rows
-    activity = Activity.READING if rows > 1 else Activity.DECODING
-    return SlowSample(line.slowest_ns / 1e9, sample, rows, line.place_slowest.of(sample), line.loader, activity)
+    sample = line.slowest_sample
+    return SlowSample(line.slowest_ns / 1e9, sample, line.slowest_rows, line.place_slowest.of(sample))
 
 
 def _present(reading: Reading) -> SlowSample | None:

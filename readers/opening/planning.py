@@ -108,7 +108,7 @@ def _made_plan(parameters: Parameters, hooks: Hooks, base_dir: Path, train: bool
     hooks = replace(hooks, sampler=None, batch_sampler=None)  # no loader needs them
     with globals_kept(), limits_kept(), _reading_undone(parameters, source):
         plan = _tried_plan(parameters, hooks, source, transform, base_dir, chosen)
-    plan = replace(plan, start=_begin(plan, supply))
+    plan = replace(plan, start=_begin(plan))
     if rest := plan.cut.unequal_rest:
         _log.warning(
             "last_batch is 'partial', and an epoch's last round has a sample for %d of %d ranks: the others end the "
@@ -206,7 +206,7 @@ def _open(parameters: Parameters, fields: tuple[str, ...] | None, base_dir: Path
     if declared is None:
         return open_mix(parameters.mix, tops=fields, base_dir=base_dir)
     if set(declared) == {StreamSource.kind}:
-        return StreamSource.from_options(declared[StreamSource.kind], tops=fields, base_dir=base_dir)
+        return StreamSource.from_options(declared[StreamSource.kind], tops=fields)
     if parameters.transform.crop_size or parameters.transform.random_resized_crop:
         declared = with_any_size(declared)
     return open_source(declared, tops=fields, base_dir=base_dir)
@@ -284,7 +284,7 @@ def _tried_plan(
             return index, rows, 0.0
         # The trial sample has just been cached, so its time would not be typical of the other samples.
         timed = decoder(plain if cached_samples < plain.known_samples else source, rows)
-        return index, rows, _seconds_per_row(partial(_make_again, timed, index, chosen, parameters), rows)
+        return index, rows, _seconds_per_row(partial(_make_again, timed, index, supply, parameters), rows)
 
     with closing(source):
         may_be_bad = first is None or parameters.on_error == "replace"
@@ -316,11 +316,12 @@ def _warn_of_outliers(plan: Plan, source: AnySource) -> None:
             )
 
 
-def _begin(plan: Plan, supply: Supply) -> At:
+def _begin(plan: Plan) -> At:
     """Return where the first round begins; raises ParameterError if there is none."""
     begun = plan.from_start()
     if begun.total_batches == 0:
-        given, (epoch, item), items = plan.parameters, supply.land(plan.parameters)[1], supply.items or 0
+        given, supply = plan.parameters, plan.supply
+        (epoch, item), items = supply.land(given)[1], supply.items or 0
         raise ParameterError(
             f"parameter 'rand_skip' is {given.rand_skip}, of which the seed takes {epoch * items + item}: they leave "
             f"no batch of epochs={given.epochs} with {items} samples each; use a smaller rand_skip, or more epochs"
@@ -345,11 +346,11 @@ def _seconds_per_row(seconds_for: Callable[[int], float], made: RowMaker) -> flo
     return seconds
 
 
-def _make_again(decoded: RowDecoder, index: int, chosen: Chosen, given: Parameters, rows: int) -> float:
+def _make_again(decoded: RowDecoder, index: int, supply: Supply, given: Parameters, rows: int) -> float:
     begun = time.perf_counter()
     # Always the trial sample: another one may be bad, and the run reports that with more context.
     out = allocate_rows(decoded.rows.slot_specs, rows)
-    decoded.try_on(np.full(rows, index, np.int64), 0, out, chosen.supply, given)
+    decoded.try_on(np.full(rows, index, np.int64), 0, out, supply, given)
     return time.perf_counter() - begun
 
 

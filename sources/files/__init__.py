@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .file import (
+    FANCY_BELOW_BYTES,
     Bytes,
     FileStamp,
     Locking,
@@ -12,13 +13,12 @@ from .file import (
     by_group,
     copy_runs,
     gather_rows,
-    in_memory,
     locate_part,
     require_in_range,
     split_by_part,
     stretches,
 )
-from .identity import digest, of_looks, spread, without_paths
+from .identity import digest, spread, without_paths
 from .kept_indices import kept
 from .lru import ChunkCache, RecentlyUsed, Scratch
 from .object_stores import ObjectStore, locate, objects_below

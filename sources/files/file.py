@@ -35,7 +35,8 @@ Locking = bool | Literal["best-effort"] | None
 
 _MAP_BELOW_BYTES = 1 << 19
 _SEQUENTIAL_BYTES = 4 << 20
-_FANCY_BELOW_BYTES = 2048
+FANCY_BELOW_BYTES = 2048
+"""Rows of fewer bytes are gathered by NumPy's indexing, larger ones each by a copy of its own."""
 
 MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = re.compile(r"nfs4?|cifs|smb3|smbfs|9p|ceph|lustre|gpfs|beegfs|afs|orangefs|glusterfs|autofs|fuse(\..*)?")
@@ -277,7 +278,7 @@ def gather_rows(memory: Bytes, addresses: IndexArray, positions: IndexArray, row
     row_bytes = rows.shape[1]
     if gather(memory, addresses, positions, rows):
         return
-    if row_bytes < _FANCY_BELOW_BYTES:
+    if row_bytes < FANCY_BELOW_BYTES:
         # An array with an item at every address, each as long as a row: 10 ns a row, a tenth of the loop below. For
         # large rows it is slower, since they go through an array in between.
         item = np.dtype((np.void, row_bytes))

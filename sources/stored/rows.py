@@ -11,13 +11,12 @@ import numpy as np
 
 from ...workers.api import AnyArray, IndexArray
 from ...workers.base import SourceError
-from ..files import Bytes, ChunkCache, RawFile, RemoteFile, are_small, by_group, copy_runs
+from ..files import FANCY_BELOW_BYTES, Bytes, ChunkCache, RawFile, RemoteFile, are_small, by_group, copy_runs
 from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
 
 _BLOCK_ITEMS = 1 << 16
 _CONVERTED_BYTES = 4 << 20
-_FANCY_BELOW_BYTES = 2048
 _NEAR_BYTES = 1 << 16
 """Lines of a box that are no farther apart are read as one."""
 
@@ -136,7 +135,7 @@ def regions(begins: IndexArray, ends: IndexArray) -> list[tuple[slice, ...]]:
 
 
 def _put(samples: AnyArray, within: IndexArray, positions: IndexArray, rows: AnyArray) -> None:
-    if samples[0].nbytes < _FANCY_BELOW_BYTES:
+    if samples[0].nbytes < FANCY_BELOW_BYTES:
         rows[positions] = samples[within]
     else:
         copy_runs(samples, within, positions, rows)

@@ -17,9 +17,9 @@ import math
 from typing import NamedTuple
 
 _WINDOW_S = 0.2
-_WINDOW_GROUPS = 8
+_WINDOW_RELEASES = 8
 _LONGEST_WINDOW_S = 1.0
-"""The end of a window in which fewer groups have come."""
+"""The end of a window in which fewer releases have come."""
 
 _NOTICEABLE = 0.03
 """The fraction of time that the trainer may wait and still count as not waiting."""
@@ -76,7 +76,7 @@ class _Window(NamedTuple):
 
 
 class AutoScale:
-    """Decides after windows of at least 8 groups and 0.2 s, or of a second; `wanted` is the number of loaders.
+    """Decides after windows of at least 8 releases and 0.2 s, or of a second; `wanted` is the number of loaders.
 
     A window lasts until there is a row for each loader: one may take seconds, and between two no loader seems busy.
     """
@@ -98,11 +98,11 @@ class AutoScale:
         self._ended_some = False
 
     def observe(self, now: float, *, waited_s: float, ready: bool, loaders: int, work: Work) -> bool:
-        """Record a released group, for which the trainer waited `waited_s`; returns true if `wanted` has changed.
+        """Record a release, for which the trainer waited `waited_s`; returns true if `wanted` has changed.
 
         `ready`: true if another one lies ready. `loaders`: those that can work now. `work`: all of it, until now.
         """
-        self._groups += 1
+        self._releases += 1
         self._waited_s += waited_s
         elapsed = now - self._begun
         if self._begun == -math.inf:
@@ -111,7 +111,7 @@ class AutoScale:
             self._begin(now, work)
             return False
         busy_s, rows = work.busy_s - self._work.busy_s, work.rows - self._work.rows
-        is_long = self._groups >= _WINDOW_GROUPS or elapsed >= _LONGEST_WINDOW_S
+        is_long = self._releases >= _WINDOW_RELEASES or elapsed >= _LONGEST_WINDOW_S
         if elapsed < _WINDOW_S or not is_long or rows < self.wanted:
             return False
         waited = min(1.0, self._waited_s / elapsed)
@@ -122,7 +122,7 @@ class AutoScale:
         return self.wanted != before
 
     def _begin(self, now: float, work: Work) -> None:
-        self._begun, self._work, self._groups, self._waited_s = now, work, 0, 0.0
+        self._begun, self._work, self._releases, self._waited_s = now, work, 0, 0.0
 
     def _decide(self, window: _Window, row_s: float) -> None:
         self._row_s = min(self._row_s, row_s)

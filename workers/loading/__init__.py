@@ -8,4 +8,4 @@ from .resized_crop import central_part, random_part
 from .row_converter import RowConverter, converted_specs
 from .row_maker import RowMaker, copy_row
 from .transform import CROPS, Crop, CropMirror
-from .worker import IndexedWorker, RowDecoder, SampleDecoder, Worker, Workplace, location_of, read_one
+from .worker import RowDecoder, SampleDecoder, Worker, Workplace, location_of, read_one

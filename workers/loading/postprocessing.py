@@ -31,7 +31,7 @@ from ..api import (
     takes_rng,
 )
 from ..base import ParameterError, derive_key
-from ..order import seed_generators
+from ..order import SampleSeeds
 from .row_maker import require_kept
 from .transform import CROPS
 
@@ -68,7 +68,7 @@ class Postprocessor:
         self.hook = hook
         self._takes_rng = takes_rng(hook)
         self._key = partial(derive_key, parameters.seed, "postprocess", bits=128)
-        self._seed_globals = partial(seed_generators, parameters.seed) if parameters.seed_globals else None
+        self._seeds = SampleSeeds(parameters.seed, is_on=parameters.seed_globals)
         made = self._run({name: trial[name] for name in decoded if name != CROPS}, samples)
         wanted = chosen(made, parameters.tops, "parameter 'tops', after postprocess")
         if parameters.tops is not None:
@@ -118,8 +118,7 @@ class Postprocessor:
         arrays = {name: _array(name, rows) for name, rows in decoded.items()}
         batch = HookBatch(arrays, samples.indices, samples.epoch)
         hook: Any = self.hook
-        if self._seed_globals is not None:
-            self._seed_globals(*samples.key)
+        self._seeds.seed(*samples.key)
         if self._takes_rng == "by name":
             result = hook(batch, rng=self._rng(samples.key))
         else:

@@ -10,9 +10,7 @@ from ..base import ParameterError
 State = dict[str, int | str]
 
 
-def check_state(
-    state: Mapping[str, object], ours: State, fixed: tuple[str, ...], changed_data: str = "refuse"
-) -> State:
+def check_state(state: Mapping[str, object], ours: State, fixed: tuple[str, ...], changed_data: str) -> State:
     """Check that `state` has the names and types of `ours` and its values of `fixed`, and return it.
 
     Raises ParameterError, also for other `data`, unless `changed_data` is "accept".

@@ -23,4 +23,4 @@ from .process import (
     wait_for_exit,
 )
 from .spawn import AssemblerProcess, Shared, trainer_sys_path
-from .watch import Steps, Trace, Watch
+from .watch import Watch

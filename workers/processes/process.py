@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import resource
 import select
@@ -16,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from ..base import BlobfeedError, DescriptorLimitError
-from ..transport import TasksLeft, pidfd_send_signal
+from ..transport import TasksLeft, linux, pidfd_send_signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -40,16 +39,15 @@ next loader's may overlap."""
 
 def die_with(parent: int) -> None:
     """Let the kernel kill this process when its parent ends; end at once if the parent already has."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
+    if linux.libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise linux.last_error("prctl(PR_SET_PDEATHSIG)")
     if os.getppid() != parent:
         os._exit(1)
 
 
 def adopt_orphans() -> None:
     """Make this process the parent of all orphans among its descendants from now on."""
-    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    linux.libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def end_group(patience_s: float) -> None:

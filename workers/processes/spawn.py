@@ -70,7 +70,7 @@ class Shared:
             self._closing = stack.pop_all()
 
     def close_childrens(self) -> None:
-        """Close the descriptors for the children, which have inherited them by now."""
+        """Close the descriptors for the children, which have been sent by now."""
         self._childrens.close()
 
     def close(self) -> None:

@@ -125,7 +125,7 @@ class ErrorInbox:
 
     def receive(self) -> None:
         """Log what the children have logged, and keep the exceptions that have come until they are taken."""
-        for data in waiting(self._channel, FRAME_BYTES):
+        for data in waiting(self._channel):
             try:
                 number, sent = pickle.loads(data)
             except Exception as problem:
@@ -139,10 +139,10 @@ class ErrorInbox:
                 self._exceptions[number] = sent
 
 
-def waiting(channel: socket.socket, most: int) -> Iterator[bytes]:
-    """Yield the frames of at most `most` bytes that have arrived over a socket pair."""
+def waiting(channel: socket.socket) -> Iterator[bytes]:
+    """Yield the frames that have arrived over a socket pair."""
     with suppress(BlockingIOError):
-        while frame := channel.recv(most, socket.MSG_DONTWAIT):
+        while frame := channel.recv(FRAME_BYTES, socket.MSG_DONTWAIT):
             yield frame
 
 

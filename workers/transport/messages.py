@@ -191,7 +191,7 @@ class StartFailed(Message, frozen=True, tag="start_failed"):
     traceback: str
 
 
-# nursery, or bridge to a cluster → assembler, over an inherited socket pair
+# bridge to a cluster → assembler, over an inherited socket pair; the nursery's side makes the same of its records
 class LoaderStarted(Message, frozen=True, tag="loader_started"):
     """`loader` has a process, which must be ready in time from now on: a cluster may find a node for it late."""
 
