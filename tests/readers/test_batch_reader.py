@@ -319,3 +319,11 @@ def test_what_is_printed_is_short_and_says_what_there_is(source: dict[str, Any])
         assert repr(counted).endswith(f", diagnosis={counted.diagnosis!r})")
     with read(source, sampler=lambda epoch, samples, rng: [1, 2]) as reader:  # whose length nobody knows
         assert repr(reader) == "BatchReader(hdf5, batch_size=4, {data: (2, 3, 4) float32, label: () int64})"
+
+
+def test_values_that_loaders_convert_are_those_that_numpy_computes() -> None:
+    data = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
+    with BatchReader({"arrays": {"data": data}}, batch_size=4, num_loaders=1, transform={"scale": 0.5}) as reader:
+        found = [batch["data"] for batch in reader]
+    assert found[0].dtype == np.float32
+    assert np.concatenate(found).tolist() == (data * np.float32(0.5)).tolist()

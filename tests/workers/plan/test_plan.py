@@ -266,6 +266,10 @@ def test_the_ring_has_slots_for_what_may_be_made_ahead_and_what_is_lent(
     assert plan.layout.rows == 4
 
 
+def test_small_batches_share_a_task_but_not_those_of_a_streams_shards() -> None:
+    assert [replace(plan, seconds_per_row=1e-6).sized().batches_per_task for plan in (indexed(1), stream())] == [64, 1]
+
+
 @pytest.mark.parametrize(
     ("cores", "granted", "share", "usable", "loaders"),
     [
