@@ -30,9 +30,9 @@ _PATIENCE_S = 0.05
 class Injector:
     """Strikes a random loader again and again, preferably one that is working; a thread beside the trainer's loop.
 
-    Until another task is done by half of what convicts a sample at most: loaders that get little of a busy machine's
-    time would be struck at one sample again and again, which is then blamed for it, and rightly so. Batches that the
-    trainer takes say nothing of that, since they were made before.
+    At one task, and until another one is done, by half of what convicts a sample at most: loaders that get little of a
+    busy machine's time would be struck at one sample again and again, which is then blamed for it, and rightly so.
+    Batches that the trainer takes say nothing of that, since they were made before.
     """
 
     pipeline: Pipeline
@@ -52,17 +52,18 @@ class Injector:
             thread.join()
 
     def _strike_until(self, stop: threading.Event) -> None:
-        tasks, spent = 0, 0
+        tasks, spent, at = 0, 0, Counter[int]()
         while not stop.wait(self.rng.expovariate(1 / self.pause_s)):
             if tasks != (done := self.pipeline.statistics().tasks):
                 tasks, spent = done, 0
             (number,) = self.rng.choices(_SIGNALS, _ODDS)
-            if spent + _EVIDENCE[number] > ENOUGH_TO_CONVICT // 2:
-                continue
             victim = some_loader(self.pipeline, self.rng, _PATIENCE_S)
-            if victim is not None and send(victim, number):
+            if victim is None or max(spent, at[victim.task]) + _EVIDENCE[number] > ENOUGH_TO_CONVICT // 2:
+                continue
+            if send(victim, number):
                 self.struck[number] += 1
                 spent += _EVIDENCE[number]
+                at[victim.task] += _EVIDENCE[number] * (victim.task > 0)
 
 
 @dataclass(frozen=True)
