@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from .entrants import find_entrant
@@ -31,7 +31,9 @@ def _in_turn(programs: list[Program], job: Job, rounds: int) -> list[Result]:
         for which in sorted(range(len(programs)), reverse=bool(number % 2)):
             fill(find_work(job.work).data.path(job.samples))
             values = run_program(programs[which], asdict(job), limit_s=180.0)
-            outcomes[which].append(Outcome(Figures(**values["figures"])))
+            # An older program may not measure all that this one does.
+            figures = dict.fromkeys([each.name for each in fields(Figures)], 0) | values["figures"]
+            outcomes[which].append(Outcome(Figures(**figures)))
     return [Result.of(each) for each in outcomes]
 
 
