@@ -462,7 +462,7 @@ def raises_at_batch_3(batch: Any) -> Any:
 def test_the_first_batch_that_fails_ends_the_run_though_a_sample_behind_it_is_bad_too(loaders: int) -> None:
     """All eight batches but the first one are one task: what is known of its samples is told before its batches."""
     source = {"arrays": {"data": np.arange(32, dtype=np.float32)}}
-    hooks = {"decode": raises_at_22, "postprocess": raises_at_batch_3}
+    hooks: dict[str, Any] = {"decode": raises_at_22, "postprocess": raises_at_batch_3}
     with BatchReader(source, batch_size=4, num_loaders=loaders, tops=["data"], **hooks) as reader:
         loop = iter(reader)
         assert [next(loop).number for _ in range(3)] == [0, 1, 2]
