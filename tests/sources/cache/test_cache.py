@@ -138,11 +138,17 @@ def test_samples_beyond_the_limit_or_the_disk_are_read_each_time(
             for first in range(0, 1_000, 20):
                 check(source, inner, [*range(first, first + 20)])
         held = source.cached_samples
-    assert 0 < held < 700  # it depends on how many samples one write has, and so on time
-    assert [(inner.reads == times).sum() for times in (1, 3)] == [held, 1_000 - held]
+    # On busy cores many samples wait to be written, and until that fails they are read from where they wait.
+    assert 0 < held < 700
+    assert (inner.reads.min(), (inner.reads == 1).sum() >= held, inner.reads.max() <= 3) == (1, True, True)
     assert database(path).stat().st_size <= 100_000
     assert caplog.text.count("takes no more samples") == 1
     assert f"it holds {held} of 1000: {reason}" in caplog.text
+    again = Numbers(samples=1_000)
+    with closing(CachedSource(again, path, size_limit)) as source:
+        held = source.cached_samples
+        check(source, again, [*range(1_000)])
+    assert again.reads.sum() == 1_000 - held
 
 
 def test_a_cache_that_is_found_full_at_its_end_leaves_nothing_open(
