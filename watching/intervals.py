@@ -18,10 +18,13 @@ class SlowSample(msgspec.Struct, frozen=True):
     index: int
     rows: int
     where: str
-    loader: int = 0
-    """That which is at it."""
-    activity: Activity = Activity.WAITING
-    """What that does."""
+
+
+class PresentSample(SlowSample, frozen=True):
+    """A sample that `loader` is making now."""
+
+    loader: int
+    activity: Activity
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -54,7 +57,7 @@ class Interval(msgspec.Struct, frozen=True):
     """The median time of a sample since the start; 0 if none is known. With remote loaders alone, that of a task."""
     slowest: SlowSample | None
     """The slowest sample ever, if it fell into this interval. A remote loader reports whole tasks only."""
-    present: SlowSample | None
+    present: PresentSample | None
     """The sample that a loader has been busy with for longest."""
     in_process: bool
     """True without loaders: `stall_s` is the time that the trainer has taken to make its batches."""
@@ -140,11 +143,11 @@ def _slowest(lines: Sequence[Line], from_ns: int) -> SlowSample | None:
     return SlowSample(line.slowest_ns / 1e9, sample, line.slowest_rows, line.place_slowest.of(sample))
 
 
-def _present(reading: Reading) -> SlowSample | None:
+def _present(reading: Reading) -> PresentSample | None:
     busy = [line for line in reading.running if line.state.activity in BUSY]
     line = min(busy, key=lambda line: line.state.since, default=None)
     if line is None:
         return None
     state = line.state
     where = line.place.of(state.sample)
-    return SlowSample(reading.now_ns / 1e9 - state.since, state.sample, 1, where, state.loader, state.activity)
+    return PresentSample(reading.now_ns / 1e9 - state.since, state.sample, 1, where, state.loader, state.activity)

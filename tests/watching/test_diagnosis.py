@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from blobfeed.watching import STALL_SHARE, Blame, Interval, SlowSample, diagnose
+from blobfeed.watching import STALL_SHARE, Blame, Interval, PresentSample, diagnose
 from blobfeed.workers.transport import Activity
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,11 +35,11 @@ STARVED = Interval(
     cpu_s=18.9,
     delay_s=0.05,
     median_s=0.003,
-    slowest=SlowSample(0.01, 3, 1, "a.jpg", 1, Activity.DECODING),
-    present=SlowSample(0.002, 7, 1, "", 2, Activity.DECODING),
+    slowest=PresentSample(0.01, 3, 1, "a.jpg", 1, Activity.DECODING),
+    present=PresentSample(0.002, 7, 1, "", 2, Activity.DECODING),
     in_process=False,
 )
-SLOW = SlowSample(0.6, 4711, 1, "big.jpg", 1, Activity.DECODING)
+SLOW = PresentSample(0.6, 4711, 1, "big.jpg", 1, Activity.DECODING)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_no_more_loaders_are_advised_than_cores_are_free() -> None:
 
 seconds = st.floats(0, 1e6)
 slow_samples = st.none() | st.builds(
-    SlowSample, seconds, st.integers(-1, 10**9), st.integers(1, 64), st.text(max_size=20), st.integers(1, 99),
+    PresentSample, seconds, st.integers(-1, 10**9), st.integers(1, 64), st.text(max_size=20), st.integers(1, 99),
     st.sampled_from(list(Activity)[3:6]),
 )  # fmt: skip
 
