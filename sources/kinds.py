@@ -136,7 +136,7 @@ GROUP = "blobfeed.sources"
 
 def installed_kinds() -> dict[str, Kind]:
     """Return the kinds that installed packages add. It reads their metadata, which takes milliseconds."""
-    from importlib.metadata import entry_points  # 20 ms, which no loader needs, nor who reads a kind of ours
+    from importlib.metadata import entry_points  # takes 20 ms, and no kind of ours needs it
 
     return {point.name: Kind(point.value) for point in entry_points(group=GROUP)}
 

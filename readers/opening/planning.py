@@ -341,10 +341,12 @@ def _seconds_per_row(seconds_for: Callable[[int], float], made: RowMaker) -> flo
     row_bytes = sum(spec.nbytes for spec in made.specs.values())
     # The first runs of a 10 µs decode take 130 µs, which would prevent quick batches from sharing a slot.
     most, short_s = (_TRIAL_ROWS, _TRIAL_S) if made.changes_nothing else (_DECODED_ROWS, _DECODED_S)
-    run, many = (max(1, min(rows, _TRIAL_BYTES // max(1, row_bytes))) for rows in (most, _MANY_ROWS))
-    runs = [(1, _AGAIN_S), *[(run, short_s)] * 3]
-    # Of rows of 784 bytes 32 take as long as one call: measured by these alone, a task had 44 batches in place of 64.
-    for rows, limit_s in [*runs, *[(many, _MANY_S)] * 2] if made.changes_nothing else runs:
+    fit = max(1, _TRIAL_BYTES // max(1, row_bytes))
+    runs = [(1, _AGAIN_S), *[(min(most, fit), short_s)] * 3]
+    if made.changes_nothing:
+        # Of 32 rows of 784 bytes the call is most of the time: measured by these alone, a task had 44 batches, not 64.
+        runs += [(min(_MANY_ROWS, fit), _MANY_S)] * 2
+    for rows, limit_s in runs:
         if seconds * rows < limit_s:
             seconds = min(seconds, seconds_for(rows) / rows)
     return seconds
