@@ -50,6 +50,9 @@ if any("blobfeed.workers.fork_server_main" in argument for argument in sys.orig_
     def forked():
         global role
         role = {"": "assembler", "assembler": "nursery", "nursery": "loader"}[role]
+        # A function of the C library that the parent has looked up already would not be looked up again.
+        if kernel := sys.modules.get("blobfeed.workers.transport.linux"):
+            vars(kernel.libc).pop("prctl", None)
         if event == "forked@" + role:
             hold()
     os.register_at_fork(after_in_child=forked)
