@@ -161,7 +161,7 @@ class TrainerTrace:
         self._there_ns = self._there_ns or time.monotonic_ns()
 
     def takes(self, number: int, batches: int) -> None:
-        """Batch `number` has been taken; `batches` of those that came with it were left, it included."""
+        """Batch `number` has been taken, the first of `batches` that came together, or one behind that."""
         asked, there = self._asked_ns, self._there_ns
         self._asked_ns = self._there_ns = 0
         if self.file is None or number < self._until:

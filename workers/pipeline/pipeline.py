@@ -156,7 +156,7 @@ class Pipeline(Closing):
         if not self.progress.taken and self._feed is not None:
             self._feed.note_start()
         if self._trace is not None:
-            self._trace.takes(batch.number, len(self._ready))
+            self._trace.takes(batch.number, batch.together)
         self.progress = self.progress.after(batch)
         self._ready.popleft()
         return batch

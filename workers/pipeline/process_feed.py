@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -148,19 +149,29 @@ class ProcessFeed:
     # ---- batches
 
     def next(self, wanted: int, held: Held) -> list[Batch]:
-        return self._open(self.next_announce(wanted, held))
+        return self.ready(wanted) or self._open(self.next_announce(wanted, held))
 
     def ready(self, wanted: int) -> list[Batch]:
+        # All that have come, not only the next ones: behind a training step, which has used the caches, the first look
+        # takes as long as those at all the others.
         if self._failure is not None:
             raise self._failure.error()
+        batches: list[Batch] = []
         with self._waiting:
+            if self._assembler is None:
+                return batches
             try:
-                announce = None if self._assembler is None else self._received(wanted)
+                for announce in self._received(wanted):
+                    if announce.batch >= wanted:  # none of those before it in this loop
+                        batches += self._open(announce)
+                        wanted = batches[-1].sequence + 1
             except zmq.ZMQError:  # a signal's handler may have closed the sockets
                 if self._assembler is not None:
                     raise
-                announce = None
-        return [] if announce is None else self._open(announce)
+            except BlobfeedError:  # of what comes behind these: it is kept
+                if not batches:
+                    raise
+        return batches
 
     def _open(self, announce: Announce) -> list[Batch]:
         """Return the announced batches, as views on their slots."""
@@ -173,7 +184,7 @@ class ProcessFeed:
         with self._waiting:
             if (assembler := self._assembler) is None:
                 raise PipelineClosed("the pipeline has been closed; make a new one")
-            return self._received(wanted) or self._wait(assembler, wanted, held)
+            return next(self._received(wanted), None) or self._wait(assembler, wanted, held)
 
     def note_start(self) -> None:
         self.shared.board.note_start()
@@ -199,19 +210,18 @@ class ProcessFeed:
         """Map the slots into this process now: the trainer has to wait anyway, while loaders start."""
         self.shared.ring.populate()
 
-    def _received(self, wanted: int) -> Announce | None:
-        """Return the announcement of batches from `wanted` on if it has come; raises the error that ended the run."""
+    def _received(self, wanted: int) -> Iterator[Announce]:
+        """Yield the announcements of batches from `wanted` on that have come; raises the error that ended the run."""
         if (now := time.monotonic()) > self._next_look_at_logs:
             self._next_look_at_logs = now + _LOGS_S
             self._inbox.receive()
         for frame in links.frames(self._batch_link):
             match self._decoder.decode(frame):
                 case Announce(batch) as announce if batch >= wanted:
-                    return announce
+                    yield announce
                 case Failure() | End() as last:
                     self._failure = Failed(self._explain(last))
                     raise self._failure.error()
-        return None
 
     def _wait(self, assembler: AssemblerProcess, wanted: int, held: Held) -> Announce:
         self._tell_released(held)
@@ -242,7 +252,7 @@ class ProcessFeed:
                     raise
             if self._assembler is None:
                 raise PipelineClosed("the pipeline was closed while a batch was waited for")
-            if (announce := self._received(wanted)) is not None:
+            for announce in self._received(wanted):
                 return announce
             if assembler.handle in ready and assembler.has_ended():
                 self._failure = Failed(self._assembler_died(assembler))

@@ -42,6 +42,8 @@ class Batch(msgspec.Struct, eq=False, dict=True):
     replaced: Mapping[int, int] = {}
     drawn: bytes = b""
     """The samples, int64, if a sampler drew them."""
+    together: int = 1
+    """The batches of its announcement, it included, if it is the first of them."""
     end: At | None = None
     """The place where the round behind it begins, unless that is computed."""
 

@@ -131,6 +131,7 @@ class Plan:
                 batch.drawn, batch.end = announce.indices[8 * done : 8 * (done + count)], At(*announce.ends[place])
                 done += count
             batches.append(batch)
+        batches[0].together = len(batches)
         return batches
 
     # ---- where a run stands

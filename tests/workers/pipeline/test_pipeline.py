@@ -118,6 +118,18 @@ def test_an_error_that_is_met_by_looking_ahead_waits_until_its_batch_is_asked_fo
             pipeline.take()
 
 
+def test_an_error_that_came_together_with_batches_waits_until_they_are_taken() -> None:
+    given = parameters(shuffle=False)
+    trap = Trap(Fault.EXCEPTION, Place.READ, frozenset({Promise(given).sample_at(3 * given.batch_size)}))
+    with trapped_pipeline(trap, shuffle=False) as pipeline:
+        pipeline.release(pipeline.take())
+        wait_until(lambda: pipeline.statistics().tasks >= 4, "the error is there")
+        assert [pipeline.take().number for _ in range(2)] == [1, 2]
+        for _ in range(2):
+            with pytest.raises(SampleError):
+                pipeline.take()
+
+
 # ---- wrong use
 
 
