@@ -15,6 +15,7 @@ next start: what it has forked lives on.
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -197,6 +198,8 @@ class _Server(Forking):
     def run(self, modules: Sequence[str]) -> None:
         """Serve until the trainer is gone; it kills a server that it does not need any more."""
         self._import(modules)
+        gc.freeze()  # nor do the forks look there, and write into pages that they share
+        gc.enable()
         while True:
             for descriptor, _ in self._poller.poll():
                 if descriptor == self._link.fileno():

@@ -46,11 +46,14 @@ def test_torch_is_imported_in_it_once_and_from_the_construction_on() -> None:
 
 
 LIKE_THE_TRAINER = """
+import gc
+
 def seen():
     os.umask(umask := os.umask(0))
     nice, cores = os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)
     limits = resource.getrlimit(resource.RLIMIT_CORE), resource.getrlimit(resource.RLIMIT_CPU)
-    return str((os.environ.get("CHANGED"), os.getcwd(), umask, nice, cores, limits, os.readlink("/proc/self/fd/2")))
+    return str((os.environ.get("CHANGED"), os.getcwd(), umask, nice, cores, limits, os.readlink("/proc/self/fd/2"),
+        gc.isenabled()))
 
 def decode(sample, rng):
     if os.environ.get("BLOBFEED_ROLE") == "loader" and not (HERE / NAME).exists():
