@@ -64,11 +64,10 @@ class StillPipeline:
         )
         self.specs = {"data": ArraySpec(shape.sample, np.dtype(dtype))}
         self.ring = Ring.create(RowsLayout(self.specs, shape.rows), SLOTS)
+        self.ring.allocate()
         rng = np.random.default_rng(0)
         rows = cast(Any, self.ring.rows["data"])
         rows[...] = rng.integers(0, 256, rows.shape, dtype=np.uint8)
-        for _ in self.ring.use_huge_pages():  # as a running pipeline has them after half a second
-            pass
         self.progress, self.plan = _Count(0), _Plan()
         self._batch: Batch | None = None
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -166,9 +165,6 @@ class GrowingSlots:
 
     def populate(self) -> None:
         """Do nothing: how large batches are is known when they come."""
-
-    def use_huge_pages(self) -> Iterator[int]:
-        yield from ()
 
     def close(self) -> None:
         """Give the memory back once the last array on it is gone."""

@@ -23,7 +23,6 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -303,11 +302,6 @@ class Assembler:
                     self._stopping = True
 
 
-def _use_huge_pages(config: Config) -> Iterator[int]:
-    """Back the ring with huge pages, step by step; copying from them is a fifth to a third faster (shared_map.py)."""
-    yield from config.plan.ring(config.descriptors.ring).use_huge_pages()
-
-
 def run_assembler(descriptor: int) -> None:
     """Run the assembler with the Config in `descriptor`, to its end.
 
@@ -324,7 +318,6 @@ def run_assembler(descriptor: int) -> None:
         config.plan.decoded.modules,
         prepare=config.plan.prepare,
         keep=config.descriptors.of_loaders,
-        background=lambda: _use_huge_pages(config),
         trainer=config.descriptors.trainer,
     )
     try:

@@ -31,16 +31,10 @@ _END_S = 0.5
 """The time that each side allows the other to end. After it, a nursery that hangs, in an import or stopped by a signal,
 is killed. An assembler that has not acted so long after the trainer's death counts as stopped."""
 
-_BACKGROUND_AFTER_MS = 300
-"""The delay of background work, which would slow down the first batches."""
-
 _log = logging.getLogger("blobfeed")
 
 LoaderMain = Callable[[int, int], None]
 """The function called in a new loader with its number and its line on the status board."""
-
-Background = Callable[[], Iterator[object]]
-"""The work for the nursery's idle time, in steps of some milliseconds."""
 
 
 class NurseryDied(LoaderDied):
@@ -55,7 +49,6 @@ class Nursery(Home):
         loader_main: LoaderMain,
         modules: tuple[str, ...],
         keep: tuple[int, ...],
-        background: Background = lambda: iter(()),
         trainer: int | None = None,
         prepare: Callable[[], None] = lambda: None,
     ) -> None:
@@ -73,7 +66,7 @@ class Nursery(Home):
                 die_with(parent)
                 close_all_but((theirs.fileno(), *keep))
                 _preload(modules, prepare)
-                _Nurse(theirs, loader_main, background(), trainer).run()
+                _Nurse(theirs, loader_main, trainer).run()
 
             run_and_exit(nurse)
         theirs.close()
@@ -142,13 +135,9 @@ class Nursery(Home):
 class _Nurse(Forking):
     """The nursery's own side."""
 
-    def __init__(
-        self, link: socket.socket, loader_main: LoaderMain, background: Iterator[object], trainer: int | None
-    ) -> None:
+    def __init__(self, link: socket.socket, loader_main: LoaderMain, trainer: int | None) -> None:
         super().__init__(link)
         self._trainer = trainer
-        self._background = background
-        self._pause_ms: int | None = _BACKGROUND_AFTER_MS
         self._loader_main = loader_main
         self._pid = os.getpid()
         if trainer is not None:
@@ -165,10 +154,7 @@ class _Nurse(Forking):
             self._end_all()
 
     def _serve(self) -> bool:
-        events = self._poller.poll(self._pause_ms)
-        if not events:
-            self._work_in_background()
-        for descriptor, _ in events:
+        for descriptor, _ in self._poller.poll():
             if descriptor == self._trainer:
                 self._wait_for_assembler()
                 return False
@@ -188,13 +174,6 @@ class _Nurse(Forking):
         hang_up = select.poll()
         hang_up.register(self._link, 0)
         hang_up.poll(_END_S * 1000)
-
-    def _work_in_background(self) -> None:
-        try:
-            self._pause_ms = None if next(self._background, None) is None else 0
-        except Exception as problem:  # it only improves speed
-            _log.info("background work was given up: %s: %s", type(problem).__name__, problem)
-            self._pause_ms = None
 
     def _become_loader(self, loader: int, line: int) -> None:
         die_with(self._pid)
