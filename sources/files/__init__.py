@@ -12,6 +12,7 @@ from .file import (
     as_bytes,
     by_group,
     copy_runs,
+    distinct,
     gather_rows,
     locate_part,
     require_in_range,

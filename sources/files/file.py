@@ -328,6 +328,14 @@ def merge_ranges(offsets: IndexArray, sizes: IndexArray | int) -> Iterator[tuple
         yield int(starts[start]), int(ends[stop - 1] - starts[start])
 
 
+def distinct(numbers: IndexArray) -> IndexArray:
+    """Return the numbers that there are, in ascending order; `np.unique` imports numpy.ma, 8 ms in each loader."""
+    ordered = np.sort(numbers, axis=None)
+    is_new = np.ones(len(ordered), np.bool_)
+    is_new[1:] = ordered[1:] != ordered[:-1]
+    return ordered[is_new]
+
+
 def by_group(groups: IndexArray) -> Iterator[tuple[int, IndexArray]]:
     """Each number that occurs in `groups`, in order, with the positions at which it stands (ascending)."""
     order = np.argsort(groups, kind="stable")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ...workers.api import AnyArray, IndexArray
 from ...workers.base import SourceError
-from ..files import Bytes, ChunkCache, ObjectStore, Pending, RecentlyUsed, RemoteStamp, locate
+from ..files import Bytes, ChunkCache, ObjectStore, Pending, RecentlyUsed, RemoteStamp, distinct, locate
 from .chunk_decode import ChunkError, chunk_values, without_crc32c
 from .layout import ChunkObjects, StoredArray
 from .rows import ChunkedRows
@@ -51,7 +51,7 @@ class ObjectRows(ChunkedRows):
 
     def _fetch(self, numbers: IndexArray) -> None:
         self._asked.begin()
-        self._will_need_chunks(np.unique(numbers), now=True)
+        self._will_need_chunks(distinct(numbers), now=True)
 
     def _decoded(self, number: int) -> AnyArray:
         stored = self._asked.take(number) if number in self._asked else self._stored(number)

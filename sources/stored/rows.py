@@ -11,7 +11,7 @@ import numpy as np
 
 from ...workers.api import AnyArray, IndexArray
 from ...workers.base import SourceError
-from ..files import FANCY_BELOW_BYTES, Bytes, ChunkCache, RawFile, RemoteFile, are_small, by_group, copy_runs
+from ..files import FANCY_BELOW_BYTES, Bytes, ChunkCache, RawFile, RemoteFile, are_small, by_group, copy_runs, distinct
 from .chunk_decode import ChunkError, chunk_values
 from .layout import Chunked, StoredArray, without
 
@@ -68,7 +68,7 @@ class ChunkedRows(ABC):
 
     def will_need_boxes(self, corners: IndexArray, box: IndexArray, *, now: bool = False) -> bool:
         """Start reading what `read_boxes` needs of boxes of this shape, as Column.will_need."""
-        return self._will_need_chunks(np.unique(self._under(corners, self._stops(corners, box))[0]), now=now)
+        return self._will_need_chunks(distinct(self._under(corners, self._stops(corners, box))[0]), now=now)
 
     def _will_need_chunks(self, numbers: IndexArray, *, now: bool) -> bool:
         return True
@@ -119,7 +119,7 @@ class ChunkedRows(ABC):
         """The chunks that hold these samples."""
         axis, grid = self._axis, self._grid
         before, after = np.arange(math.prod(grid[:axis])), np.arange(math.prod(grid[axis + 1 :]))
-        along = before[:, None] * grid[axis] + np.unique(indices // self._per_chunk)
+        along = before[:, None] * grid[axis] + distinct(indices // self._per_chunk)
         return (along.reshape(-1, 1) * len(after) + after).ravel()
 
     def _not_kept(self, numbers: IndexArray) -> IndexArray:
@@ -190,7 +190,7 @@ class StoredRows(ChunkedRows):
 
     def _fetch(self, numbers: IndexArray) -> None:
         if self._array.file.on_network:
-            self._will_need_chunks(np.unique(numbers), now=True)
+            self._will_need_chunks(distinct(numbers), now=True)
 
     def _lines(self, corner: IndexArray, box: IndexArray) -> tuple[IndexArray, int, list[int]]:
         """The bytes of a box of an array in one piece: the offsets of its lines and their common size.

@@ -24,7 +24,7 @@ from ...workers.api import (
     is_ours,
 )
 from ...workers.base import SourceError, text_digest
-from ..files import CONNECTIONS, Store, digest, require_in_range
+from ..files import CONNECTIONS, Store, digest, distinct, require_in_range
 from .columns import Column, RecordError, Records, Views
 from .memory import Memory
 from .naming import sample_error
@@ -120,7 +120,7 @@ class Table(Source):
             (values,) = rows.values()
             found = f"{what}: the boundaries {options.boundaries!r}"
             ends.append(sequence_ends(np.asarray(values), boundaries._columns[0].part_ends, files, found))
-        sequences = Sequences(np.unique(np.concatenate(ends)), options.length, options.stride, what)
+        sequences = Sequences(distinct(np.concatenate(ends)), options.length, options.stride, what)
         places = WindowPlaces(self.where, sequences, options.length, axis)
         return Table(
             self.kind,

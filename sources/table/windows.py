@@ -15,6 +15,7 @@ import numpy as np
 
 from ...workers.api import AnyArray, ArraySpec, IndexArray, Positive, chosen
 from ...workers.base import SourceError, text_digest
+from ..files import distinct
 from .columns import Column, OutRows
 
 Step = Literal["first", "middle", "last"]
@@ -78,7 +79,7 @@ class Sequences:
         for begin, end in pairwise(self._starts.tolist()):
             borders = np.arange(0, self._start + (end - begin) * self._stride, steps) - self._start
             found.append(begin + np.clip(-(-borders // self._stride), 0, end - begin))
-        return np.unique(np.concatenate(found))
+        return distinct(np.concatenate(found))
 
 
 class Windows(Column):
