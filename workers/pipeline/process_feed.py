@@ -113,7 +113,7 @@ class ProcessFeed:
             self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
             stack.callback(self.close)
             # Before all that takes time, since it imports meanwhile, and behind the calls that a kernel may refuse.
-            self.server = find_fork_server(plan.decoded.modules)
+            self.server = find_fork_server(plan.modules)
             self._start()
             stack.pop_all()
 

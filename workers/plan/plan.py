@@ -134,6 +134,11 @@ class Plan:
         batches[0].together = len(batches)
         return batches
 
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """Those that opening it imports."""
+        return (*self.decoded.modules, type(self.supply).__module__)
+
     # ---- where a run stands
 
     def begin(self) -> Position:

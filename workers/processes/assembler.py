@@ -315,7 +315,7 @@ def run_assembler(descriptor: int) -> None:
     config, errors = Config.adopt(descriptor)
     nursery = Nursery(
         partial(run_loader, config, errors),
-        config.plan.decoded.modules,
+        config.plan.modules,
         prepare=config.plan.prepare,
         keep=config.descriptors.of_loaders,
         trainer=config.descriptors.trainer,

@@ -147,10 +147,10 @@ def _request(config: Config, channel: int) -> ForkServer:
     packed = config.pack()
     try:
         for _ in range(_ATTEMPTS):
-            server = find_fork_server(config.plan.decoded.modules)
+            server = find_fork_server(config.plan.modules)
             descriptors = (channel, packed, *config.descriptors.of_loaders)
             with suppress(ConnectionError):  # it has just died
-                server.start(config.sockets, descriptors, config.plan.decoded.modules)
+                server.start(config.sockets, descriptors, config.plan.modules)
                 return server
     finally:
         os.close(packed)
