@@ -186,7 +186,7 @@ class Pipeline(Closing):
         return bool(self._ready)
 
     def look_ahead(self) -> None:
-        """Open the next batch's announcement where it has come; raises nothing.
+        """Open the announcements that have come, unless a batch is there; raises nothing.
 
         For the end of a delivery: what ran a moment ago is still in the processor's caches, and after a training step
         nothing is, so that the same work takes the trainer 0.1 ms longer.

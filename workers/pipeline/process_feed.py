@@ -165,13 +165,13 @@ class ProcessFeed:
                     if announce.batch >= wanted:  # none of those before it in this loop
                         batches += self._open(announce)
                         wanted = batches[-1].sequence + 1
-            except zmq.ZMQError:  # a signal's handler may have closed the sockets
+            except (zmq.ZMQError, KeyError):  # a signal's handler may have closed the sockets, and given the ring back
                 if self._assembler is not None:
                     raise
             except BlobfeedError:  # of what comes behind these: it is kept
                 if not batches:
                     raise
-        return batches
+            return [] if self._assembler is None else batches
 
     def _open(self, announce: Announce) -> list[Batch]:
         """Return the announced batches, as views on their slots."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,8 +18,8 @@ import pytest
 from blobfeed.readers.opening import open_pipeline
 from blobfeed.watching.reading import Reading
 from blobfeed.workers.api import AnyArray, Hooks, IndexArray
-from blobfeed.workers.pipeline import Pipeline
-from blobfeed.workers.transport import Activity, Count
+from blobfeed.workers.pipeline import Pipeline, ProcessFeed
+from blobfeed.workers.transport import Activity, Announce, Count
 
 from blobfeed import Sample, SampleError
 from blobfeed.monitor import read_pipelines
@@ -128,6 +129,17 @@ def test_an_error_that_came_together_with_batches_waits_until_they_are_taken() -
         for _ in range(2):
             with pytest.raises(SampleError):
                 pipeline.take()
+
+
+def test_an_announcement_that_comes_twice_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    received = ProcessFeed._received
+
+    def twice(feed: ProcessFeed, wanted: int) -> Iterator[Announce]:
+        return itertools.chain.from_iterable((each, each) for each in received(feed, wanted))
+
+    monkeypatch.setattr(ProcessFeed, "_received", twice)
+    given = parameters()
+    assert deliver_all(open_pipeline(given, source=Numbered(items=SMALL))) == Promise(given, items=SMALL).batches()
 
 
 # ---- wrong use
