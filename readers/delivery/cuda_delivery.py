@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from ...workers.api import AnyArray, IndexArray
-from ...workers.base import close_all
+from ...workers.base import BlobfeedError, close_all
 from ...workers.loading import CROPS, Conversion
 from ...workers.pipeline import Pipeline
 from ...workers.plan import Batch, Position
@@ -127,8 +127,8 @@ class CudaDelivery(Delivery):
         self._hand_over(self._turn(self._given), tensors)
         self._given += 1
         # An error in here belongs to a later batch. That one stays where it is, and it is tried again, and raises
-        # again, when it is asked for.
-        with contextlib.suppress(Exception):
+        # again, when it is asked for. One of a signal's handler is none of these, and ends the step.
+        with contextlib.suppress(BlobfeedError, RuntimeError, MemoryError):
             self._send_ahead(tensors)
 
     def _pass_over(self) -> None:

@@ -117,6 +117,21 @@ def test_an_error_of_a_later_batch_waits_for_its_turn(feeding: Any, tmp_path: Pa
         feed.next()
 
 
+def test_an_exception_of_a_signals_handler_ends_the_step_and_its_batch_comes_again(
+    feeding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted() -> bool:
+        raise TimeoutError
+
+    feed = feeding(PlayedDevice(0), device_prefetch=1)
+    feed.next()
+    with monkeypatch.context() as patch:
+        patch.setattr(feed.pipeline, "is_ready", interrupted)
+        with pytest.raises(TimeoutError):
+            feed.next()
+    np.testing.assert_array_equal(feed.next()[1], np.arange(4, 8))
+
+
 @pytest.mark.parametrize("varies", [False, True])
 @pytest.mark.parametrize("bad", [np.float64(1e300), np.int64(2**24 + 1)])
 def test_values_beyond_a_blob_are_an_error_on_a_device_too(
