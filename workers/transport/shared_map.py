@@ -12,6 +12,7 @@ allocate, 20 to map, and 25 to 170 to put together, where huge ones from the sta
 from __future__ import annotations
 
 import ctypes
+import errno
 import mmap
 import time
 from typing import NoReturn
@@ -73,7 +74,7 @@ class SharedMap(_Map):
         libc.madvise(self._address, self._size, _MADV_POPULATE_WRITE)
 
     def allocate_huge(self) -> None:
-        """Allocate it in huge pages, from the beginning on for as long as the kernel has some at hand.
+        """Allocate it in huge pages, from the beginning on, while the kernel makes some and takes no longer than usual.
 
         What is left, all of it where the kernel cannot do this, takes small pages, which are as right.
         """
@@ -85,8 +86,8 @@ class SharedMap(_Map):
             # The kernel fills the rest of a range with zeros, but leaves one alone in which there is nothing.
             if libc.madvise(address, mmap.PAGESIZE, _MADV_POPULATE_WRITE):
                 return
-            if libc.madvise(address, HUGE_PAGE, _MADV_COLLAPSE):
-                return
+            if libc.madvise(address, HUGE_PAGE, _MADV_COLLAPSE) and ctypes.get_errno() != errno.EAGAIN:
+                return  # but for a page that is just being looked at, they all fail
 
 
 class AddressRange(_Map):
