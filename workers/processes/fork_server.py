@@ -198,8 +198,6 @@ class _Server(Forking):
     def run(self, modules: Sequence[str]) -> None:
         """Serve until the trainer is gone; it kills a server that it does not need any more."""
         self._import(modules)
-        gc.freeze()  # nor do the forks look there, and write into pages that they share
-        gc.enable()
         while True:
             for descriptor, _ in self._poller.poll():
                 if descriptor == self._link.fileno():
@@ -232,16 +230,18 @@ class _Server(Forking):
 
     def _import(self, modules: Sequence[str], *folders: str) -> None:
         """Import them, which may take long, and meanwhile look whether the trainer lives; see `_leave_if_alone`."""
-        if all(name in sys.modules for name in modules):
-            return
-        signal.signal(signal.SIGALRM, lambda *_: self._leave_if_alone(*folders))
-        signal.siginterrupt(signal.SIGALRM, False)
-        signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
-        try:
-            import_ahead(modules)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        gc.disable()
+        if not all(name in sys.modules for name in modules):
+            signal.signal(signal.SIGALRM, lambda *_: self._leave_if_alone(*folders))
+            signal.siginterrupt(signal.SIGALRM, False)
+            signal.setitimer(signal.ITIMER_REAL, _LOOK_S, _LOOK_S)
+            try:
+                import_ahead(modules)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        gc.freeze()  # nor do the forks look for garbage there, and write into pages that they share
+        gc.enable()
 
     def _leave_if_alone(self, *folders: str) -> None:
         """End this process if the trainer's has ended, and remove what it may have made for assemblers to come."""
