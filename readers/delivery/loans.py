@@ -1,9 +1,9 @@
 """Memory that is lent: the holder's own for as long as any array refers to it, and then given back.
 
-NumPy keeps the object whose `__array_interface__` an array was made of, as `base`; views of the array, views of these,
-torch.from_numpy and DLPack keep it, too. When it dies, what was lent goes into a deque, from which the lender takes it
-at its next step. Nothing else is done there: a weak reference calls the deque's own `append`, in any thread or in the
-middle of a garbage collection.
+NumPy keeps the array that another one was made on, as `base`, if it is of a class of its own; views of the array, views
+of these, torch.from_numpy and DLPack keep it, too. When it dies, what was lent goes into a deque, from which the lender
+takes it at its next step. Nothing else is done there: a weak reference calls the deque's own `append`, in any thread or
+in the middle of a garbage collection.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ While there are so many, the next one is a copy.
 _BLOCKS = 4
 
 
-class _Loan:
-    """The memory of `array`, which lives as long as this does; the lent arrays keep it alive, as their `base`."""
+class _Loan(NDArray[np.uint8]):
+    """All of a memory; the lent arrays keep it alive, as their `base`."""
 
-    __slots__ = ("__array_interface__", "__weakref__", "_kept")
+    __hash__ = object.__hash__  # a weak reference to it is found by that
 
-    def __init__(self, array: AnyArray, interface: dict[str, Any]) -> None:
-        self.__array_interface__ = interface
-        self._kept = array
+
+class _Memory(NDArray[np.uint8]):
+    """What loans are views of. NumPy leaves out of a chain of bases those above one of the new array's own class."""
 
 
 class Lendable:
@@ -47,15 +47,17 @@ class Lendable:
 
     def __init__(self, arrays: Sequence[AnyArray]) -> None:
         base = arrays[0].base
-        self.memory: AnyArray = base if isinstance(base, np.ndarray) else arrays[0]
-        self.interface = self.memory.__array_interface__
-        begin = self.memory.ctypes.data
+        memory: AnyArray = base if isinstance(base, np.ndarray) else arrays[0]
+        self._memory = memory.view(_Memory)
+        begin = memory.ctypes.data
         self._places = [(array.shape, array.dtype, array.ctypes.data - begin) for array in arrays]
 
-    def on(self, loan: object) -> list[AnyArray]:
+    def loan(self) -> _Loan:
+        return self._memory.view(_Loan)
+
+    def on(self, loan: _Loan) -> list[AnyArray]:
         """Return the arrays, kept by `loan`, which is one of this memory."""
-        memory = np.asarray(loan)
-        return [np.ndarray(shape, dtype, memory, offset) for shape, dtype, offset in self._places]
+        return [np.ndarray(shape, dtype, loan, offset) for shape, dtype, offset in self._places]
 
 
 class SlotLoans(Generic[_Lent]):
@@ -76,7 +78,7 @@ class SlotLoans(Generic[_Lent]):
 
     def lend(self, lent: _Lent, arrays: Lendable) -> list[AnyArray]:
         """Return arrays on the memory of these, which are in the slot of `lent`."""
-        loan = _Loan(arrays.memory, arrays.interface)
+        loan = arrays.loan()
         self._out[weakref.ref(loan, self._back.append)] = lent
         return arrays.on(loan)
 
@@ -112,22 +114,22 @@ class LentBlocks:
 
     def __init__(self) -> None:
         self._back: deque[_LoanRef] = deque()
-        self._out: dict[_LoanRef, NDArray[np.uint8]] = {}
+        self._out: dict[_LoanRef, _Memory] = {}
 
     def empty(self, shape: Sequence[int], dtype: DTypeLike) -> AnyArray:
         """An array of `shape`, C-contiguous, holding anything; if all blocks are in use, allocated as NumPy does."""
         dtype = np.dtype(dtype)
         block = self._block(math.prod(shape) * dtype.itemsize)
         if len(self._out) < _BLOCKS:
-            loan = _Loan(block, block.__array_interface__)
+            loan = block.view(_Loan)
             self._out[weakref.ref(loan, self._back.append)] = block
-            block = np.asarray(loan)
+            return np.ndarray(shape, dtype, loan)
         return np.ndarray(shape, dtype, block)
 
-    def _block(self, nbytes: int) -> NDArray[np.uint8]:
+    def _block(self, nbytes: int) -> _Memory:
         while self._back:
             block = self._out.pop(self._back[0], None)
             self._back.popleft()
             if block is not None and len(block) >= nbytes:  # else it will be too small for the next batch, too
                 return block
-        return np.empty(nbytes, np.uint8)
+        return np.empty(nbytes, np.uint8).view(_Memory)
