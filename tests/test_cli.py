@@ -82,22 +82,6 @@ def test_missing_data_are_one_message_that_names_file_and_layer(tmp_path: Path) 
     assert all(part in message for part in ["numbers.h5", "net.prototxt:2:1: layer 'data'", "in setup, "])
 
 
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (('type: "ReLU"', 'type: "ReLUU"'), ["net.prototxt:13:23", "'ReLUU' is not supported", "'ReLU'"]),
-        (("inner_product_param {", "inner_product_param {{"), ["net.prototxt:11:24"]),
-        (("batch_size: 8", "batchsize: 8"), ["'batchsize'", "batch_size"]),
-    ],
-)
-def test_a_bad_net_is_one_message(tmp_path: Path, change: tuple[str, str], parts: list[str]) -> None:
-    """tests/trainer/errors.txt has the words of all that may be wrong with one."""
-    assert change[0] in OURS
-    path = write_project(tmp_path, net=OURS.replace(change[0], change[1], 1))
-    message = error_of("train", "--solver", path)
-    assert all(part in message for part in parts), message
-
-
 def test_an_exception_of_somebodys_layer_is_one_message_that_says_whose(tmp_path: Path) -> None:
     path = write_project(tmp_path)
     (tmp_path / "batches.py").write_text(BATCHES.replace("rows = (", "rows = 1 / 0 * ("))

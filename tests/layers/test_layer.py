@@ -59,15 +59,6 @@ def test_two_layers_of_one_seed_order_crop_and_mirror_alike_so_masks_follow_thei
             np.testing.assert_array_equal(one.forward()["data"], other.forward()["data"])
 
 
-def test_setup_and_the_reshape_after_it_give_the_shapes_and_start_no_process(with_loader: dict[str, Any]) -> None:
-    before = _children()
-    with LayerHarness(MultiProcessInputLayer, with_loader) as harness:
-        assert {name: data.shape for name, data in harness.tops.items()} == {"data": (8, 3, 4, 5), "label": (8,)}
-        assert _children() == before
-        harness.reshape()
-        assert _children() > before
-
-
 def test_a_layer_that_is_started_has_its_batch_ready_and_goes_on_from_a_state_that_comes_later(
     with_loader: dict[str, Any],
 ) -> None:
@@ -282,18 +273,6 @@ def test_setup_closes_nothing_that_was_not_set_up(train: dict[str, Any]) -> None
     with LayerHarness(ClosesItsOwn, train) as harness:
         harness.layer.setup(BlobVector(()), _two_tops())
         assert harness.layer.closed == 1
-
-
-class Typo(MultiProcessInputLayer):
-    def decode(self, sample: Sample, rng: np.random.Generator) -> object:
-        return {"data": sample["dota"], "label": sample["label"]}
-
-
-def test_a_mistake_in_decode_surfaces_in_setup_with_its_own_traceback(train: dict[str, Any]) -> None:
-    with pytest.raises(KeyError, match="dota") as caught:
-        LayerHarness(Typo, train)
-    assert "decode" in [entry.name for entry in caught.traceback[-2:]]
-    assert any(entry.name == "decode" and Path(str(entry.path)) == Path(__file__) for entry in caught.traceback)
 
 
 # ---- values

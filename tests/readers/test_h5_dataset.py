@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -122,15 +121,6 @@ def test_a_batch_is_read_at_once(archive: Path, monkeypatch: pytest.MonkeyPatch)
     dataset = H5Dataset(archive / "*.h5")
     assert numbers(DataLoader(dataset, batch_size=8)) == list(range(2 * PER_FILE))
     assert reads == [8, 8, 8]
-    dataset.close()
-
-
-def test_it_can_be_pickled_with_files_open(archive: Path) -> None:
-    dataset = H5Dataset(archive / "*.h5")
-    dataset[0]
-    twin = pickle.loads(pickle.dumps(dataset))
-    assert twin[13]["labels"]["number"] == 13
-    twin.close()
     dataset.close()
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from blobfeed import BatchReader
+from tests.support.stored import bytes_read
 
 SHAPE, SIDE = (256, 512, 768), 64
 CHUNKS = 4 * 8 * 12
@@ -44,19 +45,15 @@ def test_each_chunk_is_decoded_once_for_a_window_of_chunks(field: str, stride: i
     window = 16 * round(SIDE / stride) ** 3
     with patches(field, stride) as reader:
         loop = iter(reader)
-        indices, begin = [next(loop).indices], _read_bytes()
+        indices, begin = [next(loop).indices], bytes_read()
         indices += [batch.indices for _, batch in zip(range(3 * window // 16 - 1), loop, strict=False)]
-        read = _read_bytes() - begin
+        read = bytes_read() - begin
         corners = np.stack([*reader.corners(np.concatenate(indices)).values()], axis=1)
     touched = [
         {tuple(at) for ends in np.ndindex(2, 2, 2) for at in ((part + np.multiply(ends, SIDE - 1)) // SIDE).tolist()}
         for part in np.split(corners, 3)
     ]
     assert read <= 1.1 * size * sum(map(len, touched))
-
-
-def _read_bytes() -> int:
-    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_each_patch_comes_once_for_two_ranks_with_two_loaders_and_after_a_restart(field: str) -> None:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from blobfeed.readers.sharding import WHOLE, shard_in_environment, with_shard
+from blobfeed.readers.sharding import WHOLE, with_shard
 from blobfeed.workers.api import check_parameters
-from hypothesis import given
-from hypothesis import strategies as st
 
 from blobfeed import BatchReader, find_shard
 from tests.support.reader_data import write_hdf5
@@ -83,13 +81,6 @@ def test_the_shard_is_the_one_that_is_said_first(case: str, monkeypatch: pytest.
     found = find_shard(*arguments)
     assert (found.rank, found.world_size) == expected
     assert (found is WHOLE) == (expected == (0, 1))
-
-
-@given(st.integers(1, 64).flatmap(lambda size: st.tuples(st.integers(0, size - 1), st.just(size))))
-def test_the_environment_is_read_as_torchrun_writes_it(shard: tuple[int, int]) -> None:
-    found = shard_in_environment({"RANK": str(shard[0]), "WORLD_SIZE": str(shard[1]), "LOCAL_RANK": "0"})
-    assert found is not None
-    assert (found.rank, found.world_size) == shard
 
 
 def test_parameters_get_the_shard_that_they_left_open(monkeypatch: pytest.MonkeyPatch) -> None:

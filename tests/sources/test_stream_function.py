@@ -40,11 +40,6 @@ def test_a_function_that_takes_no_shard_is_one_shard_and_may_take_the_epoch() ->
     assert got == [[0, 1, 2], [3, 4, 5], [6], [100, 101, 102], [103, 104, 105], [106]]
 
 
-def test_shards_get_the_epoch_too() -> None:
-    got = _numbers(_shares, last_batch="partial", num_loaders=2)
-    assert sorted(number for batch in got for number in batch) == [*range(7), *range(100, 107)]
-
-
 def test_the_epoch_may_stand_anywhere() -> None:
     functions: list[Any] = [
         lambda epoch, shard, num_shards: _shares(shard, num_shards, epoch=epoch),

@@ -414,17 +414,3 @@ def test_two_put_end_to_end_have_the_samples_of_both(name: str, ragged: bool, in
                     each.will_need(np.array(indices, np.int64))
                     assert_same(read(each, indices), [samples[index] for index in indices])
             assert [source.where(index) for index in range(12)] == [*one.places, *other.places]
-
-
-@pytest.mark.parametrize("name", some_of(KINDS, 3))
-def test_a_mix_has_whole_epochs_of_each_source(name: str) -> None:
-    with written(name, content_of(6)) as one, written(name, content_of(4, seed=1)) as other:
-        given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "num_loaders": 0, "epochs": None}
-        with BatchReader(mix=[one.open(), other.open()], **given) as reader:
-            drawn = [row.tobytes() for batch, _ in zip(reader, range(12), strict=False) for row in batch["data"]]
-    for made in (one, other):
-        known = sorted(sample["data"].tobytes() for sample in made.samples)
-        mine = [row for row in drawn if row in known]
-        assert len(mine) >= len(drawn) // 3
-        for first in range(0, len(mine) - len(known) + 1, len(known)):
-            assert sorted(mine[first : first + len(known)]) == known

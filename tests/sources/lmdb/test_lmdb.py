@@ -34,11 +34,6 @@ def test_a_database_may_be_a_file_by_itself(tmp_path: Path) -> None:
     np.testing.assert_array_equal(samples(opened(path), [5])["data"], RAW[[5]])
 
 
-def test_a_tilde_is_the_home_directory(raw: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(raw.parent))
-    assert len(open_source({"lmdb": "~/raw"}, tops=None, base_dir=Path("elsewhere"))) == 7
-
-
 def test_floats_are_read_as_floats(tmp_path: Path) -> None:
     values = np.random.default_rng(1).normal(size=(2, 1, 3, 4)).astype(np.float32)
     source = opened(write_lmdb(tmp_path / "floats", map(float_datum, values)))

@@ -18,9 +18,6 @@ from blobfeed import Source, SourceError
 from tests.support.object_servers import range_server
 from tests.support.stored import in_loader, opened, rows_of, some_array
 
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
-
 NAMES = ("time", "level", "y", "x")
 EXTENTS = (11, 3, 20, 17)
 

@@ -21,9 +21,6 @@ from tests.support.waiting import wait_until
 SAMPLES = 41
 SHAPE = (SAMPLES, 6, 5)
 
-# The library's thread and its descriptors stay for as long as the process does: they are to be there before a test.
-zarr.create_array({}, shape=(1,), dtype="u1")
-
 SHARDS: dict[str, Any] = {"chunks": (2, 3, 5), "shards": (8, 6, 5)}
 
 

@@ -96,9 +96,7 @@ def test_a_layer_with_slots_gets_what_its_slots_hold(tmp_path: Path) -> None:
 
 
 def test_the_memory_of_a_top_stays_over_iterations(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
-        RECORDER.replace("3 + self.calls.count('reshape')", "4").replace('3 + self.calls.count("reshape")', "4")
-    )
+    (tmp_path / "mine.py").write_text(RECORDER.replace('3 + self.calls.count("reshape")', "4"))
     # A layer in place shows its result under the same name: the data layer must find its own memory again.
     text = python_layer("Recorder") + 'layer { name: "r" type: "Sigmoid" bottom: "y" top: "y" }'
     net = make_net(tmp_path, text)
