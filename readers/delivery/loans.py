@@ -35,7 +35,7 @@ _BLOCKS = 4
 class _Loan(NDArray[np.uint8]):
     """All of a memory; the lent arrays keep it alive, as their `base`."""
 
-    __hash__ = object.__hash__  # a weak reference to it is found by that
+    __hash__ = object.__hash__  # type: ignore[assignment]  # a weak reference to it is found by that
 
 
 class _Memory(NDArray[np.uint8]):
