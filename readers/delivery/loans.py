@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from ...workers.api import AnyArray
 
@@ -32,13 +32,17 @@ While there are so many, the next one is a copy.
 _BLOCKS = 4
 
 
-class _Loan(NDArray[np.uint8]):
+_Bytes = np.ndarray[Any, np.dtype[np.uint8]]  # no class can be made of NDArray from NumPy 2.5 on
+
+
+class _Loan(_Bytes):
     """All of a memory; the lent arrays keep it alive, as their `base`."""
 
+    base = None  # who goes up the bases and keeps the last one keeps this
     __hash__ = object.__hash__  # type: ignore[assignment]  # a weak reference to it is found by that
 
 
-class _Memory(NDArray[np.uint8]):
+class _Memory(_Bytes):
     """What loans are views of. NumPy leaves out of a chain of bases those above one of the new array's own class."""
 
 

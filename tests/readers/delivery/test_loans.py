@@ -74,6 +74,17 @@ def _right(array: Any, indices: Any) -> bool:
     return bool((np.asarray(array) == images(SAMPLES)[indices]).all())
 
 
+def test_who_keeps_the_last_base_alone_keeps_the_slot() -> None:
+    loans = SlotLoans[str](1)
+    (last,) = loans.lend("slot", Lendable([np.zeros(8, np.uint8)[:4]]))
+    while last.base is not None:
+        last = last.base
+    gc.collect()
+    assert list(loans.returned()) == []
+    del last
+    assert list(loans.returned()) == ["slot"]
+
+
 @pytest.mark.parametrize("device", ["", "cpu"])
 def test_batches_that_are_kept_at_random_stay_as_they_came(source: dict[str, Any], device: str) -> None:
     """Some for ever; views of views, tensors and DLPack, dropped by another thread; and slots are used again."""
