@@ -128,7 +128,7 @@ class CudaDelivery(Delivery):
         self._given += 1
         # An error in here belongs to a later batch. That one stays where it is, and it is tried again, and raises
         # again, when it is asked for. One of a signal's handler is none of these, and ends the step.
-        with contextlib.suppress(BlobfeedError, RuntimeError, MemoryError):
+        with contextlib.suppress(BlobfeedError):
             self._send_ahead(tensors)
 
     def _pass_over(self) -> None:
@@ -143,7 +143,10 @@ class CudaDelivery(Delivery):
     def _send_ahead(self, like: Sequence[torch.Tensor]) -> None:
         while self._sent - self._given < len(self._buffers) and self.pipeline.is_ready():
             batch = self.pipeline.peek()
-            self._send(Upcoming(batch, [top.shape(batch) for top in self.tops], self.pipeline.progress), like)
+            try:
+                self._send(Upcoming(batch, [top.shape(batch) for top in self.tops], self.pipeline.progress), like)
+            except (RuntimeError, MemoryError):  # the device's
+                return
 
     def _send(self, upcoming: Upcoming, like: Sequence[torch.Tensor]) -> None:
         """Start the copies of the pipeline's next batch into the next buffer, and take it; `like`: the blobs' data."""
