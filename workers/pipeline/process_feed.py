@@ -165,7 +165,7 @@ class ProcessFeed:
                     if announce.batch >= wanted:  # none of those before it in this loop
                         batches += self._open(announce)
                         wanted = batches[-1].sequence + 1
-            except (zmq.ZMQError, KeyError):  # a signal's handler may have closed the sockets, and given the ring back
+            except zmq.ZMQError:  # a signal's handler may have closed the sockets
                 if self._assembler is not None:
                     raise
             except BlobfeedError:  # of what comes behind these: it is kept
@@ -175,7 +175,12 @@ class ProcessFeed:
 
     def _open(self, announce: Announce) -> list[Batch]:
         """Return the announced batches, as views on their slots."""
-        return self._plan.unpack(announce, self.shared.ring.rows, self._made)
+        try:
+            return self._plan.unpack(announce, self.shared.ring.rows, self._made)
+        except KeyError:  # a signal's handler may have given the ring back
+            if self._assembler is not None:
+                raise
+            raise PipelineClosed("the pipeline was closed while a batch was waited for") from None
 
     def next_announce(self, wanted: int, held: Held) -> Announce:
         """Return the announcement of the next batches."""
