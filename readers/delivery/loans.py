@@ -94,8 +94,10 @@ class SlotLoans(Generic[_Lent]):
 
     def keep_all(self) -> None:
         """Never take back the slots that are lent now: a fork sees them too, and may keep its arrays forever."""
-        self._shared += len(self._out)
-        self._out.clear()
+        seen = [loan for loan in self._out if loan() is not None]
+        self._shared += len(seen)
+        for loan in seen:
+            del self._out[loan]
 
 
 _living: weakref.WeakSet[SlotLoans[Any]] = weakref.WeakSet()

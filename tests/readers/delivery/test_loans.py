@@ -74,6 +74,15 @@ def _right(array: Any, indices: Any) -> bool:
     return bool((np.asarray(array) == images(SAMPLES)[indices]).all())
 
 
+def test_a_fork_keeps_nothing_of_what_was_given_back() -> None:
+    loans = SlotLoans[str](1)
+    for _ in range(3):
+        loans.lend("slot", Lendable([np.zeros(8, np.uint8)]))
+        loans.keep_all()
+        assert list(loans.returned()) == ["slot"]
+        assert loans.are_left
+
+
 def test_who_keeps_the_last_base_alone_keeps_the_slot() -> None:
     loans = SlotLoans[str](1)
     (last,) = loans.lend("slot", Lendable([np.zeros(8, np.uint8)[:4]]))
