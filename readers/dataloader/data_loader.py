@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -96,6 +97,11 @@ class DataLoader(TorchDataLoader[_Item_co]):
         self.is_iterable = isinstance(dataset, IterableDataset)
         if on_error not in ("raise", "replace"):
             raise ParameterError(f'on_error is {on_error!r}: expected "raise" or "replace"')
+        if on_error == "replace" and self.is_iterable:
+            raise ParameterError(
+                'on_error is "replace", and an iterable dataset has no other sample by number: leave it out, and catch '
+                "the error in the dataset's own iterator"
+            )
         if seed is None:
             seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
         if not 0 <= seed < 1 << 64:
@@ -173,9 +179,11 @@ class DataLoader(TorchDataLoader[_Item_co]):
 
     def __iter__(self) -> Any:
         self.check_open()
+        state, self._loaded = self._loaded, None
         if self._newest is not None:
             self._newest.end()
-        state, self._loaded = self._loaded, None
+            if state is None and self._newest.epoch == self.epoch:
+                state = self._newest.unused
         if state is not None:
             self.epoch = state["epoch"] + state["finished"]
         elif isinstance(self.sampler, SeededSampler):
@@ -270,6 +278,11 @@ class DataLoader(TorchDataLoader[_Item_co]):
     def check_open(self) -> None:
         if self._closed:
             raise PipelineClosed("the DataLoader has been closed; make a new one")
+        if self.feed is not None and self.feed.owner != os.getpid():
+            raise PipelineClosed(
+                f"the DataLoader belongs to process {self.feed.owner}, and this is process {os.getpid()}, a fork of "
+                "it: make a DataLoader in the process that reads from it"
+            )
 
     def note_replaced(self, replaced: Iterable[tuple[int, int, str]], epoch: int) -> None:
         for bad, key, text in replaced:

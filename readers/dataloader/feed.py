@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections import deque
 from typing import Any, cast
@@ -33,6 +34,7 @@ class LoaderFeed:
         self, maker: DatasetMaker, parts: dict[str, object], parameters: Parameters, *, kind: str, ahead: int
     ) -> None:
         self.ahead = ahead
+        self.owner = os.getpid()
         self._plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + LOANS + 1)
         self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
         self._begin()
@@ -124,8 +126,10 @@ class LoaderFeed:
         return self._feed.states()
 
     def close(self) -> None:
-        self._feed.close()
-        self._server = None
+        """End the loaders; in a fork of the process that has started them do nothing."""
+        if os.getpid() == self.owner:
+            self._feed.close()
+            self._server = None
 
 
 def _answer(parts: tuple[Any, ...]) -> Answer | Failed:

@@ -187,7 +187,7 @@ class Fetcher:
             self._begin(keys[0] if len(keys) else -1)
             return items_of.__getitems__(keys)
 
-        at_once = recipe.is_batched and not recipe.replaces and hasattr(items_of, "__getitems__")
+        at_once = recipe.is_batched and not recipe.replaces and callable(getattr(items_of, "__getitems__", None))
         data = self._seeds.make(numbers, each, together if at_once else None)
         self._collates()
         batch = recipe.collate_fn(data if recipe.is_batched else data[0])
@@ -195,7 +195,7 @@ class Fetcher:
 
     def _begin(self, key: Any) -> None:
         self.at = key
-        self._mark(key if type(key) is int else -1)
+        self._mark(key if type(key) is int else _index_of(key))
 
     def _instead(
         self,
@@ -206,18 +206,18 @@ class Fetcher:
         replaced: list[tuple[int, int, str]],
     ) -> Any:
         """Return the item that takes the place of a bad one, if the user wants one; else raise its error."""
-        if not self._recipe.replaces or type(bad) is not int:
+        if not self._recipe.replaces or (number := _index_of(bad)) < 0:
             raise error
         text, keys = summary_of(error), range(len(self._dataset))
-        for key in replacements(request.seed, request.epoch, bad, keys):
+        for key in replacements(request.seed, request.epoch, number, keys):
             self._begin(key)
             seed()
             try:
                 item = self._items[key]
             except Exception as another:
-                _log.debug("sample %d, in the place of %d, is bad, too: %s", key, bad, summary_of(another))
+                _log.debug("sample %d, in the place of %d, is bad, too: %s", key, number, summary_of(another))
                 continue
-            replaced.append((bad, key, text))
+            replaced.append((number, key, text))
             return item
         raise error
 
@@ -329,6 +329,11 @@ def say_epoch(thing: Any, epoch: int | None) -> None:
         thing.set_epoch(epoch)
 
 
+def _index_of(key: object) -> int:
+    """Return the number of a sample, -1 if its key is none."""
+    return int(key) if isinstance(key, int | np.integer) else -1
+
+
 def _number(key: object) -> int:
     """Return a number for random numbers; what is no integer is known by its text."""
     if isinstance(key, int | np.integer):
@@ -353,17 +358,16 @@ class DatasetMaker:
             id=number, num_workers=loaders, seed=seed_generators(self._seed, number), dataset=recipe.dataset
         )
         status.locate = lambda sample: f"{self._kind}[{sample}]"
-        collates = lambda: status.write(Activity.POSTPROCESSING)  # noqa: E731
-        self._fetcher = Fetcher(recipe, status.mark, collates, copies=True)
+        self._fetcher = Fetcher(recipe, status.mark, self._collates, copies=True)
         self._is_new = not recipe.is_iterable
         self._counts = CacheCounts()
-        into_slot = recipe.collate_fn is collate.default_collate
         # What torch's own does in a worker, which makes shared memory for each tensor; the slot is shared already.
-        collate.default_collate_fn_map[torch.Tensor] = _Stacker(self._writer if into_slot else None)
+        collate.default_collate_fn_map[torch.Tensor] = self._stacker = _Stacker()
 
     def make(self, request: bytes, slot: GrowingSlot) -> None:
         slot.reserve(0)
         self._writer.begin(slot)
+        self._stacker.writer = None
         asked: MapRequest | StreamRequest = pickle.loads(request)
         try:
             self._call_init_fn()
@@ -374,6 +378,12 @@ class DatasetMaker:
         if (cached := self._recipe.cached) is not None:
             self._status.note_cache_counts(cached.counts, self._counts)
             self._counts = cached.counts
+
+    def _collates(self) -> None:
+        """The batch itself is made from here on; what a dataset has collated before may be kept by it."""
+        self._status.write(Activity.POSTPROCESSING)
+        if self._recipe.collate_fn is collate.default_collate:
+            self._stacker.writer = self._writer
 
     def _call_init_fn(self) -> None:
         if self._is_new and self._recipe.worker_init_fn is not None:
@@ -394,10 +404,9 @@ class DatasetMaker:
 
 
 class _Stacker:
-    """Stacks tensors of one shape, right in the slot if there is one: one copy in all."""
+    """Stacks tensors of one shape, right in the slot of `writer` if it is set: one copy in all."""
 
-    def __init__(self, writer: SlotWriter | None) -> None:
-        self._writer = writer
+    writer: SlotWriter | None = None
 
     def __call__(self, batch: Sequence[torch.Tensor], *, collate_fn_map: object = None) -> torch.Tensor:
         first = batch[0]
@@ -407,7 +416,7 @@ class _Stacker:
         size = len(batch) * first.numel() * first.element_size()
         # Of several types torch makes a common one, and into memory of another it would cast.
         alike = {(type(each), each.dtype, each.requires_grad) for each in batch} == {(torch.Tensor, first.dtype, False)}
-        if self._writer is None or first.device.type != "cpu" or not alike or not size:
+        if self.writer is None or first.device.type != "cpu" or not alike or not size:
             return torch.stack(list(batch), 0)
-        out = self._writer.tensor(first.dtype, (len(batch), *first.shape), size)
+        out = self.writer.tensor(first.dtype, (len(batch), *first.shape), size)
         return torch.stack(list(batch), 0, out=out)

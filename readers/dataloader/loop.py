@@ -85,7 +85,8 @@ class _Side:
         """Return the place behind a batch that was received, too."""
         raise NotImplementedError
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, finished: bool = False) -> dict[str, Any]:
+        """Return the state. `finished`: behind the last batch, where the next epoch begins."""
         raise NotImplementedError
 
     @property
@@ -166,8 +167,11 @@ class _MapSide(_Side):
         dataset = dataset if answer.state is None else answer.state
         return _MapPlace(had + given.drawn.rows, taken + 1, batches + 1, given.drawn.state, dataset)
 
-    def state(self) -> dict[str, Any]:
-        own = {"sampler": self.at.sampler, "generator": self._generator_state, "dataset": self.at.dataset}
+    def state(self, *, finished: bool = False) -> dict[str, Any]:
+        generator = self._generator_state
+        if finished and (drawn_from := generator_of(self._walk.source)) is not None:
+            generator = drawn_from.get_state().tolist()
+        own = {"sampler": self.at.sampler, "generator": generator, "dataset": self.at.dataset}
         own["sampler_epoch"] = self._sampler_epoch
         known = {name: state for name, state in own.items() if state is not None}
         # Over all ranks, so that another number of them goes on there.
@@ -197,7 +201,8 @@ class _StreamSide(_Side):
         count = max(1, self._workers)
         shards = [ShardState(*each) for each in saved] if saved else [ShardState()] * count
         if not saved and before and len(before) == count and (loader.persistent_workers or loader.feed is None):
-            shards = [ShardState(dataset=dataset) for dataset, *_ in before]  # what it knows of epochs goes on
+            own = _is_own_iterator(loader.dataset)
+            shards = [ShardState(dataset=it if own else data) for data, it, *_ in before]  # what it knows goes on
         self._asked = [0] * count
         self._next_shard = turn = state.get("turn", 0) % count
         live = tuple(not shard.ended for shard in shards)
@@ -245,7 +250,7 @@ class _StreamSide(_Side):
             snapshots = _with(snapshots, shard, (ShardState(*answer.state), taken[shard]))
         return _StreamPlace(snapshots, taken, live, batches, turn)
 
-    def state(self) -> dict[str, Any]:
+    def state(self, *, finished: bool = False) -> dict[str, Any]:
         size = self._loader.batch_size or 1
         shards = [
             [*shard[:-1], shard.skip + size * (taken - turn)]
@@ -303,7 +308,8 @@ class Loop(Iterator[Any]):
     """The iterator that a DataLoader gives."""
 
     def __init__(self, loader: Owner, epoch: int, state: dict[str, Any] | None) -> None:
-        self._loader, self._epoch = loader, epoch
+        self._loader, self.epoch = loader, epoch
+        self._loaded = state
         self._is_over = self._has_begun = self._has_ended = False
         self._is_asked = False
         """True while a step has not ended; one that begins so finds that Ctrl-C has broken off the last one."""
@@ -312,11 +318,13 @@ class Loop(Iterator[Any]):
         self._begin(state)
 
     def _begin(self, state: dict[str, Any] | None) -> None:
-        loader, epoch = self._loader, self._epoch
+        loader, epoch = self._loader, self.epoch
         loader.loops += 1
         self._pending: deque[_Given] = deque()
         self._is_drawn = self._is_counted = False
-        given = state if state is not None and not state["finished"] else {}
+        given = state or {}
+        if given.get("finished"):  # a new epoch, by what the last one has left
+            given = {name: given[name] for name in ("generator", "dataset") if name in given}
         self._side: _Side
         if loader.is_iterable:
             before = state.get("shards") if state is not None else None
@@ -357,7 +365,7 @@ class Loop(Iterator[Any]):
                     self._side.at = after
                     continue
                 if answer.replaced:
-                    loader.note_replaced(answer.replaced, self._epoch)
+                    loader.note_replaced(answer.replaced, self.epoch)
                 self._compare_length(after.batches)
                 batch = loader.delivered(answer.batch)
                 self._count_epoch()
@@ -416,6 +424,11 @@ class Loop(Iterator[Any]):
             self._is_asked = False
             raise
 
+    @property
+    def unused(self) -> dict[str, Any] | None:
+        """The state that the loop began with, unless it has given a batch or come to its end."""
+        return None if self._has_begun else self._loaded
+
     def end(self) -> None:
         """End the loop: another one begins, of new loaders if Ctrl-C has broken off the last step of this one."""
         self._has_ended = not self._is_over
@@ -423,7 +436,7 @@ class Loop(Iterator[Any]):
             if self._loader.feed is not None:
                 self._loader.feed.restart()
             if self._has_begun:
-                self._loader.end_epoch(self._epoch)
+                self._loader.end_epoch(self.epoch)
         self._is_asked = False
 
     def _count_epoch(self) -> None:
@@ -432,7 +445,7 @@ class Loop(Iterator[Any]):
         A loop of which nothing was asked does not count: frameworks begin one, and drop it.
         """
         if not self._is_counted:
-            self._loader.end_epoch(self._epoch)
+            self._loader.end_epoch(self.epoch)
             self._has_begun = self._is_counted = True
 
     def state(self) -> dict[str, Any]:
@@ -443,7 +456,7 @@ class Loop(Iterator[Any]):
         """
         awaits_none = self._has_begun and not self._pending and not self._is_asked
         is_over = self._is_over or (awaits_none and self._side.is_at_end)
-        state = {**_head(self._loader, self._epoch, finished=is_over), **self._side.state()}
+        state = {**_head(self._loader, self.epoch, finished=is_over), **self._side.state(finished=is_over)}
         copy: dict[str, Any] = pickle.loads(pickle.dumps(state))
         return copy
 

@@ -26,7 +26,8 @@ from torch.utils.data import (
 )
 from torch.utils.data import DataLoader as TorchDataLoader
 
-from blobfeed import DataLoader, PackedList, ParameterError, SampleError, TooManyBadSamples
+from blobfeed import DataLoader, PackedList, ParameterError, PipelineClosed, SampleError, TooManyBadSamples
+from tests.support.forked import exit_code, fork
 from tests.support.interrupting import interrupts_in
 
 SAMPLES = 40
@@ -267,6 +268,48 @@ def test_samplers_go_on_as_they_are(name: str) -> None:
     begun = plain(next(loop) for _ in range(2))
     second.load_state_dict(first.state_dict())
     assert begun + plain(second) == epochs[1]
+    third, fourth = made(0), made(0)
+    list(third)
+    fourth.load_state_dict(third.state_dict())
+    assert plain(fourth) == epochs[1]
+
+
+class Counting(Dataset[int]):
+    """Counts its items over epochs."""
+
+    count = 0
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, _: int) -> int:
+        self.count += 1
+        return self.count
+
+    def state_dict(self) -> dict[str, int]:
+        return {"count": self.count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.count = state["count"]
+
+
+def test_what_a_dataset_knows_goes_on_behind_the_end_of_an_epoch() -> None:
+    first, second = (DataLoader(Counting(), batch_size=2) for _ in range(2))
+    assert numbers_in([[each] for each in first]) == [1, 2, 3, 4]
+    second.load_state_dict(first.state_dict())
+    assert numbers_in([[each] for each in second]) == [5, 6, 7, 8]
+
+
+def test_a_loop_that_gave_nothing_spends_no_state() -> None:
+    first, second = (DataLoader(Numbers(), batch_size=8) for _ in range(2))
+    next(iter(first))
+    second.load_state_dict(first.state_dict())
+    iter(second)  # as a progress bar or a framework may, to see whether there is one
+    assert numbers_in(second) == list(range(8, SAMPLES))
+    second.load_state_dict(first.state_dict())
+    iter(second)
+    second.set_epoch(5)
+    assert numbers_in(second) == list(range(SAMPLES))
 
 
 def test_attributes_are_torch_s() -> None:
@@ -387,9 +430,51 @@ def test_bad_sample_is_replaced() -> None:
     numbers = numbers_in(loader)
     assert [place for place, number in enumerate(numbers) if place != number] == [9]
     loader.close()
+    assert numbers_in(DataLoader(Numbers(raises=9), sampler=np.arange(SAMPLES), **given)) == numbers
     loader = DataLoader(Numbers(raises=9), **given, max_bad_samples=0)
     with pytest.raises(TooManyBadSamples, match="no file 9"):
         list(loader)
+    loader.close()
+
+
+class Collating(Dataset[Any]):
+    """Keeps the first three items, each collated, and gives them again and again. It has no way to give several."""
+
+    __getitems__ = None
+
+    def __init__(self) -> None:
+        self.kept: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return 60
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if len(self.kept) < 3:
+            self.kept.append(torch.utils.data.default_collate([torch.full((64,), index)] * 2))
+        return self.kept[index % 3]
+
+
+def test_what_a_dataset_has_collated_itself_stays_its_own() -> None:
+    loader = DataLoader(Collating(), batch_size=4, num_workers=1)
+    found = torch.cat(list(loader))[:, 0, 0]
+    loader.close()
+    assert found.tolist() == [index % 3 for index in range(60)]
+
+
+def test_a_fork_leaves_the_workers_alone() -> None:
+    loader = DataLoader(Numbers(), batch_size=8, num_workers=1)
+    loop = iter(loader)
+    numbers = numbers_in([next(loop)])
+
+    def use() -> None:
+        for step in (lambda: next(loop), lambda: iter(loader), lambda: loader.load_state_dict({})):
+            with pytest.raises(PipelineClosed, match="fork"):
+                step()
+        loader.close()
+
+    assert exit_code(fork(use)) == 0
+    assert numbers + numbers_in(loop) == list(range(SAMPLES))
+    assert loader.statistics().loader_deaths == 0
     loader.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from blobfeed import DataLoader
+from blobfeed import DataLoader, ParameterError
 
 LENGTHS = (5, 11)
 
@@ -109,6 +109,18 @@ def test_state_of_the_dataset_itself_is_kept() -> None:
     assert state["shards"][0][:3] == [{"next": 6}, None, 6]
     second.load_state_dict(state)
     assert begun + plain(second) == batches
+
+
+def test_a_dataset_that_is_its_own_iterator_stays_where_it_was_behind_the_end() -> None:
+    first, second = (DataLoader(Own(), batch_size=2) for _ in range(2))
+    assert len(list(first)) == 4
+    second.load_state_dict(first.state_dict())
+    assert list(second) == list(first) == []
+
+
+def test_bad_items_of_a_stream_are_not_replaced_and_that_is_said() -> None:
+    with pytest.raises(ParameterError, match="on_error"):
+        DataLoader(Shards(), on_error="replace")
 
 
 @pytest.mark.parametrize(
