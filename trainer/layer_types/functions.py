@@ -103,8 +103,10 @@ def _eltwise(*x: Tensor, operation: int, coeff: Sequence[float]) -> Tensor:
     if operation == EltwiseOp.PROD:
         return functools.reduce(torch.mul, x)
     if operation == EltwiseOp.MAX:
-        # Not torch.maximum: it halves the gradient between equal numbers; Caffe gives it to the later bottom.
-        return functools.reduce(lambda first, second: torch.where(first > second, first, second), x)
+        # Not torch.maximum: it halves the gradient between equal numbers. Caffe's CPU gives it to the second of the
+        # first two bottoms, and to a further one only if that is larger.
+        largest = torch.where(x[0] > x[1], x[0], x[1])
+        return functools.reduce(lambda most, other: torch.where(other > most, other, most), x[2:], largest)
     if len(coeff) not in (0, len(x)):
         raise ValueError(f"needs one coeff for each bottom, got {list(coeff)}")
     terms = (factor * term for factor, term in zip(coeff, x, strict=True)) if coeff else x

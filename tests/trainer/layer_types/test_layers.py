@@ -368,6 +368,16 @@ def test_a_state_that_is_exposed_goes_on_where_the_last_call_ended(tmp_path: Pat
         np.testing.assert_allclose(np.concatenate([first, second]), whole, atol=1e-6)
 
 
+def test_the_gradient_of_a_maximum_goes_to_the_second_of_equal_bottoms(tmp_path: Path) -> None:
+    bottoms = "".join(f' bottom: "{name}"' for name in "abc")
+    text = f'layer {{ name: "y" type: "Eltwise"{bottoms} top: "y" eltwise_param {{ operation: MAX }} }}'
+    net = make_net(tmp_path, f"force_backward: true {with_inputs(text, a=(2,), b=(2,), c=(2,))}")
+    high, low = np.array([0, 1], np.float32), np.zeros(2, np.float32)
+    run(net, a=high, b=low, c=high)
+    gradients = torch.autograd.grad(net.values["y"].sum(), [net.values[name] for name in "abc"])
+    assert [gradient.tolist() for gradient in gradients] == [[0, 1], [1, 0], [0, 0]]
+
+
 @pytest.mark.parametrize(("kind", "states"), [("RNN", "h"), ("LSTM", "hc")])
 def test_no_gradient_passes_through_an_exposed_state(tmp_path: Path, kind: str, states: str) -> None:
     bottoms = "".join(f' bottom: "{name}0"' for name in states)
