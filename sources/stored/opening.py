@@ -91,7 +91,9 @@ def stored_table(
         patching = Patching(patch, tops, what)
         window = patching.as_window
     if patch is not None and window is None:
-        masks = find(patch.where.variable) if patch.where else ()
+        masks: Parts = find(patch.where.variable) if patch.where else ()
+        if isinstance(options, ChunkedOptions):
+            masks = _by_conventions({"mask": masks}, what, decode_cf=bool(options.decode_cf))["mask"]
         if cache_bytes is None:
             cache_bytes = min(max(_CACHE_BYTES, _WINDOW * patching.places.block_bytes), _MOST_CACHE_BYTES)
         files = FileStore([*stamps, *(mask.file for mask in masks)], locking, open_files, cache_bytes)

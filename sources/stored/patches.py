@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...workers.api import ArraySpec, IndexArray, NotNegative, Positive, chosen, shown
-from ...workers.base import ParameterError, SourceError, moving
+from ...workers.base import ParameterError, SourceError, blake2b, moving
 from ..files import kept, split_by_part
 from ..table import Column, OutRows, Sequences, Store, WindowOptions
 from .grid import Parts, axes_of, extents_of, modules_of, read_boxes, will_need_boxes
@@ -101,6 +101,15 @@ class Places:
         """The number of patches in a block that is not cut off by a border, on average of those that there are."""
         block = math.prod(float(np.median(np.diff(each))) for each in self._edges)
         return max(1, round(block * len(self) / math.prod(self._grid)))
+
+    @property
+    def numbering(self) -> str:
+        """A text by which it is known what the numbers mean: other tops have other shifts and chunks."""
+        found = blake2b()
+        for axis, edges in zip(self._axes, self._edges, strict=True):
+            found.update(np.asarray(axis.first(np.arange(len(axis))), np.int64).tobytes())
+            found.update(np.asarray(edges, np.int64).tobytes())
+        return found.hexdigest()
 
     def corners(self, patches: IndexArray) -> IndexArray:
         """Return where these patches begin along each axis, shape (patches, axes)."""
@@ -273,7 +282,8 @@ class Patching:
         assert wanted is not None
         arrays = (*self._first, *parts)
         content = [store.content(every=True) for store in others]
-        decided = self._options, [(array.name, array.arrangement, array.dims) for array in arrays], content
+        named = [(array.name, array.arrangement, array.dims, array.packing) for array in arrays]
+        decided = self._options, self.places.numbering, named, content
         column = Patches({"mask": self._cut(parts, {})}, self.places, self.steps, files, others)
         stamps = [array.file for array in arrays]
         self.places.kept = kept("patches", stamps, decided, _Kept, lambda: _Kept(self._enough(column, wanted))).patches

@@ -52,14 +52,14 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
             arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
             arrays[top] = replace(arrays[top], arrangement=arrangement)
     columns = {top: [arrays[top] for arrays in found] for top in found[0]}
-    chunks = _Chunks([array for parts in columns.values() for array in parts])
-    return stored_table(
-        "zarr",
-        columns,
-        checked,
-        lambda name: [_arrays(path, (name,))[name] for path in paths],
-        others=[chunks],
-    )
+    watched = [array for parts in columns.values() for array in parts]
+
+    def find(name: str) -> list[StoredArray]:
+        beside = [_beside(path, name) for path in paths]
+        watched.extend(beside)
+        return beside
+
+    return stored_table("zarr", columns, checked, find, others=[_Chunks(watched)])
 
 
 class _Chunks(Store[str]):
@@ -98,6 +98,16 @@ def _some_chunks(array: StoredArray) -> Iterator[Path]:
     grid = [-(-extent // (chunk * count)) for extent, chunk, count in extents]
     for number in spread(math.prod(grid)):
         yield Path(layout.folder, layout.key([int(at) for at in np.unravel_index(number, grid)]))
+
+
+def _beside(path: str, name: str) -> StoredArray:
+    """Return an array that is no top."""
+    if (array := examine_array(join_path(path, name), name)) is None:
+        raise SourceError(
+            f"{_WHAT}: there is no array {join_path(path, name)}, which 'patch.where' or 'window.boundaries' names: it "
+            "stands beside the tops in the group that 'path' is"
+        )
+    return array
 
 
 def _arrays(path: str, tops: Sequence[str]) -> dict[str, StoredArray]:

@@ -162,6 +162,41 @@ def test_patches_that_hold_too_little_are_left_out_by_an_index_that_is_kept(
         opened(kind, tmp_path, tops, **options, patch={**patch, "where": {"variable": "mask", "at_least": 1.0}})
 
 
+def test_a_kept_index_is_not_that_of_other_tops_whose_chunks_number_the_patches_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    mask = np.zeros((64, 64), np.uint8)
+    mask[:16, 32:] = 1
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a"], file["mask"] = np.zeros((64, 64), np.float32), mask
+        file.create_dataset("big", data=np.zeros((64, 64)), chunks=(32, 32), compression="gzip")
+    patch = {"size": {0: 8, 1: 8}, "where": {"variable": "mask", "at_least": 1.0}}
+    for tops in (["a"], ["a", "big"]):
+        source = opened("hdf5", tmp_path, tops, path="a.h5", patch=patch)
+        corners = source.corners(np.arange(len(source)))
+        assert len(source) == 8
+        assert max(corners["0"]) < 16
+        assert min(corners["1"]) >= 32
+
+
+def test_what_is_missing_by_its_attributes_does_not_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["sst"] = np.pad(np.ones((8, 8), np.float32), (0, 8), constant_values=-9999)
+        file["sst"].attrs["_FillValue"] = np.float32(-9999)
+    patch = {"size": {0: 8, 1: 8}, "where": {"variable": "sst", "at_least": 0.5}}
+    for decode_cf, samples in ((False, 4), (True, 1)):
+        assert len(opened("hdf5", tmp_path, ["sst"], path="a.h5", patch=patch, decode_cf=decode_cf)) == samples
+
+
+def test_a_mask_beside_an_array_that_is_the_path_itself_is_an_error(tmp_path: Path) -> None:
+    options = write("zarr", tmp_path, ARRAYS)
+    patch = {"size": {"y": 4}, "where": {"variable": "label", "at_least": 0.5}}
+    with pytest.raises(SourceError, match="label"):
+        opened("zarr", tmp_path, ["data"], path=f"{options['path']}/field", patch=patch)
+
+
 def test_a_patch_along_the_first_axis_is_a_window(tmp_path: Path) -> None:
     options = write("hdf5", tmp_path, ARRAYS, files=2)
     tops = ["field", "label"]
