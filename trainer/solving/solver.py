@@ -62,6 +62,8 @@ class Solver(Closing):
         self.samples = 0
         """Those that training has taken, since the solver was made."""
         self._has_diverged = False
+        self._before_test: tuple[int, list[dict[str, dict[str, int | str]]]] = (-1, [])
+        """The iteration of the last test that was due, and where its data stood."""
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
         # A run that resumes must find its data in the same order, so that is no accident of the start.
@@ -155,6 +157,8 @@ class Solver(Closing):
     def test(self, give_up: Callable[[], bool] = lambda: False) -> list[Scores]:
         """Each test net's outputs, as means over its test_iter batches; stops early when `give_up` returns true."""
         results = []
+        if self.test_is_due:
+            self._before_test = self.iteration, [net.data_states() for net in self.test_nets]
         for net, iterations in zip(self.test_nets, self.param.test_iter, strict=True):
             net.share_weights(self.train_net)  # as Caffe does: a script may have given either net other weights
             scores = mean_outputs(net, iterations, give_up, with_loss=self.param.test_compute_loss)
@@ -179,7 +183,7 @@ class Solver(Closing):
             weights=self.train_net.weights(),
             losses=[float(loss) for loss in self._losses],
             train_data=self.train_net.data_states(),
-            test_data=[net.data_states() for net in self.test_nets],
+            test_data=self._test_data(),
             dropout={self.device.type: self._generators.dropout.get_state()},
             solver_type=self.param.type,
             fillers=[net.generators.fillers.get_state() for net in (self.train_net, *self.test_nets)],
@@ -191,6 +195,11 @@ class Solver(Closing):
             write_weights(model, state.weights, net.layers, name, with_diff=with_diff)
             write_state(self.caffe_path("solverstate"), state)
         return path
+
+    def _test_data(self) -> list[dict[str, dict[str, int | str]]]:
+        """Return where the test data stand, or stood before this iteration's test: whoever resumes here repeats it."""
+        iteration, before = self._before_test
+        return before if iteration == self.iteration else [net.data_states() for net in self.test_nets]
 
     def caffe_path(self, kind: str) -> Path:
         """The path of Caffe's "caffemodel" or "solverstate" at this iteration."""
@@ -224,6 +233,7 @@ class Solver(Closing):
             self.train_net.check_layers(state.weights, str(path))
             self.train_net.load_weights(state.weights, str(path))
         self._restore_history(state.history, path)
+        self._before_test = -1, []
         try:
             self.train_net.load_data_states(state.train_data, str(path))
         except SnapshotError as error:

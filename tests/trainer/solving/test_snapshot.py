@@ -185,6 +185,24 @@ def test_changed_training_data_are_named_and_changed_test_data_begin_anew(
             assert re.search(names, caplog.text)
 
 
+def test_a_test_that_was_stopped_midway_is_repeated_over_the_same_data(tmp_path: Path) -> None:
+    data = """layer { name: "data" type: "Python" top: "data" top: "label" python_param {
+        module: "blobfeed.layers" layer: "MultiProcessInputLayer"
+        param_str: "{source: {hdf5: {path: numbers.h5}}, batch_size: 8, num_loaders: 0}" } }"""
+    path = write_project(
+        tmp_path, net=SMALL_NET.replace(DATA_LAYER, data), solver=SMALL_SOLVER + "test_iter: 3 test_interval: 1"
+    )
+    with Solver.from_file(path) as begun:
+        begun.step()
+        before, answers = begun.test_nets[0].data_states(), iter([False, False, True])
+        assert begun.test(lambda: next(answers)) == []
+        assert begun.test_nets[0].data_states() != before
+        saved = begun.save()
+    with Solver.from_file(path) as other:
+        other.restore(saved)
+        assert other.test_nets[0].data_states() == before
+
+
 def test_a_solverstate_says_which_snapshot_has_the_position_of_the_data(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
