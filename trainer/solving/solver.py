@@ -259,6 +259,12 @@ class Solver(Closing):
         begun_anew = set(self.train_net.data_states())
         for name, layer in self.train_net.user_layers().items():
             if isinstance(layer, MultiProcessInputLayer) and layer.plan.parameters.resume == "snapshot":
+                said, taken = layer.plan.parameters.batches_per_iteration, self.param.iter_size
+                if said != taken:
+                    raise SnapshotError(
+                        f"{path}: layer {name!r} has batches_per_iteration: {said} and the solver iter_size: {taken}, "
+                        f"so its data would go on elsewhere: set batches_per_iteration: {taken} in its param_str"
+                    )
                 layer.restore(self.iteration)
                 begun_anew.discard(name)
         ours = path.with_name(path.name.partition(".solverstate")[0] + ".pt")

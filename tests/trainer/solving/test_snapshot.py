@@ -234,6 +234,9 @@ def test_the_data_go_on_at_the_iteration_of_a_solverstate_if_the_net_says_so(
         solver.restore(saved)
         assert solver.train_net.data_states() == expected
         assert not caplog.text
+    (tmp_path / "net.prototxt").write_text(net.replace(", batches_per_iteration: 2", ""))
+    with Solver.from_file(path) as solver, pytest.raises(SnapshotError, match="batches_per_iteration: 2"):
+        solver.restore(saved)
 
 
 @pytest.mark.parametrize("form", ["pt", "solverstate", "solverstate.h5"])
