@@ -83,12 +83,12 @@ def make_sampler(
     return sampler
 
 
-def _read_labels(source: Source, name: str) -> NDArray[Any]:
-    """Read the field of every sample, shape (samples,). The sampler calls it at its first draw."""
-    samples = len(source)
-    sample_bytes = max(1, sum(spec.nbytes for spec in source.specs.values()))
+def _read_labels(source: Source, name: str, names: Sequence[str]) -> NDArray[Any]:
+    """Read the field of every sample, shape (samples,), and with it `names`. The sampler calls it at its first draw."""
+    samples, specs = len(source), {each: source.specs[each] for each in names}
+    sample_bytes = max(1, sum(spec.nbytes for spec in specs.values()))
     block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))
-    rows = allocate_rows(source.specs, block)
+    rows = allocate_rows(specs, block)
     labels = np.empty(samples, source.specs[name].dtype)
     for first in range(0, samples, block):
         count = min(block, samples - first)
@@ -121,20 +121,36 @@ def _declared(
     if options.balance is not None:
         # Otherwise it is a user's object, which cannot be opened for one field alone.
         declared = any((parameters.source or {}).values())
-        try:
-            opened = open_field(options.balance) if declared else source
-        except (ParameterError, SourceError) as error:
-            raise ParameterError(
-                f"sampler.balance is {options.balance!r}{nearest(options.balance, source.specs)}: expected a field of "
-                f"the source; {error}"
-            ) from None
+        opened = _for_field(options.balance, source, open_field) if declared else source
         labelled = _with_labels(opened, options.balance)
-        labels = partial(_read_labels, labelled, options.balance)
+        names = [options.balance] if declared else [*labelled.specs]
+        labels = partial(_read_labels, labelled, options.balance, names)
         return BalancedSampler(options.balance, labels, draws, labelled.descriptors)
     if options.weights is None:
         return WeightedSampler(None, draws)
     values = _numbers(options.weights, base_dir, "sampler.weights")
     return WeightedSampler(check_weights(values, samples, "sampler.weights"), draws)
+
+
+def _for_field(field: str, source: Source, open_field: OpenField) -> AnySource:
+    """Return the declared source opened for `field` alone, or `source` itself if the field is another one there.
+
+    Options may be relative to the first top, or name several, such as `dims`, `window` or `patch`.
+    """
+    try:
+        alone = open_field(field)
+    except (ParameterError, SourceError) as error:
+        if field in source.specs:
+            return source
+        raise ParameterError(
+            f"sampler.balance is {field!r}{nearest(field, source.specs)}: expected a field of the source; {error}"
+        ) from None
+    if field not in source.specs or not isinstance(alone, Source):
+        return alone
+    is_same = len(alone) == len(source) and alone.specs.get(field) == source.specs[field]
+    if not is_same:
+        alone.close()
+    return alone if is_same else source
 
 
 def _with_labels(source: AnySource, name: str) -> Source:

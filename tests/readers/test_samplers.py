@@ -349,6 +349,30 @@ def test_labels_of_any_source_can_be_balanced_and_need_be_no_top(tmp_path: Path)
         assert np.bincount(label[found]).tolist() == [20, 20]
 
 
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ({"dims": ["n", "h", "w", "c"]}, 40),
+        ({"dims": {"data": ["n", "h", "w", "c"]}}, 40),
+        ({"window": {"length": 4, "labels": "last"}}, 37),
+        ({"patch": {"size": {0: 1}, "shift": {0: 6}}}, 34),
+    ],
+)
+def test_a_field_is_balanced_beside_options_of_the_other_tops(
+    options: dict[str, Any], count: int, tmp_path: Path
+) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["data"], file["label"] = np.zeros((40, 8, 8, 3), np.uint8), np.arange(40) % 10 // 9
+    source = {"hdf5": {"path": str(tmp_path / "a.h5"), **options}}
+    with BatchReader(
+        source, batch_size=400, epochs=1, num_loaders=0, sampler={"balance": "label", "draws": 400}
+    ) as reader:
+        assert reader.samples == 400
+        (batch,) = reader
+        assert set(batch.indices.tolist()) <= set(range(count))
+        assert 150 < batch["label"].sum() < 250
+
+
 @pytest.mark.parametrize("dtype", ["U5", "S5"])
 def test_classes_that_are_names_can_be_balanced(dtype: str) -> None:
     names = np.array(["rare"] * 5 + ["often"] * 55, dtype)
