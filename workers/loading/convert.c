@@ -21,7 +21,8 @@ the caches ("streaming stores"): what does not fit into them need not be read be
 #define MOST_AXES 64 /* as in NumPy */
 #define BLOCK 1024   /* floats: converted into the first cache, then written past it */
 #define LINE_BYTES 64
-#define AHEAD 1024 /* bytes */
+#define AHEAD 1024   /* bytes, within a row and of a later one: the processor itself foresees only neighbours */
+#define ROWS_AHEAD 2
 
 typedef void (*Line)(const char *from, float *restrict to, Py_ssize_t n, const float *mean, Py_ssize_t mean_step,
                      const float *scale, Py_ssize_t scale_step);
@@ -132,11 +133,15 @@ enum { VALUES, BEGINS, POSITIONS, OUT, MEAN, SCALE, CORNERS, ARGUMENTS };
 /* Returns the number of rows that were done: fewer if the next one lies outside of its memory. */
 static Py_ssize_t rows_done(const Job *job, const Py_buffer *b, Py_ssize_t rows)
 {
-    const Py_ssize_t values = b[VALUES].len / job->itemsize;
+    const Py_ssize_t values = b[VALUES].len / job->itemsize, row_bytes = job->items * job->itemsize;
     const int64_t *begins = b[BEGINS].buf, *positions = b[POSITIONS].buf, *corners = b[CORNERS].buf;
     for (Py_ssize_t row = 0; row < rows; row++) {
         const int64_t begin = begins ? begins[row] : row * job->items, position = positions ? positions[row] : row;
         if (begin < 0 || begin > values - job->items || position < 0 || position >= b[OUT].shape[0]) return row;
+        const int64_t later = begins && row + ROWS_AHEAD < rows ? begins[row + ROWS_AHEAD] : -1;
+        const Py_ssize_t fetched = later < 0 || later > values - job->items ? 0 : row_bytes < AHEAD ? row_bytes : AHEAD;
+        for (Py_ssize_t i = 0; i < fetched; i += LINE_BYTES)
+            __builtin_prefetch((const char *)b[VALUES].buf + later * job->itemsize + i);
         const char *from = (const char *)b[VALUES].buf + begin * job->itemsize;
         char *to = (char *)b[OUT].buf + position * job->items * b[OUT].itemsize;
         const char *mean = b[MEAN].buf;
