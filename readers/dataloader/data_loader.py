@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
@@ -278,11 +277,8 @@ class DataLoader(TorchDataLoader[_Item_co]):
     def check_open(self) -> None:
         if self._closed:
             raise PipelineClosed("the DataLoader has been closed; make a new one")
-        if self.feed is not None and self.feed.owner != os.getpid():
-            raise PipelineClosed(
-                f"the DataLoader belongs to process {self.feed.owner}, and this is process {os.getpid()}, a fork of "
-                "it: make a DataLoader in the process that reads from it"
-            )
+        if self.feed is not None:
+            self.feed.home.require()
 
     def note_replaced(self, replaced: Iterable[tuple[int, int, str]], epoch: int) -> None:
         for bad, key, text in replaced:

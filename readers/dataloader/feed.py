@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 from collections import deque
 from typing import Any, cast
@@ -10,7 +9,7 @@ from typing import Any, cast
 from ...supplies.given import GivenPlan
 from ...supplies.growing_slots import GrowingSlot, GrowingSlots
 from ...workers.api import Parameters, Statistics
-from ...workers.base import close_all, interrupts_deferred
+from ...workers.base import OwnProcess, close_all, interrupts_deferred
 from ...workers.pipeline import Held, ProcessFeed
 from ...workers.processes import ForkServer
 from ...workers.transport import Announce, Packed
@@ -34,7 +33,7 @@ class LoaderFeed:
         self, maker: DatasetMaker, parts: dict[str, object], parameters: Parameters, *, kind: str, ahead: int
     ) -> None:
         self.ahead = ahead
-        self.owner = os.getpid()
+        self.home = OwnProcess("the DataLoader", "make a DataLoader in the process that reads from it")
         self._plan = GivenPlan.of(Packed(maker, _MODULES, parts), parameters, kind=kind, slots=ahead + LOANS + 1)
         self._sizes: deque[int] = deque(maxlen=_SIZES_KEPT)
         self._begin()
@@ -127,7 +126,7 @@ class LoaderFeed:
 
     def close(self) -> None:
         """End the loaders; in a fork of the process that has started them do nothing."""
-        if os.getpid() == self.owner:
+        if self.home.is_this:
             self._feed.close()
             self._server = None
 

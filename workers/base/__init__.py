@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .closing import Closing, close_all, interrupts_deferred
+from .closing import Closing, OwnProcess, close_all, interrupts_deferred
 from .deadlines import deadline, moving
 from .errors import (
     AssemblerDied,

@@ -2,10 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import Self
+
+from .errors import PipelineClosed
+
+_process = os.getpid()
+"""Kept, since every batch asks for it several times, and the kernel takes 0.7 µs to answer."""
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603 - there is one process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+class OwnProcess:
+    """The process that has made `what`: a fork of it may neither use nor close that. `advice`: what to do there."""
+
+    def __init__(self, what: str, advice: str) -> None:
+        self._process, self._what, self._advice = _process, what, advice
+
+    @property
+    def is_this(self) -> bool:
+        """False in a fork."""
+        return _process == self._process
+
+    def require(self) -> None:
+        """Raise PipelineClosed in a fork."""
+        if _process != self._process:
+            raise PipelineClosed(
+                f"{self._what} belongs to process {self._process}, and this is process {_process}, a fork of it: "
+                f"{self._advice}"
+            )
 
 
 class Closing:

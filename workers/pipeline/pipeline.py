@@ -7,7 +7,6 @@ go on meanwhile does so in the other processes and in ZeroMQ's own I/O thread.
 from __future__ import annotations
 
 import errno
-import os
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from ..base import (
     BlobfeedError,
     Closing,
     EndOfData,
+    OwnProcess,
     ParameterError,
     PipelineClosed,
     RingAllocationError,
@@ -31,17 +31,6 @@ from ..transport import LoaderState, available_memory
 from .feed import Feed, Held
 from .inline_feed import InlineFeed
 from .process_feed import ProcessFeed
-
-_process = os.getpid()
-"""Kept, since every batch asks three times for it, and the kernel takes 0.7 µs to answer."""
-
-
-def _note_fork() -> None:
-    global _process  # noqa: PLW0603 - there is one process
-    _process = os.getpid()
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 
 class Pipeline(Closing):
@@ -59,7 +48,7 @@ class Pipeline(Closing):
         """The position behind the batches that were taken; it has the plan."""
         self._watch, self._remote_home = watch, remote_home
         self._cache_in_setup = plan.source.cache_counts
-        self._owner = _process
+        self._home = OwnProcess("the pipeline", "make a reader, or a layer, in the process that reads from it")
         self._feed: Feed | None = None
         self._server: ForkServer | None = None
         """That of the newest run, for the next one."""
@@ -326,7 +315,7 @@ class Pipeline(Closing):
     @property
     def is_ours(self) -> bool:
         """False in a fork of the trainer: what it has inherited is the trainer's to close."""
-        return _process == self._owner
+        return self._home.is_this
 
     def close(self) -> None:
         """End the processes, keep the statistics, give everything back. May be repeated.
@@ -353,8 +342,4 @@ class Pipeline(Closing):
         """Raises PipelineClosed, also in a fork of the process that made the pipeline."""
         if self._closed:
             raise PipelineClosed("the pipeline has been closed; make a new one")
-        if _process != self._owner:
-            raise PipelineClosed(
-                f"the pipeline belongs to process {self._owner}, and this is process {_process}, a fork of it: "
-                "make a reader, or a layer, in the process that reads from it"
-            )
+        self._home.require()
