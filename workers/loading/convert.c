@@ -130,19 +130,24 @@ static int cut(Job *job, const Py_buffer *out, const Py_buffer *mean, const Py_b
 
 enum { VALUES, BEGINS, POSITIONS, OUT, MEAN, SCALE, CORNERS, ARGUMENTS };
 
+/* The sample that begins there, or NULL if it lies outside. */
+static const char *sample_at(const Job *job, const Py_buffer *values, int64_t begin)
+{
+    const int outside = begin < 0 || begin > values->len / job->itemsize - job->items;
+    return outside ? NULL : (const char *)values->buf + begin * job->itemsize;
+}
+
 /* Returns the number of rows that were done: fewer if the next one lies outside of its memory. */
 static Py_ssize_t rows_done(const Job *job, const Py_buffer *b, Py_ssize_t rows)
 {
-    const Py_ssize_t values = b[VALUES].len / job->itemsize, row_bytes = job->items * job->itemsize;
+    const Py_ssize_t row_bytes = job->items * job->itemsize, fetched = row_bytes < AHEAD ? row_bytes : AHEAD;
     const int64_t *begins = b[BEGINS].buf, *positions = b[POSITIONS].buf, *corners = b[CORNERS].buf;
     for (Py_ssize_t row = 0; row < rows; row++) {
         const int64_t begin = begins ? begins[row] : row * job->items, position = positions ? positions[row] : row;
-        if (begin < 0 || begin > values - job->items || position < 0 || position >= b[OUT].shape[0]) return row;
-        const int64_t later = begins && row + ROWS_AHEAD < rows ? begins[row + ROWS_AHEAD] : -1;
-        const Py_ssize_t fetched = later < 0 || later > values - job->items ? 0 : row_bytes < AHEAD ? row_bytes : AHEAD;
-        for (Py_ssize_t i = 0; i < fetched; i += LINE_BYTES)
-            __builtin_prefetch((const char *)b[VALUES].buf + later * job->itemsize + i);
-        const char *from = (const char *)b[VALUES].buf + begin * job->itemsize;
+        const char *from = sample_at(job, b + VALUES, begin), *later = NULL;
+        if (!from || position < 0 || position >= b[OUT].shape[0]) return row;
+        if (begins && row + ROWS_AHEAD < rows) later = sample_at(job, b + VALUES, begins[row + ROWS_AHEAD]);
+        for (Py_ssize_t i = 0; later && i < fetched; i += LINE_BYTES) __builtin_prefetch(later + i);
         char *to = (char *)b[OUT].buf + position * job->items * b[OUT].itemsize;
         const char *mean = b[MEAN].buf;
         for (int i = 0; corners && i < 3; i++) { /* which mean, and its part's top and left */
