@@ -195,7 +195,8 @@ class Fetcher:
 
     def _begin(self, key: Any) -> None:
         self.at = key
-        self._mark(key if type(key) is int else _index_of(key))
+        index = key if type(key) is int else _index_of(key)
+        self._mark(-1 if index is None else index)
 
     def _instead(
         self,
@@ -206,7 +207,7 @@ class Fetcher:
         replaced: list[tuple[int, int, str]],
     ) -> Any:
         """Return the item that takes the place of a bad one, if the user wants one; else raise its error."""
-        if not self._recipe.replaces or (number := _index_of(bad)) < 0:
+        if not self._recipe.replaces or (number := _index_of(bad)) is None:
             raise error
         text, keys = summary_of(error), range(len(self._dataset))
         for key in replacements(request.seed, request.epoch, number, keys):
@@ -329,16 +330,15 @@ def say_epoch(thing: Any, epoch: int | None) -> None:
         thing.set_epoch(epoch)
 
 
-def _index_of(key: object) -> int:
-    """Return the number of a sample, -1 if its key is none."""
-    return int(key) if isinstance(key, int | np.integer) else -1
+def _index_of(key: object) -> int | None:
+    """Return the number of a sample, None if its key is none."""
+    return int(key) if isinstance(key, int | np.integer) else None
 
 
 def _number(key: object) -> int:
     """Return a number for random numbers; what is no integer is known by its text."""
-    if isinstance(key, int | np.integer):
-        return int(key)
-    return derive_key(0, "key", *repr(key).encode())
+    index = _index_of(key)
+    return derive_key(0, "key", *repr(key).encode()) if index is None else index
 
 
 # ---- in a loader
