@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...workers.api import ArraySpec, IndexArray, NotNegative, Positive, chosen, shown
-from ...workers.base import ParameterError, SourceError, blake2b, moving
-from ..files import kept, split_by_part
+from ...workers.base import ParameterError, SourceError, moving
+from ..files import digest, kept, split_by_part
 from ..table import Column, OutRows, Sequences, Store, WindowOptions
 from .grid import Parts, axes_of, extents_of, modules_of, read_boxes, will_need_boxes
 from .layout import StoredArray
@@ -105,11 +105,8 @@ class Places:
     @property
     def numbering(self) -> str:
         """A text by which it is known what the numbers mean: other tops have other shifts and chunks."""
-        found = blake2b()
-        for axis, edges in zip(self._axes, self._edges, strict=True):
-            found.update(np.asarray(axis.first(np.arange(len(axis))), np.int64).tobytes())
-            found.update(np.asarray(edges, np.int64).tobytes())
-        return found.hexdigest()
+        corners = [axis.first(np.arange(len(axis))).tolist() for axis in self._axes]
+        return digest((corners, [edges.tolist() for edges in self._edges]))
 
     def corners(self, patches: IndexArray) -> IndexArray:
         """Return where these patches begin along each axis, shape (patches, axes)."""
