@@ -84,7 +84,7 @@ def make_sampler(
 
 
 def _read_labels(source: Source, name: str, names: Sequence[str]) -> NDArray[Any]:
-    """Read the field of every sample, shape (samples,), and with it `names`. The sampler calls it at its first draw."""
+    """Read the field of every sample, shape (samples,), at the sampler's first draw. `names`: all that is read."""
     samples, specs = len(source), {each: source.specs[each] for each in names}
     sample_bytes = max(1, sum(spec.nbytes for spec in specs.values()))
     block = max(1, min(_LABELS_AT_ONCE, _LABELS_BYTES // sample_bytes, samples))

@@ -43,7 +43,7 @@ class _Loan(_Bytes):
 
 
 class _Memory(_Bytes):
-    """What loans are views of. NumPy leaves out of a chain of bases those above one of the new array's own class."""
+    """The array that loans are views of; if it had no class of its own, NumPy would leave out the loan as a base."""
 
 
 class Lendable:
@@ -57,6 +57,7 @@ class Lendable:
         self._places = [(array.shape, array.dtype, array.ctypes.data - begin) for array in arrays]
 
     def loan(self) -> _Loan:
+        """Return a new loan of the memory."""
         return self._memory.view(_Loan)
 
     def on(self, loan: _Loan) -> list[AnyArray]:

@@ -52,7 +52,7 @@ def open_zarr(options: Mapping[str, object], *, tops: Tops = None, base_dir: Pat
             arrangement = from_names(names, len(arrays[top].shape), str(arrays[top]))
             arrays[top] = replace(arrays[top], arrangement=arrangement)
     columns = {top: [arrays[top] for arrays in found] for top in found[0]}
-    watched = [array for parts in columns.values() for array in parts]
+    watched = [array for parts in columns.values() for array in parts]  # and what is found beside them
 
     def find(name: str) -> list[StoredArray]:
         beside = [_beside(path, name) for path in paths]

@@ -39,6 +39,10 @@ _MOST_NUMBERS = 1000
 """The most numbers of a scored output: there may be as many classes, but maps and features say nothing in a line."""
 
 
+_DataStates = list[dict[str, dict[str, int | str]]]
+"""Of each net, by layer, where its data stand."""
+
+
 class Solver(Closing):
     """Trains the net that a solver prototxt names. Use it as a context manager, or call `close()`.
 
@@ -62,7 +66,7 @@ class Solver(Closing):
         self.samples = 0
         """Those that training has taken, since the solver was made."""
         self._has_diverged = False
-        self._before_test: tuple[int, list[dict[str, dict[str, int | str]]]] = (-1, [])
+        self._before_test: tuple[int, _DataStates] = (-1, [])
         """The iteration of the last test that was due, and where its data stood."""
         self._losses: collections.deque[Tensor] = collections.deque(maxlen=self.param.average_loss)
         seed = self.param.random_seed if self.param.random_seed >= 0 else int.from_bytes(os.urandom(4), "little")
@@ -196,7 +200,7 @@ class Solver(Closing):
             write_state(self.caffe_path("solverstate"), state)
         return path
 
-    def _test_data(self) -> list[dict[str, dict[str, int | str]]]:
+    def _test_data(self) -> _DataStates:
         """Return where the test data stand, or stood before this iteration's test: whoever resumes here repeats it."""
         iteration, before = self._before_test
         return before if iteration == self.iteration else [net.data_states() for net in self.test_nets]

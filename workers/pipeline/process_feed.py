@@ -60,6 +60,8 @@ _LOGS_S = 1.0
 _END_S = 5.0
 """The time that the assembler has to end before it is killed."""
 
+_CLOSED_MEANWHILE = "the pipeline was closed while a batch was waited for"
+
 _log = logging.getLogger("blobfeed")
 
 
@@ -180,7 +182,7 @@ class ProcessFeed:
         except KeyError:  # a signal's handler may have given the ring back
             if self._assembler is not None:
                 raise
-            raise PipelineClosed("the pipeline was closed while a batch was waited for") from None
+            raise PipelineClosed(_CLOSED_MEANWHILE) from None
 
     def next_announce(self, wanted: int, held: Held) -> Announce:
         """Return the announcement of the next batches."""
@@ -256,7 +258,7 @@ class ProcessFeed:
                 if self._assembler is not None:
                     raise
             if self._assembler is None:
-                raise PipelineClosed("the pipeline was closed while a batch was waited for")
+                raise PipelineClosed(_CLOSED_MEANWHILE)
             for announce in self._received(wanted):
                 return announce
             if assembler.handle in ready and assembler.has_ended():
